@@ -1,0 +1,50 @@
+# Every target does its own set-up: a fresh machine needs Python 3.11+, git and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types check fix bench stress protos clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
+
+# One stamp a set of extras: set-up runs again only when pyproject.toml changes.
+$(VENV)/.stamp-%: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) with opdispatch[$*] ..."
+	@$(PIP) install --editable '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.stamp-dev ## the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.stamp-dev ## ruff: rules and formatting
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.stamp-dev ## mypy --strict
+	@$(BIN)/mypy
+
+check: lint types test ## all that CI runs
+
+fix: $(VENV)/.stamp-dev ## reformat and apply safe fixes
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## in-process dispatch beside its peers
+	@$(BIN)/python -m tests.bench.in_process
+
+stress: $(VENV)/.stamp-dev ## a minute of racing loads, unloads and calls
+	@$(BIN)/opdispatch stress --seconds 60
+
+# Its own environment: grpcio-tools 1.81.1 needs protobuf 6.
+protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
+	@test -x .venv-protos/bin/python || $(PYTHON) -m venv .venv-protos
+	@.venv-protos/bin/python -m pip --quiet --disable-pip-version-check install 'grpcio-tools==1.81.1' googleapis-common-protos
+	@.venv-protos/bin/python proto/generate.py
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) .venv-protos .pytest_cache .mypy_cache .ruff_cache demo_output build dist

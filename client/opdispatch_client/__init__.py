@@ -1,0 +1,160 @@
+"""Sessions with an opdispatch daemon, from Python and from the command line.
+
+    connect, Session        session.py          the blocking session, for any number of threads
+    aio.connect             aio.py              its asyncio twin
+                            rpcs.py             what both send and how they read it; no I/O
+                            remote_ops.py       session.ops.namespace.name.overload
+                            library_source.py   a file, folder or module name, as an upload
+                            listings.py         what the daemon tells: plain frozen values
+                            cli/                the `opdispatch` command
+                            stress/             `opdispatch stress`: races, checked
+
+Everything that the daemon or a kernel can do wrong is an ``OpdispatchError``; the classes are
+importable from here. Nothing is imported before it is used: ``opdispatch --help`` needs
+neither gRPC nor NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opdispatch.errors import (
+        AmbiguousKernelError,
+        ArgumentError,
+        DispatchKeyError,
+        DuplicateDefinitionError,
+        NoKernelError,
+        OpdispatchError,
+        OperatorNotFoundError,
+        RegistrationError,
+        ReturnError,
+        SchemaError,
+        SchemaMismatchError,
+        WaitTimeoutError,
+    )
+    from opdispatch_client import aio
+    from opdispatch_client.aio import AsyncSession
+    from opdispatch_client.listings import (
+        Interpreter,
+        KernelSummary,
+        Library,
+        LoadedLibrary,
+        OperatorDescription,
+        OperatorSummary,
+        ServerInfo,
+        TableRow,
+        TraceLine,
+    )
+    from opdispatch_client.session import Session, connect
+    from opdispatch_wire.addresses import AddressError
+    from opdispatch_wire.errors import (
+        DaemonUnavailableError,
+        DeadlineExceededError,
+        InterpreterDiedError,
+        InterpreterNotFoundError,
+        KernelError,
+        LibraryLoadError,
+        LibraryNotFoundError,
+        MessageTooLargeError,
+        RefusedError,
+        WireError,
+    )
+
+__all__ = [
+    "AddressError",
+    "AmbiguousKernelError",
+    "ArgumentError",
+    "AsyncSession",
+    "DaemonUnavailableError",
+    "DeadlineExceededError",
+    "DispatchKeyError",
+    "DuplicateDefinitionError",
+    "Interpreter",
+    "InterpreterDiedError",
+    "InterpreterNotFoundError",
+    "KernelError",
+    "KernelSummary",
+    "Library",
+    "LibraryLoadError",
+    "LibraryNotFoundError",
+    "LoadedLibrary",
+    "MessageTooLargeError",
+    "NoKernelError",
+    "OpdispatchError",
+    "OperatorDescription",
+    "OperatorNotFoundError",
+    "OperatorSummary",
+    "RefusedError",
+    "RegistrationError",
+    "ReturnError",
+    "SchemaError",
+    "SchemaMismatchError",
+    "ServerInfo",
+    "Session",
+    "TableRow",
+    "TraceLine",
+    "WaitTimeoutError",
+    "WireError",
+    "aio",
+    "connect",
+]
+
+_NAMES_OF_MODULE = {
+    "opdispatch_client.session": ("Session", "connect"),
+    "opdispatch_client.aio": ("AsyncSession",),
+    "opdispatch_client.listings": (
+        "Interpreter",
+        "KernelSummary",
+        "Library",
+        "LoadedLibrary",
+        "OperatorDescription",
+        "OperatorSummary",
+        "ServerInfo",
+        "TableRow",
+        "TraceLine",
+    ),
+    "opdispatch.errors": (
+        "AmbiguousKernelError",
+        "ArgumentError",
+        "DispatchKeyError",
+        "DuplicateDefinitionError",
+        "NoKernelError",
+        "OpdispatchError",
+        "OperatorNotFoundError",
+        "RegistrationError",
+        "ReturnError",
+        "SchemaError",
+        "SchemaMismatchError",
+        "WaitTimeoutError",
+    ),
+    "opdispatch_wire.addresses": ("AddressError",),
+    "opdispatch_wire.errors": (
+        "DaemonUnavailableError",
+        "DeadlineExceededError",
+        "InterpreterDiedError",
+        "InterpreterNotFoundError",
+        "KernelError",
+        "LibraryLoadError",
+        "LibraryNotFoundError",
+        "MessageTooLargeError",
+        "RefusedError",
+        "WireError",
+    ),
+}
+_MODULE_OF_NAME = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":
+        return import_module("opdispatch_client.aio")
+    if name not in _MODULE_OF_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF_NAME[name]), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

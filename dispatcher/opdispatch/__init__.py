@@ -1,0 +1,119 @@
+"""PyTorch's operator dispatcher, stand-alone: the library for use inside one process.
+
+    from opdispatch import Library, ops
+
+    lib = Library("math", "DEF")
+    lib.define("add(Tensor x, Tensor y) -> Tensor")
+    lib.impl("add", lambda x, y: x + y, "CPU")
+    ops.math.add(x, y)
+
+The package, from the bottom up; a module imports only from lines above its own:
+
+    errors                                      what is raised on purpose
+    dispatch_key, dispatch_key_set              keys and sets of keys
+    schema_type, function_schema, schema_parser,
+    infer_schema, argument_conversion           the schema language and its values
+    arrays/, tensor                             what counts as a tensor
+    trace_line, local_dispatch_key_set, trace   what a task has switched on
+    signature, boxing, kernel_function          arguments, stacks and kernels
+    registration, dispatch_table                what is registered, and which kernel wins
+    operator_state, operator_entry,
+    operator_handle, compiled_call              one operator
+    functionalities/                            what the functionality keys do
+    left_right, name_table, transaction,
+    registry, waiting, dispatcher               all operators
+    ops, library                                how they are called and registered
+"""
+
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.dispatcher import Dispatcher, RegistrationListener
+from opdispatch.errors import (
+    AmbiguousKernelError,
+    ArgumentError,
+    DispatchKeyError,
+    DuplicateDefinitionError,
+    InternalError,
+    NoKernelError,
+    OpdispatchError,
+    OperatorNotFoundError,
+    RegistrationError,
+    ReturnError,
+    SchemaError,
+    SchemaMismatchError,
+    WaitTimeoutError,
+)
+from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.infer_schema import infer_schema
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.library import (
+    Library,
+    default_dispatcher,
+    define,
+    fallthrough_kernel,
+    impl,
+    ops,
+)
+from opdispatch.local_dispatch_key_set import (
+    ExcludeDispatchKeyGuard,
+    ForceDispatchKeyGuard,
+    IncludeDispatchKeyGuard,
+    local_dispatch_key_set,
+)
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.schema_parser import parse_schema
+from opdispatch.tensor import Tensor
+from opdispatch.trace import capture_dispatch_trace, show_dispatch_trace
+from opdispatch.trace_line import TraceLine
+from opdispatch.transaction import Transaction
+
+OpOverload = OperatorHandle
+"""PyTorch's Python name for it."""
+
+__all__ = [
+    "AmbiguousKernelError",
+    "Argument",
+    "ArgumentError",
+    "BackendComponent",
+    "DispatchKey",
+    "DispatchKeyError",
+    "DispatchKeySet",
+    "Dispatcher",
+    "DuplicateDefinitionError",
+    "ExcludeDispatchKeyGuard",
+    "ForceDispatchKeyGuard",
+    "FunctionSchema",
+    "IncludeDispatchKeyGuard",
+    "InternalError",
+    "KernelFunction",
+    "Library",
+    "NoKernelError",
+    "OpOverload",
+    "OpdispatchError",
+    "OperatorHandle",
+    "OperatorName",
+    "OperatorNotFoundError",
+    "Registration",
+    "RegistrationError",
+    "RegistrationHandle",
+    "RegistrationListener",
+    "ReturnError",
+    "SchemaError",
+    "SchemaMismatchError",
+    "Tensor",
+    "TraceLine",
+    "Transaction",
+    "WaitTimeoutError",
+    "capture_dispatch_trace",
+    "default_dispatcher",
+    "define",
+    "fallthrough_kernel",
+    "impl",
+    "infer_schema",
+    "local_dispatch_key_set",
+    "ops",
+    "parse_dispatch_key",
+    "parse_schema",
+    "show_dispatch_trace",
+]

@@ -1,0 +1,291 @@
+"""The values of the types without parameters, such as ``int`` and ``Device``.
+
+`BASIC_CONVERTERS` has, for each type that has values in Python, what makes its converter.
+A converter takes the exact Python type in one step, and everything unusual after that.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from opdispatch.arrays import convert_tensor, describe_type
+from opdispatch.scalar_type import (
+    LAYOUTS,
+    MEMORY_FORMATS,
+    find_dtype_of_code,
+    find_dtype_of_name,
+    is_numeric,
+)
+from opdispatch.schema_default import check_device
+from opdispatch.schema_type import (
+    ANY,
+    ANY_ENUM,
+    BOOL,
+    COMPLEX,
+    DEVICE,
+    FLOAT,
+    GENERATOR,
+    INT,
+    LAYOUT,
+    MEMORY_FORMAT,
+    NONE,
+    QSCHEME,
+    SCALAR,
+    SCALAR_TYPE,
+    STR,
+    SYM_BOOL,
+    SYM_INT,
+    TENSOR,
+    SchemaType,
+)
+
+Converter = Callable[[Any], Any]
+
+QSCHEMES: Final = (
+    *("per_tensor_affine", "per_channel_affine", "per_tensor_symmetric"),
+    *("per_channel_symmetric", "per_channel_affine_float_qparams"),
+)
+"""The names of quantization schemes."""
+
+_INT64_MIN = -(1 << 63)
+_INT64_MAX = (1 << 63) - 1
+
+
+def refusal(expected: str, value: object) -> TypeError:
+    """The error for a value of another type: what was expected, and what came."""
+    return TypeError(f"expected {expected}, got {_describe(value)}")
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, str | bytes) and len(value) > 60:
+        return f"{describe_type(value)} {value[:57]!r}..."
+    if isinstance(value, bool | int | float | complex | str | bytes):
+        try:
+            shown = repr(value)
+        except ValueError:  # Python refuses to print integers of thousands of digits
+            return "an enormous int"
+        return f"{describe_type(value)} {shown if len(shown) <= 60 else f'{shown[:57]}...'}"
+    return describe_type(value)
+
+
+def _number(value: Any) -> Any:
+    """The Python number in a NumPy scalar or 0-d array; any other value as it is."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        number = value.item()
+        # The widest floats stay what they are in item().
+        if isinstance(number, np.floating):
+            return float(number)
+        return complex(number) if isinstance(number, np.complexfloating) else number
+    return value
+
+
+def anything(value: Any) -> Any:
+    """The converter of a type that any value fits."""
+    return value
+
+
+def nothing(expected: str) -> Converter:
+    """The converter of a type that no value fits."""
+
+    def convert(value: Any) -> Any:
+        raise TypeError(
+            f"expected {expected}, a type that has no values here, got {_describe(value)}"
+        )
+
+    return convert
+
+
+def _int(expected: str) -> Converter:
+    def convert(value: Any) -> int:
+        if type(value) is not int:
+            try:
+                # int() as well, since operator.index(True) is True.
+                value = int(operator.index(_number(value)))
+            except TypeError:
+                raise refusal(expected, value) from None
+        if _INT64_MIN <= value <= _INT64_MAX:
+            return value  # type: ignore[no-any-return]
+        raise TypeError(f"{refusal(expected, value)}, out of the 64-bit range")
+
+    return convert
+
+
+def _float(expected: str) -> Converter:
+    def convert(value: Any) -> float:
+        if type(value) is float:
+            return value
+        found = _number(value)
+        if not isinstance(found, int | float):
+            raise refusal(expected, value)
+        try:
+            return float(found)
+        except OverflowError:
+            raise TypeError(f"{refusal(expected, value)}, out of the range of a double") from None
+
+    return convert
+
+
+def _complex(expected: str) -> Converter:
+    def convert(value: Any) -> complex:
+        if type(value) is complex:
+            return value
+        found = _number(value)
+        if not isinstance(found, int | float | complex):
+            raise refusal(expected, value)
+        try:
+            return complex(found)
+        except OverflowError:
+            raise TypeError(f"{refusal(expected, value)}, out of the range of a double") from None
+
+    return convert
+
+
+def _bool(expected: str) -> Converter:
+    def convert(value: Any) -> bool:
+        if value is True or value is False:
+            return value
+        found = _number(value)
+        if isinstance(found, bool):
+            return found
+        raise refusal(expected, value)
+
+    return convert
+
+
+def _str(expected: str) -> Converter:
+    def convert(value: Any) -> str:
+        if type(value) is str:
+            return value
+        if isinstance(value, str):
+            return str(value)
+        raise refusal(expected, value)
+
+    return convert
+
+
+def _scalar(expected: str) -> Converter:
+    def convert(value: Any) -> int | float | complex:
+        if type(value) is float or (type(value) is int and _INT64_MIN <= value <= _INT64_MAX):
+            return value
+        found = _number(value)
+        if isinstance(found, bool):
+            return found
+        if isinstance(found, int):
+            if _INT64_MIN <= found <= _INT64_MAX:
+                return int(found)
+            raise TypeError(f"{refusal(expected, value)}, out of the 64-bit range")
+        if isinstance(found, float):
+            return float(found)
+        if isinstance(found, complex):
+            return complex(found)
+        raise refusal(expected, value)
+
+    return convert
+
+
+_PYTHON_DTYPES: dict[object, np.dtype[Any]] = {
+    kind: np.dtype(kind) for kind in (bool, int, float, complex)
+}
+
+
+def _scalar_type(expected: str) -> Converter:
+    def convert(value: Any) -> np.dtype[Any]:
+        dtype: np.dtype[Any] | None = None
+        if isinstance(value, np.dtype):
+            dtype = value
+        elif isinstance(value, str):
+            dtype = find_dtype_of_name(value)
+        elif isinstance(value, type):
+            is_numpy = issubclass(value, np.generic)
+            dtype = np.dtype(value) if is_numpy else _PYTHON_DTYPES.get(value)
+        elif type(value) is int:
+            dtype = find_dtype_of_code(value)
+        if dtype is None or not is_numeric(dtype):
+            raise refusal(f"{expected} (a numeric dtype or its name)", value)
+        return dtype
+
+    return convert
+
+
+def _one_of(names: tuple[str, ...]) -> Callable[[str], Converter]:
+    known = frozenset(names)
+
+    def make(expected: str) -> Converter:
+        def convert(value: Any) -> str:
+            if isinstance(value, str) and value in known:
+                return str(value)
+            raise refusal(f"{expected} ({', '.join(names)})", value)
+
+        return convert
+
+    return make
+
+
+def _device(expected: str) -> Converter:
+    def convert(value: Any) -> str:
+        if isinstance(value, str):
+            try:
+                return check_device(str(value))
+            except ValueError:
+                pass
+        raise refusal(f"{expected} (such as 'cpu', 'cuda' or 'cuda:1')", value)
+
+    return convert
+
+
+def _generator(expected: str) -> Converter:
+    def convert(value: Any) -> Any:
+        # Not only NumPy's: CuPy's generators have the same name and use.
+        if any(cls.__name__ in ("Generator", "RandomState") for cls in type(value).__mro__[:-1]):
+            return value
+        raise refusal(f"{expected} (numpy.random.Generator)", value)
+
+    return convert
+
+
+def _none(expected: str) -> Converter:
+    def convert(value: Any) -> None:
+        if value is not None:
+            raise refusal("None", value)
+
+    return convert
+
+
+def _enum(expected: str) -> Converter:
+    def convert(value: Any) -> enum.Enum:
+        if isinstance(value, enum.Enum):
+            return value
+        raise refusal(f"{expected} (a member of an enum)", value)
+
+    return convert
+
+
+BASIC_CONVERTERS: Final[dict[SchemaType, Callable[[str], Converter]]] = {
+    TENSOR: lambda expected: convert_tensor,
+    ANY: lambda expected: anything,
+    INT: _int,
+    SYM_INT: _int,
+    FLOAT: _float,
+    COMPLEX: _complex,
+    BOOL: _bool,
+    SYM_BOOL: _bool,
+    STR: _str,
+    SCALAR: _scalar,
+    SCALAR_TYPE: _scalar_type,
+    LAYOUT: _one_of(LAYOUTS),
+    MEMORY_FORMAT: _one_of(MEMORY_FORMATS),
+    QSCHEME: _one_of(QSCHEMES),
+    DEVICE: _device,
+    GENERATOR: _generator,
+    NONE: _none,
+    ANY_ENUM: _enum,
+}
+"""What makes the converter of a type, given the text for its errors. The types that are not
+here have no values in Python: storages, streams, futures, classes and so on."""

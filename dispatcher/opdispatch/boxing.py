@@ -1,0 +1,78 @@
+"""Adapters between the two ways to call a kernel.
+
+Mirrors ``ATen/core/boxing/impl/boxing.h``. The generated code of an operator always passes
+every argument; ``elide_defaults`` fits that to functions which do not take them all.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.function_schema import NO_DEFAULT
+
+if TYPE_CHECKING:
+    from opdispatch.kernel_function import BoxedFunction
+    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.signature import Signature
+
+
+def unboxed_from_boxed(
+    boxed: BoxedFunction, op: OperatorHandle, keys: DispatchKeySet
+) -> Callable[..., Any]:
+    """``boxed`` as a function of ``op``'s arguments."""
+    signature = op.call_signature
+    keyword_only = signature.keyword_only_names
+
+    def unboxed(*args: Any, **kwargs: Any) -> Any:
+        stack = [*args, *(kwargs[name] for name in keyword_only)]
+        boxed(op, keys, stack)
+        return signature.unbox_returns(stack)
+
+    return unboxed
+
+
+def elide_defaults(
+    function: Callable[..., Any], signature: Signature, *, skip: int = 0
+) -> Callable[..., Any]:
+    """``function``, so that it can be called with every argument of ``signature``.
+
+    PyTorch leaves out arguments that have their default value when it calls a Python kernel,
+    so kernels need not take them. Here a kernel that takes every argument gets every
+    argument, and the schema's defaults hold whatever the function's own are; only for one that
+    does not (or does not say) are defaults left out. ``skip`` leading parameters are the
+    dispatcher's.
+    """
+    if _takes_all(function, signature, skip):
+        return function
+    positional, keyword_defaults = signature.split(signature.converted_defaults())
+    defaults = list(positional)
+
+    def with_defaults_left_out(*args: Any, **kwargs: Any) -> Any:
+        own, given = args[:skip], list(args[skip:])
+        while given and _is_default(given[-1], defaults[len(given) - 1]):
+            given.pop()
+        kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
+        return function(*own, *given, **kept)
+
+    return with_defaults_left_out
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    # Equal values of other types differ: 1 is no default for True, nor 1.0 for 1.
+    return default is not NO_DEFAULT and type(value) is type(default) and bool(value == default)
+
+
+def _takes_all(function: Callable[..., Any], signature: Signature, skip: int) -> bool:
+    try:
+        parameters = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions do not say
+        return False
+    count = skip + signature.num_positional
+    try:
+        parameters.bind(*[None] * count, **dict.fromkeys(signature.keyword_only_names))
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,304 @@
+"""The registry of operators, libraries and fallbacks, and the way to every operator.
+
+Mirrors ``ATen/core/dispatch/Dispatcher.h``. A ``Dispatcher`` is an ordinary object; the process
+has one default, in ``library.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from opdispatch.compiled_call import handle_class_for
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.errors import ArgumentError, OperatorNotFoundError, RegistrationError
+from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.functionalities import BUILTIN_FALLBACKS
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.operator_entry import OperatorEntry
+from opdispatch.operator_handle import OperatorHandle, RegisteredKernel
+from opdispatch.operator_state import OperatorState
+from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.registry import Registry
+from opdispatch.transaction import Transaction
+from opdispatch.waiting import wait_until
+
+
+class RegistrationListener(Protocol):
+    """Is told of operators that are defined, and of those about to lose their definition.
+
+    Both are called with the registration mutex held, so that their order is the order of the
+    changes: they must be quick, must not wait for another thread, and must not register.
+    """
+
+    def on_operator_registered(self, name: OperatorName) -> None:
+        """The operator can be called from now on."""
+
+    def on_operator_deregistered(self, name: OperatorName) -> None:
+        """The operator can still be called, but not much longer."""
+
+
+class Dispatcher:
+    """Takes registrations, finds operators, waits for others. Every method is thread-safe."""
+
+    def __init__(self) -> None:
+        self._registry = Registry(lambda name: OperatorEntry(self, name))
+        self._registry.on_defined = self._tell_registered
+        self._registry.on_undefined = self._tell_deregistered
+        self._listeners: tuple[RegistrationListener, ...] = ()  # guarded by the registry's mutex
+        with self.transaction():
+            for key, kernel in BUILTIN_FALLBACKS.items():
+                self.register_fallback(key, kernel, site="opdispatch")
+
+    # -- registering ----------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """A ``with`` block whose registrations become visible at once, or not at all."""
+        return Transaction(self._registry)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the calling thread is in a transaction, and sees what is not published."""
+        return self._registry.is_mine
+
+    def hold_publications(self) -> AbstractContextManager[object]:
+        """A ``with`` block during which nothing that other threads register is published."""
+        return self._registry.mutex
+
+    def register_library(self, namespace: str, *, site: str = "") -> RegistrationHandle:
+        """Takes ``namespace`` for a library of kind DEF.
+
+        Raises DuplicateDefinitionError if another one has it.
+        """
+        return self.register(Registration("library", site, namespace=namespace))
+
+    def register_def(
+        self, schema: FunctionSchema, *, site: str = "", tags: Sequence[str] = ()
+    ) -> RegistrationHandle:
+        """Defines an operator. Raises DuplicateDefinitionError if it is defined already."""
+        return self.register(Registration("def", site, schema=schema, tags=tuple(tags)))
+
+    def register_impl(
+        self, name: OperatorName, key: DispatchKey | None, kernel: KernelFunction, *, site: str = ""
+    ) -> RegistrationHandle:
+        """Gives the operator ``name``, defined or not, a kernel for ``key``.
+
+        None and Undefined mean CompositeImplicitAutograd, as in PyTorch. The kernel covers an
+        older one for the same key until it is undone.
+        """
+        key = normalize_key(key)
+        return self.register(Registration("impl", site, name=name, key=key, kernel=kernel))
+
+    def register_fallback(
+        self, key: DispatchKey, kernel: KernelFunction, *, site: str = ""
+    ) -> RegistrationHandle:
+        """Gives every operator a kernel for ``key``, where it has none of its own.
+
+        An alias key stands for each of its runtime keys. Raises DispatchKeyError for Undefined,
+        DuplicateDefinitionError if one of the keys has a fallback already.
+        """
+        return self.register(Registration("fallback", site, key=key, kernel=kernel))
+
+    def register(self, registration: Registration) -> RegistrationHandle:
+        """Applies a registration; the same one may be applied again after it was undone.
+
+        Raises RegistrationError, and changes nothing, if it cannot be.
+        """
+        handle = RegistrationHandle(self, registration)
+        with self.transaction():
+            self._registry.insert(handle)
+        return handle
+
+    def undo(self, handle: RegistrationHandle) -> None:
+        """Undoes the registration of ``handle``, once; ``RegistrationHandle.close`` calls it."""
+        with self.transaction():
+            if handle.live:
+                self._registry.remove(handle)
+
+    # -- finding --------------------------------------------------------------------------------
+
+    def find_op(self, name: OperatorName | str) -> OperatorHandle | None:
+        """The operator of that name, with or without a definition; None if there is none."""
+        name = OperatorName.parse(name) if isinstance(name, str) else name
+        entry = self._registry.entry_seen(name)
+        if entry is None:
+            return None
+        if self._registry.is_mine:
+            # Not compiled: compiled code would go by what is published.
+            return OperatorHandle(entry)
+        handle = entry.handle
+        if handle is None:
+            # Two threads may both make one: they are equal, and either may stay.
+            handle = entry.handle = handle_class_for(entry.schema)(entry)
+        return handle
+
+    def find_schema(self, name: OperatorName | str) -> OperatorHandle | None:
+        """The operator of that name if it is defined, else None."""
+        handle = self.find_op(name)
+        return handle if handle is not None and handle.has_schema else None
+
+    def get_schema(self, name: OperatorName | str) -> OperatorHandle:
+        """The operator of that name. Raises OperatorNotFoundError if it is not defined."""
+        handle = self.find_op(name)
+        if handle is None:
+            raise self.not_found(str(name))
+        _ = handle.schema  # raises if there are only kernels
+        return handle
+
+    def overloads(self, name: str) -> tuple[OperatorName, ...]:
+        """The overloads of ``"namespace::name"`` that are defined, in order of definition."""
+        if self._registry.is_mine:
+            entries = self._registry.entries.values()
+            return tuple(e.name for e in entries if e.definitions and e.name.name == name)
+        return self._registry.names.read(lambda names: names.overloads.get(name, ()))
+
+    def resolve_overload(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> OperatorHandle:
+        """The operator that a call by name means.
+
+        With an overload name, exactly that one. Without, the overload without a name if it
+        takes the arguments; else the first one, in order of definition, that does. Raises
+        OperatorNotFoundError, or ArgumentError if no overload takes them.
+        """
+        parsed = OperatorName.parse(name)
+        if parsed.overload_name:
+            return self.get_schema(parsed)
+        handles = [h for n in self.overloads(name) if (h := self.find_schema(n)) is not None]
+        if len(handles) == 1:
+            return handles[0]
+        if not handles:
+            return self.get_schema(parsed)
+        handles.sort(key=lambda handle: bool(handle.name.overload_name))
+        refusals = []
+        for handle in handles:
+            try:
+                handle.bind(args, kwargs)
+            except ArgumentError as error:
+                refusals.append(f"{handle.schema}: {error.message.partition('; its schema')[0]}")
+            else:
+                return handle
+        raise ArgumentError(
+            f"no overload of {name} takes these arguments. " + " ".join(refusals), operator=name
+        )
+
+    def not_found(self, name: str) -> OperatorNotFoundError:
+        """The error for a name that is not there, with the ones that look like it."""
+        close = difflib.get_close_matches(name, map(str, self.operators()), n=2)
+        hint = f"did you mean {' or '.join(close)}?" if close else ""
+        return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)
+
+    def operators(self) -> list[OperatorName]:
+        """The names of all operators with a definition or a kernel, in order of registration."""
+        return self._registry.names.read(lambda names: list(names.entries))
+
+    def find_dangling_impls(self) -> list[OperatorName]:
+        """The operators that have kernels but no definition."""
+        return [name for name in self.operators() if self.find_schema(name) is None]
+
+    def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
+        """The kernels of an operator in the order of their keys, newest first."""
+        with self._registry.mutex:
+            entry = self._registry.entries.get(name)
+            kernels = entry.kernels if entry is not None else {}
+            return [
+                RegisteredKernel(key, handle.registration, active=place == 0)
+                for key in sorted(kernels)
+                for place, handle in enumerate(kernels[key])
+            ]
+
+    def libraries(self) -> dict[str, Registration]:
+        """The namespaces that a library of kind DEF has taken."""
+        with self._registry.mutex:
+            return {ns: h[0].registration for ns, h in self._registry.namespaces.items() if h}
+
+    def fallbacks(self) -> Mapping[DispatchKey, Registration]:
+        """The backend fallback of each runtime key that has one."""
+        return self._registry.published_fallbacks.by_key
+
+    @property
+    def epoch(self) -> int:
+        """Counts publications: unequal values mean that something may have changed."""
+        return self._registry.epoch
+
+    # -- waiting and listening ------------------------------------------------------------------
+
+    def wait_for_def(
+        self, name: OperatorName | str, timeout: float = 2.0, *, awaited_from: str = ""
+    ) -> OperatorHandle:
+        """Waits until the operator is defined, for at most ``timeout`` seconds.
+
+        Raises WaitTimeoutError, which says that ``awaited_from`` was expected to define it.
+        The default is PyTorch's (``Dispatcher::waitForDef``).
+        """
+        self._wait(
+            lambda: self.find_schema(name), timeout, f"the definition of {name}", awaited_from
+        )
+        return self.get_schema(name)
+
+    def wait_for_impl(
+        self,
+        name: OperatorName | str,
+        key: DispatchKey | None = None,
+        timeout: float = 2.0,
+        *,
+        awaited_from: str = "",
+    ) -> None:
+        """Waits until the operator has a kernel for ``key``, for at most ``timeout`` seconds.
+
+        Raises WaitTimeoutError, which says that ``awaited_from`` was expected to register it.
+        """
+        key = normalize_key(key)
+
+        def has_kernel() -> bool:
+            handle = self.find_op(name)
+            return handle is not None and handle.has_kernel_for_dispatch_key(key)
+
+        self._wait(has_kernel, timeout, f"a {key} kernel of {name}", awaited_from)
+
+    def _wait(
+        self, reached: Callable[[], object], timeout: float, what: str, awaited_from: str
+    ) -> None:
+        if self._registry.is_mine:
+            raise RegistrationError(
+                f"cannot wait for {what} within a transaction: it holds up others"
+            )
+        wait_until(self._registry.changed, reached, timeout, what, awaited_from)
+
+    def add_registration_listener(self, listener: RegistrationListener) -> None:
+        """Tells ``listener`` of every operator defined now, and of all changes from now on."""
+        with self._registry.mutex:
+            for name, entry in self._registry.entries.items():
+                if entry.definitions:
+                    listener.on_operator_registered(name)
+            self._listeners = (*self._listeners, listener)
+
+    def remove_registration_listener(self, listener: RegistrationListener) -> None:
+        """Tells ``listener`` nothing any more."""
+        with self._registry.mutex:
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
+
+    def _tell_registered(self, name: OperatorName) -> None:
+        for listener in self._listeners:
+            listener.on_operator_registered(name)
+
+    def _tell_deregistered(self, name: OperatorName) -> None:
+        for listener in self._listeners:
+            listener.on_operator_deregistered(name)
+
+    # -- looking inside -------------------------------------------------------------------------
+
+    def check_invariants(self) -> list[str]:
+        """What does not hold, in words: every state is recomputed and compared."""
+        return self._registry.find_violations()
+
+    def state_of(self, entry: OperatorEntry) -> OperatorState | None:
+        """What the calling thread should see of ``entry``; None if it is dead."""
+        return self._registry.state_seen(entry)
+
+
+def normalize_key(key: DispatchKey | None) -> DispatchKey:
+    """``key``, or CompositeImplicitAutograd for None and Undefined."""
+    return key or DispatchKey.CompositeImplicitAutograd

@@ -1,0 +1,124 @@
+"""Everything the dispatcher raises on purpose.
+
+    OpdispatchError                      catch this
+    ├── RegistrationError                the code that registers is wrong (also a RuntimeError)
+    │   ├── SchemaError                  a schema string does not parse (also a ValueError)
+    │   ├── DuplicateDefinitionError     an operator or a namespace is defined twice
+    │   ├── SchemaMismatchError          two registrations disagree on a signature
+    │   └── DispatchKeyError             no such dispatch key, or not one for this purpose
+    ├── OperatorNotFoundError            nobody has defined it (also an AttributeError)
+    ├── ArgumentError                    the arguments do not fit the schema (also a TypeError)
+    ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
+    ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
+    ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
+    └── WaitTimeoutError                 another interpreter never registered (also a TimeoutError)
+    InternalError                        our bug: never caught, never mapped, always reported
+
+The service adds its own below the same root, in ``opdispatch_wire.errors``. Each class has
+a ``code`` that never changes once released: it is how an error crosses a process boundary.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OpdispatchError(Exception):
+    """The root of every error that opdispatch raises on purpose.
+
+    ``message`` is one sentence: what was wrong, where, and what was expected. ``hint`` says
+    what to do about it. ``facts`` are the same things by name, for programs.
+    """
+
+    code: ClassVar[str] = "opdispatch"
+    by_code: ClassVar[dict[str, type[OpdispatchError]]] = {}
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "code" not in cls.__dict__:
+            raise TypeError(f"{cls.__name__} needs a code of its own")
+        taken = OpdispatchError.by_code.setdefault(cls.code, cls)
+        if taken is not cls:
+            raise TypeError(f"{cls.__name__} reuses the code {cls.code!r} of {taken.__name__}")
+
+    def __init__(self, message: str, *, hint: str = "", **facts: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+OpdispatchError.by_code[OpdispatchError.code] = OpdispatchError
+
+
+class RegistrationError(OpdispatchError, RuntimeError):
+    """A registration was refused; the registry is as it was before."""
+
+    code = "registration"
+
+
+class SchemaError(RegistrationError, ValueError):
+    """A schema string does not parse; the message shows the text and the column."""
+
+    code = "schema"
+
+
+class DuplicateDefinitionError(RegistrationError):
+    """An operator, or the DEF library of a namespace, exists already; names both places."""
+
+    code = "duplicate_definition"
+
+
+class SchemaMismatchError(RegistrationError):
+    """A kernel's signature and the operator's schema, or another kernel's, disagree."""
+
+    code = "schema_mismatch"
+
+
+class DispatchKeyError(RegistrationError, ValueError):
+    """There is no dispatch key of that name, or it cannot be used for this."""
+
+    code = "dispatch_key"
+
+
+class OperatorNotFoundError(OpdispatchError, AttributeError):
+    """No operator of that name is defined (any more)."""
+
+    code = "operator_not_found"
+
+
+class ArgumentError(OpdispatchError, TypeError):
+    """The arguments of a call do not fit the operator's schema."""
+
+    code = "argument"
+
+
+class NoKernelError(OpdispatchError, NotImplementedError):
+    """The operator has no kernel for the dispatch key that the call arrived at."""
+
+    code = "no_kernel"
+
+
+class AmbiguousKernelError(OpdispatchError, RuntimeError):
+    """Two kernels have an equal claim to the slot that the call arrived at."""
+
+    code = "ambiguous_kernel"
+
+
+class ReturnError(OpdispatchError, RuntimeError):
+    """A kernel returned something that the operator's schema does not promise."""
+
+    code = "return"
+
+
+class WaitTimeoutError(OpdispatchError, TimeoutError):
+    """What was awaited has not been registered in time."""
+
+    code = "wait_timeout"
+
+
+class InternalError(RuntimeError):
+    """An invariant of opdispatch does not hold. Please report it; this is never your fault."""

@@ -1,0 +1,27 @@
+"""Functionalities that let a call pass, unless an operator has a kernel for them.
+
+PyTorch registers a fallthrough for each (``BackendSelectFallbackKernel.cpp``,
+``VariableFallbackKernel.cpp``, ``autocast_mode.cpp``, ``VmapModeRegistrations.cpp``). Every plain
+tensor has ADInplaceOrView, and BackendSelect is in the local included set of every task, so a call
+passes them all the time.
+"""
+
+from __future__ import annotations
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.kernel_function import KernelFunction
+
+KEYS = (
+    DispatchKey.BackendSelect,
+    DispatchKey.ADInplaceOrView,
+    DispatchKey.AutocastCPU,
+    DispatchKey.AutocastMTIA,
+    DispatchKey.AutocastMAIA,
+    DispatchKey.AutocastXPU,
+    DispatchKey.AutocastMPS,
+    DispatchKey.AutocastCUDA,
+    DispatchKey.FuncTorchVmapMode,
+    DispatchKey.VmapMode,
+)
+
+FALLBACKS = {key: KernelFunction.fallthrough() for key in KEYS}

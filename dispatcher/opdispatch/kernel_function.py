@@ -1,0 +1,133 @@
+"""A kernel: a function behind a table slot, callable boxed and unboxed.
+
+Mirrors ``ATen/core/boxing/KernelFunction.h``. Boxed, a kernel takes one stack of values and
+replaces its arguments by its returns. Unboxed, it takes the operator's arguments, positional
+ones by position and keyword-only ones by name, and returns its returns. Whichever a kernel was
+made from, it can be called both ways; ``boxing.py`` has the adapters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.boxing import elide_defaults, unboxed_from_boxed
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import RegistrationError
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.signature import Signature
+
+BoxedFunction = Callable[["OperatorHandle", DispatchKeySet, list[Any]], None]
+UnboxedFunction = Callable[..., Any]
+
+
+class KernelFunction:
+    """A kernel, made by one of the class methods; immutable.
+
+    ``function`` is what it was made from: None for a fallthrough.
+    """
+
+    __slots__ = ("_adapted", "_boxed", "function", "is_fallthrough", "with_keyset")
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None,
+        *,
+        boxed: BoxedFunction | None = None,
+        with_keyset: bool = False,
+        is_fallthrough: bool = False,
+    ) -> None:
+        self.function = function
+        self.with_keyset = with_keyset
+        self.is_fallthrough = is_fallthrough
+        self._boxed = boxed
+        # The unboxed function as it is called for the signature it was last called for. A
+        # pair replaced as a whole, so that no lock is needed.
+        self._adapted: tuple[Signature, UnboxedFunction] | None = None
+
+    @classmethod
+    def from_unboxed(
+        cls, function: UnboxedFunction, *, with_keyset: bool = False
+    ) -> KernelFunction:
+        """A kernel from a Python function of the operator's arguments.
+
+        With ``with_keyset``, the dispatch key set of the call comes before them.
+        Raises RegistrationError if ``function`` cannot be called.
+        """
+        return cls(_callable(function), with_keyset=with_keyset)
+
+    @classmethod
+    def from_boxed(cls, function: BoxedFunction) -> KernelFunction:
+        """A kernel from ``function(op, keys, stack)``, which changes the stack in place."""
+        return cls(_callable(function), boxed=function)
+
+    @classmethod
+    def from_fallback(
+        cls, function: Callable[..., Any], *, with_keyset: bool = False
+    ) -> KernelFunction:
+        """A kernel for any operator, from ``function(op, *args, **kwargs)``.
+
+        With ``with_keyset``, the dispatch key set of the call comes first of all. This is the
+        convention of ``torch.library.Library.fallback``.
+        """
+        _callable(function)
+
+        def boxed(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+            signature = op.call_signature
+            args, kwargs = signature.split(stack)
+            first = (keys, op) if with_keyset else (op,)
+            stack[:] = signature.box_returns(function(*first, *args, **kwargs))
+
+        return cls(function, boxed=boxed, with_keyset=with_keyset)
+
+    @classmethod
+    def fallthrough(cls) -> KernelFunction:
+        """A kernel that is never called: calls pass on to the next key."""
+        return cls(None, is_fallthrough=True)
+
+    @property
+    def is_boxed(self) -> bool:
+        """Whether the kernel was made from a function of a stack."""
+        return self._boxed is not None
+
+    @property
+    def documentation(self) -> str:
+        """The docstring of the function, or ""."""
+        return (inspect.getdoc(self.function) or "") if self.function is not None else ""
+
+    def unboxed(self, op: OperatorHandle, keys: DispatchKeySet) -> UnboxedFunction:
+        """The kernel as a function of ``op``'s arguments, for calls with ``keys``."""
+        if self._boxed is not None:
+            return unboxed_from_boxed(self._boxed, op, keys)
+        signature, adapted = op.call_signature, self._adapted
+        if adapted is None or adapted[0] is not signature:
+            assert self.function is not None, "a fallthrough is never called"
+            skip = 1 if self.with_keyset else 0
+            adapted = (signature, elide_defaults(self.function, signature, skip=skip))
+            self._adapted = adapted
+        return partial(adapted[1], keys) if self.with_keyset else adapted[1]
+
+    def call_boxed(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """Replaces the arguments on ``stack``, in schema order, by the returns."""
+        if self._boxed is not None:
+            self._boxed(op, keys, stack)
+            return
+        signature = op.call_signature
+        args, kwargs = signature.split(stack)
+        stack[:] = signature.box_returns(self.unboxed(op, keys)(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        if self.is_fallthrough:
+            return "<KernelFunction fallthrough>"
+        kind = "boxed" if self.is_boxed else "unboxed"
+        return f"<KernelFunction {kind} {getattr(self.function, '__qualname__', self.function)}>"
+
+
+def _callable(function: Callable[..., Any]) -> Callable[..., Any]:
+    if not callable(function):
+        raise RegistrationError(f"a kernel must be callable, and {function!r} is not")
+    return function

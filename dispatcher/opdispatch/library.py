@@ -1,0 +1,274 @@
+"""``Library``: how kernels and definitions are registered, as with ``torch.library.Library``.
+
+lib = Library("image", "DEF")
+lib.define("sobel(Tensor x, *, bool normalize=True) -> Tensor")
+lib.impl("sobel", sobel_cpu, "CPU")
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from opdispatch.dispatch_key import DispatchKey, parse_dispatch_key
+from opdispatch.dispatcher import Dispatcher
+from opdispatch.errors import DuplicateDefinitionError, RegistrationError
+from opdispatch.function_schema import OperatorName
+from opdispatch.infer_schema import infer_schema
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.ops import Ops
+from opdispatch.registration import RegistrationHandle
+from opdispatch.schema_parser import parse_schema
+
+F = TypeVar("F", bound=Callable[..., Any])
+Kind = Literal["DEF", "IMPL", "FRAGMENT"]
+
+_default_dispatcher = Dispatcher()
+ops = Ops(_default_dispatcher)
+
+# Namespaces that no library may define operators in, as in PyTorch.
+_RESERVED = ("prim",)
+_ANY = "_"  # the namespace of a library that registers fallbacks for all operators
+
+
+class _FallthroughKernel:
+    """Register it as a kernel, and calls pass on to the next dispatch key."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("fallthrough_kernel says how to register, and is never called")
+
+    def __repr__(self) -> str:
+        return "fallthrough_kernel"
+
+
+fallthrough_kernel = _FallthroughKernel()
+
+
+def default_dispatcher() -> Dispatcher:
+    """The dispatcher of this process, which ``Library`` and ``ops`` use."""
+    return _default_dispatcher
+
+
+class Library:
+    """Registers operators and kernels, and undoes all of it when closed.
+
+    ``kind`` is "DEF" for the one library that owns the namespace ``ns``, "FRAGMENT" for one that
+    adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key`` is the key of
+    kernels registered without one. The library ``Library("_", "IMPL")`` registers fallbacks.
+
+    What a library registers stays when the object is forgotten; ``close()``, or leaving its
+    ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library.
+    """
+
+    def __init__(
+        self,
+        ns: str,
+        kind: Kind,
+        dispatch_key: str | DispatchKey = "",
+        *,
+        dispatcher: Dispatcher | None = None,
+    ) -> None:
+        if kind not in ("DEF", "IMPL", "FRAGMENT"):
+            raise RegistrationError(
+                f"a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not {kind!r}"
+            )
+        if ns in _RESERVED and kind != "IMPL":
+            raise RegistrationError(f"the namespace {ns!r} is reserved")
+        if not (ns == _ANY or (ns.isidentifier() and ns.isascii())):
+            raise RegistrationError(f"a namespace is an identifier, and {ns!r} is none")
+        if ns == _ANY and kind != "IMPL":
+            raise RegistrationError("a library of the namespace '_' can only be of kind IMPL")
+        self.ns = ns
+        self.kind = kind
+        self.dispatch_key = _key(dispatch_key)
+        self.dispatcher = dispatcher or _default_dispatcher
+        self._handles: list[RegistrationHandle] = []
+        if kind == "DEF":
+            self._keep(self.dispatcher.register_library(ns, site=_caller()))
+
+    def define(
+        self, schema: str, alias_analysis: str = "", *, tags: str | Sequence[str] = ()
+    ) -> str:
+        """Defines the operator of a schema such as ``"sobel(Tensor x) -> Tensor"``.
+
+        Returns its name, ``"sobel"`` or ``"sobel.overload"``. Raises SchemaError if the schema does
+        not parse, DuplicateDefinitionError if the operator is defined already.
+        """
+        if self.kind == "IMPL":
+            raise RegistrationError(
+                f"the library of {self.ns!r} is of kind IMPL and defines no operators",
+                hint="use kind DEF, or FRAGMENT for a second library of the namespace",
+            )
+        if alias_analysis not in ("", "FROM_SCHEMA", "CONSERVATIVE", "PURE_FUNCTION"):
+            raise RegistrationError(f"there is no alias analysis kind {alias_analysis!r}")
+        parsed = parse_schema(schema, allow_typevars=False)
+        name = parsed.name
+        if name.namespace and name.namespace != self.ns:
+            raise RegistrationError(
+                f"the library of {self.ns!r} cannot define {name}, of another namespace"
+            )
+        if not name.namespace:
+            parsed = parsed.with_namespace(self.ns)
+        tags = (tags,) if isinstance(tags, str) else tuple(tags)
+        self._keep(self.dispatcher.register_def(parsed, site=_caller(), tags=tags))
+        return str(parsed.name).removeprefix(f"{self.ns}::")
+
+    def impl(
+        self,
+        op_name: str | OperatorHandle,
+        fn: Callable[..., Any],
+        dispatch_key: str | DispatchKey = "",
+        *,
+        with_keyset: bool = False,
+        allow_override: bool = False,
+    ) -> RegistrationHandle:
+        """Registers a kernel of an operator for a dispatch key.
+
+        ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
+        operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key set
+        of the call comes first. Without a key, the library's is meant, and without that
+        CompositeImplicitAutograd. With ``allow_override``, a kernel registered before for the same key
+        is covered until the returned handle is closed; without, that is a
+        DuplicateDefinitionError, as in PyTorch.
+        """
+        name = self._qualify(op_name)
+        key = _key(dispatch_key) or self.dispatch_key or DispatchKey.CompositeImplicitAutograd
+        if not allow_override:
+            self._refuse_override(name, key)
+        kernel = _kernel(fn, with_keyset)
+        return self._keep(self.dispatcher.register_impl(name, key, kernel, site=_caller()))
+
+    def fallback(
+        self,
+        fn: Callable[..., Any],
+        dispatch_key: str | DispatchKey = "",
+        *,
+        with_keyset: bool = False,
+    ) -> RegistrationHandle:
+        """Registers a kernel for a dispatch key of every operator that has none of its own.
+
+        ``fn(op, *args, **kwargs)`` is given the operator first; with ``with_keyset``, the dispatch key
+        set of the call comes before it. Only for a library of the namespace "_".
+        """
+        if self.ns != _ANY:
+            raise RegistrationError(
+                f"a fallback is for the operators of every namespace, not only for {self.ns!r}",
+                hint='register it with Library("_", "IMPL")',
+            )
+        key = _key(dispatch_key) or self.dispatch_key
+        if not key:
+            raise RegistrationError("a fallback needs the dispatch key that it is for")
+        if fn is fallthrough_kernel:
+            kernel = KernelFunction.fallthrough()
+        else:
+            kernel = KernelFunction.from_fallback(fn, with_keyset=with_keyset)
+        return self._keep(self.dispatcher.register_fallback(key, kernel, site=_caller()))
+
+    def close(self) -> None:
+        """Undoes everything the library has registered, in one publication. Idempotent."""
+        with self.dispatcher.transaction():
+            for handle in reversed(self._handles):
+                handle.close()
+        self._handles.clear()
+
+    _destroy = close  # PyTorch's name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        key = f", dispatch_key={self.dispatch_key}" if self.dispatch_key else ""
+        return f"Library(kind={self.kind}, ns={self.ns}{key})"
+
+    def _keep(self, handle: RegistrationHandle) -> RegistrationHandle:
+        self._handles.append(handle)
+        return handle
+
+    def _refuse_override(self, name: OperatorName, key: DispatchKey) -> None:
+        for kernel in self.dispatcher.list_kernels(name):
+            if kernel.key is key:
+                raise DuplicateDefinitionError(
+                    f"operator {name} has a kernel for {key} already, {kernel.registration.debug}",
+                    hint="allow_override=True covers it",
+                    operator=str(name),
+                    key=str(key),
+                )
+
+    def _qualify(self, op_name: str | OperatorHandle) -> OperatorName:
+        if isinstance(op_name, OperatorHandle):
+            name = op_name.name
+        else:
+            name = OperatorName.parse(op_name if "::" in op_name else f"{self.ns}::{op_name}")
+        if name.namespace != self.ns or self.ns == _ANY:
+            raise RegistrationError(
+                f"the library of {self.ns!r} cannot implement {name}, of another namespace"
+            )
+        return name
+
+
+def define(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
+    """A decorator that defines an operator and registers the function as its kernel.
+
+    The kernel is registered for the library's key, or CompositeImplicitAutograd.
+    """
+
+    def decorate(fn: F) -> F:
+        name = lib.define(schema, alias_analysis)
+        lib.impl(name, fn)
+        return fn
+
+    return decorate
+
+
+def impl(
+    lib: Library, name: str, dispatch_key: str | DispatchKey = "", *, with_keyset: bool = False
+) -> Callable[[F], F]:
+    """A decorator that registers the function as a kernel: ``@impl(lib, "sobel", "CPU")``."""
+
+    def decorate(fn: F) -> F:
+        lib.impl(name, fn, dispatch_key, with_keyset=with_keyset)
+        return fn
+
+    return decorate
+
+
+def _key(key: str | DispatchKey) -> DispatchKey:
+    if isinstance(key, DispatchKey):
+        return key
+    return parse_dispatch_key(key) if key else DispatchKey.Undefined
+
+
+def _kernel(fn: Callable[..., Any], with_keyset: bool) -> KernelFunction:
+    if fn is fallthrough_kernel:
+        return KernelFunction.fallthrough()
+    return KernelFunction.from_unboxed(fn, with_keyset=with_keyset)
+
+
+def _caller() -> str:
+    """Where the library was used, "FILE:LINE": the nearest frame outside this file."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+__all__ = [
+    "Library",
+    "default_dispatcher",
+    "define",
+    "fallthrough_kernel",
+    "impl",
+    "infer_schema",
+    "ops",
+]

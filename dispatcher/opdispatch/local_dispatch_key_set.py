@@ -1,0 +1,107 @@
+"""Dispatch keys that a task adds to, or takes from, every call it makes.
+
+Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per thread; here
+they are a context variable, so that each thread and each asyncio task has its own. The trace
+sink of the task lives in the same variable: the hot path of a call reads one variable to
+learn that nothing out of the ordinary is asked for.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import (
+    BACKEND_MASK,
+    DEFAULT_EXCLUDED_SET,
+    DEFAULT_INCLUDED_SET,
+    DispatchKeySet,
+)
+from opdispatch.trace_line import TraceSink, sink_from_environment
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What a task has switched on: an immutable value, replaced as a whole."""
+
+    included: int = DEFAULT_INCLUDED_SET.bits
+    excluded: int = DEFAULT_EXCLUDED_SET.bits
+    trace: TraceSink | None = None
+
+    def apply(self, bits: int) -> int:
+        """The keys of a call whose arguments have ``bits``."""
+        # See Note [Subtraction keeps the backend].
+        return (bits | self.included) & (~self.excluded | BACKEND_MASK)
+
+
+DEFAULT_STATE = LocalState()
+"""The state in which nothing is asked for; recognised by identity on the hot path."""
+
+_initial_trace = sink_from_environment()
+LOCAL_STATE: ContextVar[LocalState] = ContextVar(
+    "opdispatch_local_state",
+    default=LocalState(trace=_initial_trace) if _initial_trace else DEFAULT_STATE,
+)
+
+
+def local_dispatch_key_set() -> tuple[DispatchKeySet, DispatchKeySet]:
+    """The included and the excluded set of the current task."""
+    state = LOCAL_STATE.get()
+    return DispatchKeySet(state.included), DispatchKeySet(state.excluded)
+
+
+class LocalStateGuard:
+    """Switches the state of the current task for a ``with`` block, and restores exactly it."""
+
+    def __init__(self, **changes: object) -> None:
+        self._changes = changes
+        self._tokens: list[Token[LocalState]] = []
+
+    def _new_state(self, state: LocalState) -> LocalState:
+        return replace(state, **self._changes)  # type: ignore[arg-type]
+
+    def __enter__(self) -> Self:
+        state = self._new_state(LOCAL_STATE.get())
+        state = DEFAULT_STATE if state == DEFAULT_STATE else state
+        self._tokens.append(LOCAL_STATE.set(state))
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        LOCAL_STATE.reset(self._tokens.pop())
+
+
+class ForceDispatchKeyGuard(LocalStateGuard):
+    """Sets both local sets, whatever they were."""
+
+    def __init__(self, included: DispatchKeySet, excluded: DispatchKeySet) -> None:
+        super().__init__(included=included.bits, excluded=excluded.bits)
+
+
+class IncludeDispatchKeyGuard(LocalStateGuard):
+    """Adds keys to the included set."""
+
+    def __init__(self, keys: DispatchKeySet | DispatchKey) -> None:
+        super().__init__()
+        self._keys = keys if isinstance(keys, DispatchKeySet) else DispatchKeySet.of(keys)
+
+    def _new_state(self, state: LocalState) -> LocalState:
+        return replace(state, included=state.included | self._keys.bits)
+
+
+class ExcludeDispatchKeyGuard(LocalStateGuard):
+    """Adds keys to the excluded set, which wins over the included one."""
+
+    def __init__(self, keys: DispatchKeySet | DispatchKey) -> None:
+        super().__init__()
+        self._keys = keys if isinstance(keys, DispatchKeySet) else DispatchKeySet.of(keys)
+
+    def _new_state(self, state: LocalState) -> LocalState:
+        return replace(state, excluded=state.excluded | self._keys.bits)

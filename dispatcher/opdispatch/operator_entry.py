@@ -1,0 +1,145 @@
+"""The registrations of one operator.
+
+Mirrors ``ATen/core/dispatch/OperatorEntry.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.operator_state import Fallbacks, OperatorState
+from opdispatch.registration import RegistrationHandle
+from opdispatch.signature import Signature
+
+if TYPE_CHECKING:
+    from opdispatch.dispatcher import Dispatcher
+    from opdispatch.function_schema import FunctionSchema, OperatorName
+    from opdispatch.operator_handle import OperatorHandle
+
+NO_CALLS: dict[int, Callable[..., Any]] = {}
+
+
+class OperatorEntry:
+    """What has been registered for one operator name, newest first.
+
+    Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state``,
+                ``calls`` and ``redispatches`` are published under it and read without.
+    Invariants  I1  ``definitions`` has at most one element;
+                I2  no list in ``kernels`` is empty;
+                I3  outside a transaction, ``state`` is the snapshot of the two, and ``calls``
+                    and ``redispatches`` are its memos; a dead entry has none of them;
+                I4  the schema of an entry never changes once published: a definition with
+                    another schema gets an entry of its own, so code compiled for the old
+                    schema can never meet a kernel for the new one.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "calls",
+        "definitions",
+        "dispatcher",
+        "handle",
+        "kernels",
+        "name",
+        "redispatches",
+        "schema",
+        "signature",
+        "state",
+    )
+
+    def __init__(self, dispatcher: Dispatcher, name: OperatorName) -> None:
+        self.dispatcher = dispatcher
+        self.name = name
+        self.definitions: list[RegistrationHandle] = []
+        self.kernels: dict[DispatchKey, list[RegistrationHandle]] = {}
+        # The ones it was ever published with (I4): they stay when the entry is dead, for
+        # the calls that are under way then.
+        self.schema: FunctionSchema | None = None
+        self.signature: Signature | None = None
+        self.state: OperatorState | None = None
+        self.calls = NO_CALLS
+        self.redispatches = NO_CALLS
+        self.handle: OperatorHandle | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether anything is registered for the name."""
+        return bool(self.definitions) or any(self.kernels.values())
+
+    def kernels_for(self, key: DispatchKey) -> list[RegistrationHandle]:
+        """The list of registrations for ``key``, newest first; made if need be."""
+        return self.kernels.setdefault(key, [])
+
+    def snapshot(self, fallbacks: Fallbacks) -> OperatorState:
+        """The registrations as callers should see them. The caller holds the mutex."""
+        definition = self.definitions[0].registration if self.definitions else None
+        schema = definition.schema if definition is not None else None
+        signature = None
+        if schema is not None:
+            known = _is_same_schema(schema, self.schema)
+            signature = self.signature if known else Signature(schema)
+        kernels = {key: handles[0].registration for key, handles in self.kernels.items() if handles}
+        return OperatorState(definition, signature, kernels, fallbacks)
+
+    def prune(self) -> None:
+        """Forgets the keys that have no kernels any more (I2)."""
+        for key in [key for key, handles in self.kernels.items() if not handles]:
+            del self.kernels[key]
+
+    def publish(self, state: OperatorState | None) -> None:
+        """Shows ``state`` to callers, as a whole; None: the entry is dead."""
+        if state is not None and self.schema is None and state.schema is not None:
+            self.schema, self.signature = state.schema, state.signature
+            self.handle = None  # it was made when there was no schema to compile
+        self.state = state
+        self.redispatches = state.redispatches if state is not None else NO_CALLS
+        # Last, and in one store: compiled code reads nothing else.
+        self.calls = state.calls if state is not None else NO_CALLS
+
+    @property
+    def needs_successor(self) -> bool:
+        """Whether its definition has another schema than the one callers know it by (I4)."""
+        return (
+            self.schema is not None
+            and bool(self.definitions)
+            and not _is_same_schema(self.definitions[0].registration.schema, self.schema)
+        )
+
+    def successor(self) -> OperatorEntry:
+        """An entry with the same registrations, for a new schema; this one is left without."""
+        entry = OperatorEntry(self.dispatcher, self.name)
+        entry.definitions, entry.kernels = self.definitions, self.kernels
+        self.definitions, self.kernels = [], {}
+        return entry
+
+    def find_violations(self, fallbacks: Fallbacks) -> list[str]:
+        """What does not hold, in words. The caller holds the mutex."""
+        wrong = []
+        if len(self.definitions) > 1:
+            wrong.append(f"it has {len(self.definitions)} definitions")
+        wrong += [
+            f"it has an empty list of kernels for {k}" for k, v in self.kernels.items() if not v
+        ]
+        handles = [*self.definitions, *(h for kernels in self.kernels.values() for h in kernels)]
+        dead = [handle for handle in handles if not handle.live]
+        wrong += [f"it holds {handle}" for handle in dead]
+        if self.state is None:
+            return [f"{self.name}: {text}" for text in [*wrong, "it is not published"]]
+        expected = self.snapshot(fallbacks)
+        if self.state.kernels != expected.kernels:
+            wrong.append("its published kernels are not the registered ones")
+        if self.state.definition is not expected.definition:
+            wrong.append("its published definition is not the registered one")
+        if self.state.fallbacks is not fallbacks:
+            wrong.append("its published fallbacks are not the registered ones")
+        if self.calls is not self.state.calls or self.redispatches is not self.state.redispatches:
+            wrong.append("its compiled callers look at another state")
+        wrong += self.state.find_violations()
+        return [f"{self.name}: {text}" for text in wrong]
+
+
+def _is_same_schema(one: FunctionSchema | None, other: FunctionSchema | None) -> bool:
+    # Equal schemas may still differ: a default of 1 equals one of True, and one of 1.0.
+    return one is other or (one == other and str(one) == str(other))

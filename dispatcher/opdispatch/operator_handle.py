@@ -1,0 +1,350 @@
+"""An operator as callers hold it: ``handle(x, y)`` dispatches.
+
+Mirrors ``OperatorHandle`` of ``ATen/core/dispatch/Dispatcher.h`` and ``OpOverload`` of
+``torch/_ops.py``. The methods here are the specification of a call, in steps that one can
+read; ``compiled_call.py`` generates a shorter way to the same answer for each schema.
+
+Note [A handle follows its name]
+    PyTorch 2.13 crashes when an operator is called that has been unregistered. Here the handle
+    looks the name up again: it calls whatever is registered under it now, or raises
+    OperatorNotFoundError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from opdispatch.dispatch_key import DispatchKey, is_alias_key
+from opdispatch.dispatch_key_set import RUNTIME_KEYS, DispatchKeySet
+from opdispatch.dispatch_table import AMBIGUOUS
+from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
+from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.operator_state import OperatorState, Resolution, is_fallthrough
+from opdispatch.registration import Registration
+from opdispatch.signature import Signature
+from opdispatch.trace_line import TraceLine
+
+if TYPE_CHECKING:
+    from opdispatch.operator_entry import OperatorEntry
+
+
+class TableRow(NamedTuple):
+    """One line of a dumped table."""
+
+    key: DispatchKey
+    registered_at: str
+    reason: str
+    fallthrough: bool
+    registration: Registration | None
+
+
+class RegisteredKernel(NamedTuple):
+    """A kernel of an operator; ``active`` if no newer one for the same key covers it."""
+
+    key: DispatchKey
+    registration: Registration
+    active: bool
+
+
+class OperatorHandle:
+    """One overload of one operator; made by the dispatcher, callable from any thread."""
+
+    __slots__ = ("__weakref__", "_entry")
+
+    def __init__(self, entry: OperatorEntry) -> None:
+        self._entry = entry
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def name(self) -> OperatorName:
+        """The operator's name."""
+        return self._entry.name
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the operator is defined; one with kernels alone cannot be called."""
+        return self._state().signature is not None
+
+    @property
+    def signature(self) -> Signature:
+        """How its arguments are bound. Raises OperatorNotFoundError if it is not defined."""
+        signature = self._state().signature
+        if signature is None:
+            raise OperatorNotFoundError(
+                f"operator {self.name} has kernels but no definition",
+                hint="did you forget to define it?",
+                operator=str(self.name),
+            )
+        return signature
+
+    @property
+    def call_signature(self) -> Signature:
+        """The signature of a call that is under way: it stays if the operator is unregistered."""
+        entry = self._entry
+        # Within a transaction, a call may be of a definition that is not published.
+        if entry.signature is None or entry.dispatcher.in_transaction:
+            return self.signature
+        return entry.signature
+
+    @property
+    def schema(self) -> FunctionSchema:
+        """Its schema. Raises OperatorNotFoundError if it is not defined."""
+        return self.signature.schema
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of its definition."""
+        definition = self._state().definition
+        return definition.tags if definition is not None else ()
+
+    @property
+    def defined_at(self) -> str:
+        """Where it was defined, "FILE:LINE"; "" if it was not."""
+        definition = self._state().definition
+        return definition.site if definition is not None else ""
+
+    @property
+    def definition(self) -> Registration | None:
+        """The registration that defined it."""
+        return self._state().definition
+
+    def kernels(self) -> list[RegisteredKernel]:
+        """Its kernels in the order of their keys, the newest of each key first."""
+        return self._entry.dispatcher.list_kernels(self.name)
+
+    def has_kernel_for_dispatch_key(self, key: DispatchKey) -> bool:
+        """Whether a kernel is registered for exactly ``key``, be it a runtime or an alias key."""
+        return key in self._state().kernels
+
+    # -- the steps of a call ------------------------------------------------------------------
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments as a stack, in schema order, with defaults. Raises ArgumentError."""
+        return self.signature.bind(args, kwargs)
+
+    def dispatch_keys(self, stack: Sequence[Any]) -> DispatchKeySet:
+        """The keys that a call with these arguments is dispatched with, in this task."""
+        state = self._state()
+        return DispatchKeySet(state.mask(LOCAL_STATE.get().apply(self.signature.key_bits(stack))))
+
+    def lookup(self, keys: DispatchKeySet) -> Resolution:
+        """The kernel for ``keys``, as ``dispatch_keys`` gives them.
+
+        Raises NoKernelError if there is none, AmbiguousKernelError if there are two.
+        """
+        return self._lookup(self._state(), keys.bits)
+
+    def check_returns(self, stack: Sequence[Any]) -> list[Any]:
+        """The returns on ``stack``, converted to their types. Raises ReturnError."""
+        return self.signature.check_returns(stack)
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.interpret_call(args, kwargs)
+
+    def redispatch(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the kernel for exactly ``keys``, whatever keys the arguments have."""
+        return self.interpret_redispatch(keys, args, kwargs)
+
+    def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call in readable steps; what compiled code does whenever it is in doubt."""
+        handle, state = self._follow()
+        local = LOCAL_STATE.get()
+        signature = handle.signature
+        stack = signature.bind(args, kwargs)
+        argument_bits = signature.key_bits(stack)
+        bits = state.mask(local.apply(argument_bits))
+        kernel = handle._lookup(state, bits)
+        function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
+        if local is DEFAULT_STATE:
+            state.remember(state.calls, argument_bits, function)
+        return handle._run(function, stack, kernel, "call", local)
+
+    def interpret_redispatch(
+        self, keys: DispatchKeySet, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """``redispatch`` in readable steps."""
+        handle, state = self._follow()
+        local = LOCAL_STATE.get()
+        stack = handle.signature.bind(args, kwargs)
+        kernel = handle._lookup(state, keys.bits)
+        function = kernel.kernel.unboxed(handle, keys)
+        if local.trace is None:
+            state.remember(state.redispatches, keys.bits, function)
+        return handle._run(function, stack, kernel, "redispatch", local)
+
+    def call_boxed(self, stack: list[Any]) -> None:
+        """Replaces the arguments on ``stack``, as ``bind`` gives them, by the returns."""
+        handle, state = self._follow()
+        bits = state.mask(LOCAL_STATE.get().apply(handle.signature.key_bits(stack)))
+        handle._run_boxed(state, bits, stack, "callBoxed")
+
+    def redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """``call_boxed`` with exactly ``keys``, whatever keys the arguments have."""
+        handle, state = self._follow()
+        handle._run_boxed(state, keys.bits, stack, "redispatchBoxed")
+
+    def call_boxed_for_dispatch_key(self, key: DispatchKey, stack: list[Any]) -> None:
+        """``call_boxed`` of the kernel in the slot of ``key``, with the keys of the arguments."""
+        handle, state = self._follow()
+        bits = state.mask(LOCAL_STATE.get().apply(handle.signature.key_bits(stack)))
+        kernel = handle._checked(state, key, str(key), bits)
+        handle._call_kernel_boxed(kernel, bits, stack, "callBoxed")
+
+    # -- looking inside -----------------------------------------------------------------------
+
+    def table_rows(self) -> list[TableRow]:
+        """The computed dispatch table, Undefined first; keys without a kernel have no row."""
+        state = self._state()
+        rows = []
+        for key in RUNTIME_KEYS:
+            registration, reason = state.slot(key)
+            if registration is not None:
+                fallthrough = is_fallthrough(registration)
+                rows.append(TableRow(key, registration.site, reason, fallthrough, registration))
+            elif reason == AMBIGUOUS:
+                rows.append(TableRow(key, "", reason, False, None))
+        return rows
+
+    def dump_table(self) -> str:
+        """The computed dispatch table in the lines of ``torch._C._dispatch_dump_table``."""
+        lines = []
+        for row in self.table_rows():
+            debug = row.registration.debug if row.registration else "ambiguous_autogradother"
+            fallthrough = "fallthrough " if row.fallthrough else ""
+            lines.append(f"{row.key}: {fallthrough}{debug} [{row.reason}]\n")
+        return "".join(lines)
+
+    def dump_state(self) -> str:
+        """What has been registered, in the manner of ``torch._C._dispatch_dump``."""
+        state = self._state()
+        definition = state.definition
+        lines = [f"name: {self.name}"]
+        if definition is not None:
+            lines += [f"schema: {definition.schema}", f"debug: {definition.debug}"]
+            lines += ["alias analysis kind: FROM_SCHEMA"]
+        else:
+            lines += ["schema: (none)"]
+        for key, registration, active in self.kernels():
+            alias = "[alias]" if is_alias_key(key) else ""
+            inactive = "" if active else " (inactive)"
+            kernel = registration.kernel
+            flags = "fallthrough" if kernel and kernel.is_fallthrough else "boxed unboxed"
+            lines.append(f"{key}{alias}{inactive}: {registration.debug} :: (none) [ {flags} ]")
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        return f"<OperatorHandle {self.name}>"
+
+    # -- plumbing -----------------------------------------------------------------------------
+
+    def _follow(self) -> tuple[OperatorHandle, OperatorState]:
+        """The handle and state to use. See Note [A handle follows its name]."""
+        entry = self._entry
+        state = entry.dispatcher.state_of(entry)
+        if state is not None:
+            return self, state
+        handle = entry.dispatcher.find_op(entry.name)
+        if handle is None:
+            raise OperatorNotFoundError(
+                f"operator {entry.name} is gone: the library that defined it was unloaded",
+                operator=str(entry.name),
+            )
+        return handle._follow()
+
+    def _state(self) -> OperatorState:
+        return self._follow()[1]
+
+    def _lookup(self, state: OperatorState, bits: int) -> Resolution:
+        key, _ = state.resolve(bits)
+        # The name that PyTorch gives the highest key differs from its slot's if no backend
+        # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.
+        return self._checked(state, key, str(DispatchKeySet(bits).highest_priority_key), bits)
+
+    def _checked(
+        self, state: OperatorState, key: DispatchKey, arrived: str, bits: int
+    ) -> Resolution:
+        registration, reason = state.slot(key)
+        if registration is None or registration.kernel is None or is_fallthrough(registration):
+            self._raise_no_kernel(state, arrived, reason, registration)
+        return Resolution(key, registration, registration.kernel, reason)
+
+    def _raise_no_kernel(
+        self, state: OperatorState, arrived: str, reason: str, registration: Registration | None
+    ) -> NoReturn:
+        facts = {"operator": str(self.name), "key": arrived}
+        if reason == AMBIGUOUS:
+            raise AmbiguousKernelError(
+                f"{self.name} has a CompositeImplicitAutograd kernel and a kernel for a backend "
+                "that shares AutogradOther, so which of them autograd should use is ambiguous",
+                hint="register a kernel for AutogradOther, or CompositeExplicitAutograd instead",
+                **facts,
+            )
+        served = [str(key) for key in state.keys_with_kernel()]
+        have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
+        if registration is not None:
+            what = f"{self.name} falls through at {arrived}, which a redispatch cannot do"
+        elif arrived == "Undefined":
+            what = f"{self.name} was called without tensor arguments, and has no kernel for that"
+        elif arrived == "Meta":
+            what = f"{self.name} was called with Meta tensors, and has no Meta kernel"
+        else:
+            what = f"{self.name} has no kernel for arguments from the {arrived} backend"
+        raise NoKernelError(f"{what}; {have}", available=", ".join(served), **facts)
+
+    def _run(
+        self, function: Any, stack: Sequence[Any], kernel: Resolution, kind: str, local: LocalState
+    ) -> Any:
+        signature = self.call_signature
+        args, kwargs = signature.split(stack)
+        if local.trace is None:
+            return signature.check_result(function(*args, **kwargs))
+        token = LOCAL_STATE.set(self._traced(kernel, kind, local))
+        try:
+            return signature.check_result(function(*args, **kwargs))
+        finally:
+            LOCAL_STATE.reset(token)
+
+    def _run_boxed(self, state: OperatorState, bits: int, stack: list[Any], kind: str) -> None:
+        self._call_kernel_boxed(self._lookup(state, bits), bits, stack, kind)
+
+    def _call_kernel_boxed(
+        self, kernel: Resolution, bits: int, stack: list[Any], kind: str
+    ) -> None:
+        local = LOCAL_STATE.get()
+        signature = self.call_signature
+        if local.trace is None:
+            kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
+        else:
+            token = LOCAL_STATE.set(self._traced(kernel, kind, local))
+            try:
+                kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
+            finally:
+                LOCAL_STATE.reset(token)
+        stack[:] = signature.check_returns(stack)
+
+    def _traced(self, kernel: Resolution, kind: str, local: LocalState) -> LocalState:
+        """Emits the line of a visit; returns the state for the calls that the kernel makes."""
+        assert local.trace is not None
+        local.trace.emit(
+            TraceLine(
+                depth=local.trace.depth,
+                kind=kind,
+                operator=str(self.name),
+                key=str(kernel.key),
+                kernel=kernel.registration.site,
+                reason=kernel.reason,
+            )
+        )
+        return replace(local, trace=local.trace.nested())
+
+
+def _shorten(names: Sequence[str], most: int = 12) -> str:
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"

@@ -1,0 +1,138 @@
+"""``ops.namespace.name(...)``: operators by attribute, as ``torch.ops`` has them.
+
+Note [What attributes remember]
+    Namespaces keep their packets as attributes, and a packet keeps its only overload, so that a
+    call by name costs little more than a call of a handle. Both forget as soon as an overload of
+    that name comes or goes: ``Ops`` listens to the dispatcher, is told with the registration
+    mutex held, and whatever is kept is looked up with the mutex held. So nothing that is
+    kept can be older than the last change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.dispatcher import Dispatcher
+from opdispatch.errors import OperatorNotFoundError
+from opdispatch.function_schema import OperatorName
+from opdispatch.operator_handle import OperatorHandle
+
+
+class OpOverloadPacket:
+    """All overloads of one operator name; calling it picks the one that takes the arguments."""
+
+    def __init__(self, dispatcher: Dispatcher, name: str) -> None:
+        self._dispatcher = dispatcher
+        self._name = name
+        self._single: OperatorHandle | None = None  # the only overload, once it was looked up
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        single = self._single
+        if single is not None:
+            return single(*args, **kwargs)
+        return self._choose(args, kwargs)(*args, **kwargs)
+
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorHandle:
+        dispatcher = self._dispatcher
+        if not dispatcher.in_transaction:  # what only this thread sees must not be kept
+            with dispatcher.hold_publications():
+                names = dispatcher.overloads(self._name)
+                if len(names) == 1:
+                    self._single = dispatcher.find_schema(names[0])
+        return dispatcher.resolve_overload(self._name, args, kwargs)
+
+    def _forget(self) -> None:
+        """Looks its overloads up again at the next call."""
+        self._single = None
+
+    def overloads(self) -> list[str]:
+        """The names of its overloads; ``"default"`` for the one without a name."""
+        names = self._dispatcher.overloads(self._name)
+        return [name.overload_name or "default" for name in names]
+
+    def __getattr__(self, overload: str) -> OperatorHandle:
+        if overload.startswith("__"):
+            raise AttributeError(overload)
+        name = OperatorName(self._name, "" if overload == "default" else overload)
+        handle = self._dispatcher.find_schema(name)
+        if handle is None:
+            raise OperatorNotFoundError(
+                f"operator {self._name} has no overload {overload!r}",
+                hint=f"it has {', '.join(self.overloads()) or 'none'}",
+                operator=str(name),
+            )
+        return handle
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.overloads()]
+
+    def __repr__(self) -> str:
+        return f"<OpOverloadPacket {self._name}>"
+
+
+class OpNamespace:
+    """The operators of one namespace, as attributes."""
+
+    def __init__(self, dispatcher: Dispatcher, namespace: str) -> None:
+        self._dispatcher = dispatcher
+        self._namespace = namespace
+
+    def __getattr__(self, name: str) -> OpOverloadPacket:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        dispatcher = self._dispatcher
+        qualified = f"{self._namespace}::{name}"
+        packet = OpOverloadPacket(dispatcher, qualified)
+        if dispatcher.in_transaction:  # what only this thread sees must not be kept
+            if not dispatcher.overloads(qualified):
+                raise dispatcher.not_found(qualified)
+            return packet
+        with dispatcher.hold_publications():
+            if not dispatcher.overloads(qualified):
+                raise dispatcher.not_found(qualified)
+            kept: OpOverloadPacket = self.__dict__.setdefault(name, packet)
+        return kept
+
+    def _forget(self, name: str) -> None:
+        """Looks the packet of that name up again when it is next asked for."""
+        packet = self.__dict__.pop(name, None)
+        if packet is not None:
+            packet._forget()
+
+    def __dir__(self) -> list[str]:
+        known = self._dispatcher.operators()
+        names = {name.unqualified_name for name in known if name.namespace == self._namespace}
+        return [*super().__dir__(), *sorted(names)]
+
+    def __repr__(self) -> str:
+        return f"<OpNamespace {self._namespace}>"
+
+
+class Ops:
+    """The operators of a dispatcher: ``ops.namespace.name`` or ``ops.namespace.name.overload``."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.add_registration_listener(self)
+
+    def __getattr__(self, namespace: str) -> OpNamespace:
+        if namespace.startswith("__"):
+            raise AttributeError(namespace)
+        made = OpNamespace(self._dispatcher, namespace)
+        kept: OpNamespace = self.__dict__.setdefault(namespace, made)
+        return kept
+
+    def on_operator_registered(self, name: OperatorName) -> None:
+        """See Note [What attributes remember]."""
+        namespace = self.__dict__.get(name.namespace)
+        if namespace is not None:
+            namespace._forget(name.unqualified_name)
+
+    on_operator_deregistered = on_operator_registered
+
+    def __dir__(self) -> list[str]:
+        known = {name.namespace for name in self._dispatcher.operators()}
+        return [*super().__dir__(), *sorted(known)]
+
+    def __repr__(self) -> str:
+        return "<opdispatch.ops>"

@@ -1,0 +1,87 @@
+"""One registration, and the handle that undoes it."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.kernel_function import KernelFunction
+
+if TYPE_CHECKING:
+    from opdispatch.dispatcher import Dispatcher
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Registration:
+    """What a library told the dispatcher, once. Immutable, and compared by identity.
+
+    ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
+    operator its ``schema`` and ``tags``; "impl" gives the operator ``name`` a ``kernel`` for ``key``;
+    "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is the place, "FILE:LINE".
+    """
+
+    kind: Literal["library", "def", "impl", "fallback"]
+    site: str = ""
+    namespace: str = ""
+    schema: FunctionSchema | None = None
+    name: OperatorName | None = None
+    key: DispatchKey | None = None
+    kernel: KernelFunction | None = None
+    tags: tuple[str, ...] = ()
+
+    @property
+    def debug(self) -> str:
+        """The text that PyTorch's dumps show for it."""
+        return f"registered at {self.site}" if self.site else "registered from Python"
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "library":
+                return f"library {self.namespace} (DEF)"
+            case "def":
+                return f"def {self.schema}"
+            case "impl":
+                return f"impl {self.name} for {self.key}"
+            case "fallback":
+                return f"fallback for {self.key}"
+
+
+class RegistrationHandle:
+    """Owns one registration. ``close()``, or leaving its ``with`` block, undoes that one.
+
+    Closing is idempotent, may happen in any order and from any thread, and is safe when the
+    dispatcher is gone. A handle that is merely forgotten undoes nothing: what a library registers
+    stays until somebody says otherwise.
+    """
+
+    __slots__ = ("_dispatcher", "live", "registration")
+
+    def __init__(self, dispatcher: Dispatcher, registration: Registration) -> None:
+        self._dispatcher = weakref.ref(dispatcher)
+        self.registration = registration
+        self.live = False  # guarded by the dispatcher's mutex
+
+    def close(self) -> None:
+        """Undoes the registration; what it had covered is in force again."""
+        dispatcher = self._dispatcher()
+        if dispatcher is not None:
+            dispatcher.undo(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "live" if self.live else "undone"
+        return f"<RegistrationHandle {self.registration} [{state}]>"

@@ -1,0 +1,288 @@
+"""The writer's side of the dispatcher: who has registered what, and how it gets published."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from opdispatch.dispatch_key import DispatchKey, is_alias_key
+from opdispatch.dispatch_key_set import get_runtime_dispatch_key_set
+from opdispatch.errors import DispatchKeyError, DuplicateDefinitionError, RegistrationError
+from opdispatch.function_schema import OperatorName
+from opdispatch.left_right import LeftRight
+from opdispatch.name_table import NameChange, NameTable
+from opdispatch.operator_entry import OperatorEntry
+from opdispatch.operator_state import Fallbacks, OperatorState
+from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.transaction import ChangeLog
+
+Handles = list[RegistrationHandle]
+
+
+class Registry:
+    """The registrations of one dispatcher, newest first.
+
+    Guards      ``mutex`` is the right to register and to undo. Readers never take it: they look
+                names up in ``names``, and each entry publishes its own state.
+    Invariants  outside a transaction:
+                I1  ``entries`` has exactly the operators with a definition or a kernel, and
+                    ``names`` leads to the same entries;
+                I2  the state of every entry is the snapshot of its registrations and of
+                    ``published_fallbacks``, which are the newest of ``fallbacks``.
+                Always: a registration that raises has changed nothing.
+    ``changed`` is notified at the end of every publication; its waiters are the dispatcher's
+    ``wait_for_def`` and ``wait_for_impl``.
+    """
+
+    def __init__(self, make_entry: Callable[[OperatorName], OperatorEntry]) -> None:
+        self._make_entry = make_entry
+        self.mutex = threading.RLock()
+        self.changed = threading.Condition(self.mutex)
+        self.entries: dict[OperatorName, OperatorEntry] = {}
+        self.namespaces: dict[str, Handles] = {}
+        self.fallbacks: dict[DispatchKey, Handles] = {}
+        self.published_fallbacks = Fallbacks({})
+        self.names: LeftRight[NameTable] = LeftRight(NameTable)
+        self.epoch = 0
+        self.on_defined: Callable[[OperatorName], None] = lambda name: None
+        self.on_undefined: Callable[[OperatorName], None] = lambda name: None
+        self._log: ChangeLog | None = None
+        self._depth = 0
+        self._busy = False  # see Note [Finalizers may undo]
+        self._deferred: Handles = []
+        # The thread in a transaction. Others read it without the mutex: whatever they see, it
+        # is not their own number.
+        self._owner: int | None = None
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread is in a transaction, and so sees what is not published."""
+        return self._owner == threading.get_ident()
+
+    def begin(self) -> ChangeLog:
+        """Enters a transaction, or one within it."""
+        self.mutex.acquire()
+        self._depth += 1
+        if self._log is None:
+            self._log = ChangeLog()
+            self._owner = threading.get_ident()
+        return self._log
+
+    def end(self) -> None:
+        """Leaves a transaction; the outermost one publishes."""
+        try:
+            while self._depth == 1 and self.log.has_changes:
+                log, self._log = self.log, ChangeLog()
+                with self._uninterrupted():
+                    self._publish(log)
+                self._undo_deferred()
+        finally:
+            self._depth -= 1
+            if self._depth == 0:
+                self._owner = self._log = None
+            self.mutex.release()
+
+    @property
+    def log(self) -> ChangeLog:
+        """The changes of the transaction that the caller is in."""
+        assert self._log is not None, "only used within a transaction"
+        return self._log
+
+    # -- changes; the caller is in a transaction ------------------------------------------------
+
+    def insert(self, handle: RegistrationHandle) -> None:
+        """Registers. Raises RegistrationError, and changes nothing, if it cannot be."""
+        registration = handle.registration
+        with self._uninterrupted():
+            self._check(registration)
+            for handles in self._lists_of(registration):
+                self.log.insert(handles, handle)
+            self._touch(registration)
+        self._undo_deferred()
+
+    def remove(self, handle: RegistrationHandle) -> None:
+        """Undoes a registration that is live."""
+        if self._busy:
+            self._deferred.append(handle)
+            return
+        registration = handle.registration
+        with self._uninterrupted():
+            for handles in self._lists_of(registration):
+                self.log.remove(handles, handle)
+            self._touch(registration)
+        self._undo_deferred()
+
+    # Note [Finalizers may undo]
+    # The garbage collector can run a finalizer at almost any point of this file, in the thread
+    # that holds the mutex, and a finalizer may well close a handle. In the middle of a change
+    # such an undoing is only noted; it is done as soon as the change is complete.
+
+    @contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._busy = False
+
+    def _undo_deferred(self) -> None:
+        while self._deferred:
+            handle = self._deferred.pop()
+            if handle.live:
+                self.remove(handle)
+
+    def _lists_of(self, registration: Registration) -> list[Handles]:
+        """The lists that hold ``registration``'s handle while it is live."""
+        match registration.kind:
+            case "library":
+                return [self.namespaces.setdefault(registration.namespace, [])]
+            case "def":
+                assert registration.schema is not None
+                return [self._entry(registration.schema.name).definitions]
+            case "impl":
+                assert registration.name is not None
+                assert registration.key is not None
+                return [self._entry(registration.name).kernels_for(registration.key)]
+            case "fallback":
+                keys = runtime_keys_of_fallback(registration.key)
+                return [self.fallbacks.setdefault(key, []) for key in keys]
+
+    def _entry(self, name: OperatorName) -> OperatorEntry:
+        entry = self.entries.get(name)
+        if entry is None:
+            entry = self.entries[name] = self._make_entry(name)
+        return entry
+
+    def _touch(self, registration: Registration) -> None:
+        if registration.kind == "fallback":
+            self.log.fallbacks_changed = True
+        name = registration.schema.name if registration.schema else registration.name
+        if name is not None:
+            self.log.touched[self._entry(name)] = None
+
+    def _check(self, registration: Registration) -> None:
+        match registration.kind:
+            case "library":
+                namespace = registration.namespace
+                what = f"the namespace {namespace!r} has a library of kind DEF"
+                hint = "a FRAGMENT library can add operators to it"
+                self._refuse_second(self.namespaces.get(namespace), registration, what, hint)
+            case "def":
+                assert registration.schema is not None
+                name = registration.schema.name
+                entry = self.entries.get(name)
+                taken = entry.definitions if entry is not None else None
+                self._refuse_second(taken, registration, f"operator {name} is defined")
+            case "impl":
+                if registration.kernel is None or registration.key is None:
+                    raise RegistrationError("an implementation needs a kernel and a dispatch key")
+            case "fallback":
+                for key in runtime_keys_of_fallback(registration.key):
+                    what = f"the dispatch key {key} has a fallback"
+                    self._refuse_second(self.fallbacks.get(key), registration, what)
+
+    def _refuse_second(
+        self, taken: Handles | None, registration: Registration, what: str, hint: str = ""
+    ) -> None:
+        if taken:
+            first = taken[0].registration
+            raise DuplicateDefinitionError(
+                f"{what} already, {first.debug}; the second one was {registration.debug}",
+                hint=hint,
+                first_site=first.site,
+                second_site=registration.site,
+            )
+
+    # -- what callers see -----------------------------------------------------------------------
+
+    def entry_seen(self, name: OperatorName) -> OperatorEntry | None:
+        """The entry of that name, as the calling thread should see it."""
+        if self.is_mine:
+            entry = self.entries.get(name)
+            return entry if entry is not None and entry.is_registered else None
+        return self.names.read(lambda names: names.entries.get(name))
+
+    def state_seen(self, entry: OperatorEntry) -> OperatorState | None:
+        """The state of ``entry``, as the calling thread should see it: None if it is dead."""
+        if not self.is_mine or not (entry in self.log.touched or self.log.fallbacks_changed):
+            return entry.state
+        if self.entries.get(entry.name) is not entry or not entry.is_registered:
+            return None
+        return entry.snapshot(self._newest_fallbacks())
+
+    def _newest_fallbacks(self) -> Fallbacks:
+        return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
+
+    def _publish(self, log: ChangeLog) -> None:
+        """Shows the changes of the outermost transaction to all threads."""
+        self.namespaces = {namespace: h for namespace, h in self.namespaces.items() if h}
+        if log.fallbacks_changed:
+            self.published_fallbacks = self._newest_fallbacks()
+            for entry in self.entries.values():
+                log.touched[entry] = None
+        touched = list(log.touched)
+        for name in [e.name for e in touched if _is_defined(e) and _is_known_otherwise(e)]:
+            self.on_undefined(name)
+        gained = [e.name for e in touched if e.definitions and _is_known_otherwise(e)]
+        changes: list[NameChange] = []
+        dead: list[OperatorEntry] = []
+        for entry in touched:
+            entry.prune()
+            known, was_defined = entry.state is not None, _is_defined(entry)
+            if not entry.is_registered:
+                del self.entries[entry.name]
+                if known:
+                    changes.append(NameChange(entry.name, None, defined=False))
+                    dead.append(entry)
+            elif entry.needs_successor:
+                successor = self.entries[entry.name] = entry.successor()
+                successor.publish(successor.snapshot(self.published_fallbacks))
+                changes.append(NameChange(entry.name, successor, defined=True))
+                dead.append(entry)
+            else:
+                if not known or was_defined != bool(entry.definitions):
+                    defined = bool(entry.definitions)
+                    changes.append(NameChange(entry.name, entry, defined))
+                entry.publish(entry.snapshot(self.published_fallbacks))
+        if changes:
+            self.names.write(lambda names: names.update(changes))
+        for entry in dead:
+            # After the names: a caller who finds the entry dead then finds its successor.
+            entry.publish(None)
+        for name in gained:
+            self.on_defined(name)
+        self.epoch += 1
+        self.changed.notify_all()
+
+    def find_violations(self) -> list[str]:
+        """What does not hold, in words: every state is recomputed and compared."""
+        with self.mutex:
+            entries = list(self.entries.values())
+            wrong = [text for e in entries for text in e.find_violations(self.published_fallbacks)]
+            empty = [str(entry.name) for entry in entries if not entry.is_registered]
+            wrong += [f"{name} has an entry, and nothing is registered for it" for name in empty]
+            if not self.names.read(lambda names: names.agrees_with(entries)):
+                wrong.append("the published names are not those of the registered operators")
+            newest = {key: h[0].registration for key, h in self.fallbacks.items() if h}
+            if newest != self.published_fallbacks.by_key:
+                wrong.append("the published fallbacks are not the registered ones")
+            return wrong
+
+
+def _is_defined(entry: OperatorEntry) -> bool:
+    return entry.state is not None and entry.state.definition is not None
+
+
+def _is_known_otherwise(entry: OperatorEntry) -> bool:
+    """Whether callers know the operator without its definition, or by another schema."""
+    return _is_defined(entry) != bool(entry.definitions) or entry.needs_successor
+
+
+def runtime_keys_of_fallback(key: DispatchKey | None) -> list[DispatchKey]:
+    """The runtime keys that a fallback for ``key`` serves. Raises DispatchKeyError if none."""
+    if not key:
+        raise DispatchKeyError("a fallback needs the dispatch key that it is for")
+    return list(get_runtime_dispatch_key_set(key)) if is_alias_key(key) else [key]

@@ -1,0 +1,197 @@
+"""The words of the schema language.
+
+A token is its own text, as in ``["f", "(", "Tensor", "x", ")", "->", "(", ")", ""]``: strings
+keep their quotes, the empty token is the end, and a character that begins no token is a token
+by itself, which no rule of the grammar expects. The counterpart of PyTorch's lexer.h.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn, TypeVar
+
+from opdispatch.errors import SchemaError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+END: Final = ""
+NEWLINE: Final = "\n"
+
+# The words that are no identifiers, which includes the statements of TorchScript.
+KEYWORDS: Final = frozenset(
+    {
+        *("def", "if", "else", "elif", "while", "return", "is", "True", "False", "None", "and"),
+        *("or", "not", "global", "for", "in", "raise", "assert", "break", "continue", "del"),
+        *("pass", "class", "import", "with", "as", "Ellipsis", "NoneType"),
+    }
+)
+
+_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+# As strtod reads them in the C locale, hexadecimal ones too, but without a sign, then "j".
+_NUMBER = (
+    r"(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?"
+    r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)j?"
+)
+# Three quotes may span lines. One that is not closed is no token at all, not an empty string
+# and another quote.
+_STRING = "|".join(
+    rf"{q}{q}{q}(?:(?!{q}{q}{q})(?:\\[\s\S]|[^\\]))*{q}{q}{q}|{q}(?!{q}{q})(?:\\[\s\S]|[^{q}\\\n])*{q}"
+    for q in "\"'"
+)
+_TOKEN = re.compile(rf"{_IDENTIFIER}|->|\.\.\.|{_NUMBER}|{_STRING}|[^\s]", re.ASCII)
+_LINES = re.compile(
+    rf"(?P<comment>#(?! type:)[^\n]*)|(?P<joint>\\\n)|(?P<newline>\n)|{_TOKEN.pattern}", re.ASCII
+)
+_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+_DIGITS = frozenset("0123456789")
+
+
+def split(text: str) -> list[str]:
+    """The tokens of a text, with `END` as the last."""
+    if "\n" in text or "#" in text or "\\" in text:
+        return [token for token, _ in split_with_offsets(text)]
+    tokens: list[str] = _TOKEN.findall(text)
+    tokens.append(END)
+    return tokens
+
+
+def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
+    """The tokens of a text, each with the place of its first character.
+
+    Line ends count as blanks within brackets, at the beginning and at the end; anywhere else
+    they are tokens.
+    """
+    depth = 0
+    line_is_empty = True
+    newline: int | None = None  # one that counts, if another token follows
+    for match in _LINES.finditer(text):
+        token = match.group()
+        if match.lastgroup in ("comment", "joint"):
+            continue
+        if match.lastgroup == "newline":
+            if depth == 0 and not line_is_empty:
+                newline = match.start()
+                line_is_empty = True
+            continue
+        if newline is not None:
+            yield NEWLINE, newline
+            newline = None
+        line_is_empty = False
+        yield token, match.start()
+        depth += (token in "([{") - (token in ")]}")
+    yield END, len(text)
+
+
+def is_identifier(token: str) -> bool:
+    """Whether the token may be a name: of an operator, an argument, a type, an alias set."""
+    return token[:1] in _LETTERS and token not in KEYWORDS
+
+
+def is_number(token: str) -> bool:
+    """Whether the token is a number."""
+    return token[:1] in _DIGITS or (len(token) > 1 and token[0] == "." and token[1] in _DIGITS)
+
+
+def is_string(token: str) -> bool:
+    """Whether the token is a string literal."""
+    return len(token) > 1 and token[0] in "\"'"
+
+
+def describe(token: str) -> str:
+    """The token as an error message names it."""
+    if token == END:
+        return "the end"
+    if token == NEWLINE:
+        return "the end of the line"
+    if len(token) > 60:
+        token = f"{token[:57]}..."
+    return token if is_string(token) else f"'{token}'"
+
+
+class UnexpectedTokenError(Exception):
+    """The token at ``place`` is not what the grammar expects there. Never leaves the parser."""
+
+    def __init__(self, place: int, expected: str) -> None:
+        super().__init__(expected)
+        self.place = place
+        self.expected = expected
+
+
+class Lexer:
+    """Hands out the tokens of a text from left to right; a parser never goes back.
+
+    All methods raise `UnexpectedTokenError` where the next token does not fit.
+    """
+
+    __slots__ = ("place", "tokens")
+
+    def __init__(self, text: str) -> None:
+        self.tokens = split(text)
+        self.place = 0
+
+    @property
+    def current(self) -> str:
+        """The next token."""
+        return self.tokens[self.place]
+
+    def fail(self, expected: str, place: int | None = None) -> NoReturn:
+        """Says that the next token, or the one at ``place``, is not what was expected."""
+        raise UnexpectedTokenError(self.place if place is None else place, expected)
+
+    def accept(self, token: str) -> bool:
+        """Takes the next token if it is that one; tells whether it did."""
+        if self.tokens[self.place] != token:
+            return False
+        self.place += 1
+        return True
+
+    def expect(self, token: str, expected: str = "") -> None:
+        """Takes the next token, which must be that one."""
+        if self.tokens[self.place] != token:
+            raise UnexpectedTokenError(self.place, expected or describe(token))
+        self.place += 1
+
+    def take_identifier(self, expected: str) -> str:
+        """Takes the next token, which must be a name."""
+        token = self.tokens[self.place]
+        if not is_identifier(token):
+            reserved = f" ({token!r} is a reserved word)" if token in KEYWORDS else ""
+            raise UnexpectedTokenError(self.place, expected + reserved)
+        self.place += 1
+        return token
+
+    def take_as(self, read: Callable[[A], R], value: A) -> R:
+        """Takes the next token and returns ``read(value)``; a ValueError says it does not fit."""
+        try:
+            result = read(value)
+        except ValueError as error:
+            raise UnexpectedTokenError(self.place, str(error)) from None
+        self.place += 1
+        return result
+
+
+def schema_error(text: str, fault: UnexpectedTokenError, what: str) -> SchemaError:
+    """The error for users: the offending line, the column, a caret below it."""
+    tokens = list(split_with_offsets(text))
+    token, offset = tokens[min(fault.place, len(tokens) - 1)]
+    start = text.rfind("\n", 0, offset) + 1
+    line = text[start:].partition("\n")[0]
+    column = offset - start + 1
+    where = f"column {column}"
+    if "\n" in text.strip():
+        where = f"line {text.count(chr(10), 0, start) + 1}, {where}"
+    # Long lines are shown around the column.
+    left = max(0, column - 100)
+    right = "..." if len(line) > left + 160 else ""
+    shown = f"{'...' if left else ''}{line[left : left + 160]}{right}"
+    caret = " " * (column - 1 - left + (3 if left else 0)) + "^"
+    return SchemaError(
+        f"cannot read {what} at {where}: expected {fault.expected}, found {describe(token)}\n"
+        f"    {shown.replace(chr(9), ' ')}\n    {caret}",
+        schema=shown,
+        column=str(column),
+        expected=fault.expected,
+        found=token,
+    )

@@ -1,0 +1,129 @@
+"""A tensor that knows its dispatch keys: an array of some backend, and more.
+
+Mirrors the part of ``c10::TensorImpl`` that the dispatcher looks at: the key set that it
+computes once, from the device and from what is switched on for the tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from opdispatch import arrays
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet
+
+_AUTOCAST_KEYS = {
+    backend: DispatchKey[f"Autocast{backend.name}"]
+    for backend in BackendComponent
+    if f"Autocast{backend.name}" in DispatchKey.__members__
+}
+
+
+def key_set_of_backend(backend: BackendComponent) -> DispatchKeySet:
+    """The keys that PyTorch gives a plain dense tensor of ``backend``.
+
+    Dense, ADInplaceOrView, Autograd and, where the backend has one, its Autocast key.
+    """
+    keys = DispatchKeySet.of(
+        to_runtime_key(DispatchKey.Dense, backend),
+        DispatchKey.ADInplaceOrView,
+        to_runtime_key(DispatchKey.AutogradFunctionality, backend),
+    )
+    return keys.add(_AUTOCAST_KEYS[backend]) if backend in _AUTOCAST_KEYS else keys
+
+
+class Tensor(NDArrayOperatorsMixin):
+    """An array with the dispatch keys of a PyTorch tensor.
+
+    ``array`` is a NumPy or CuPy array, which is shared and not copied. ``keys`` overrides the
+    keys that follow from the array's backend. Arithmetic and NumPy's functions take a tensor for
+    the array that it is, and give plain arrays. Raises TypeError if ``array`` is no such array.
+    """
+
+    __slots__ = ("__weakref__", "array", "key_bits", "requires_grad")
+
+    array: Any
+    key_bits: int
+    requires_grad: bool
+
+    def __init__(
+        self, array: Any, *, keys: DispatchKeySet | None = None, requires_grad: bool = False
+    ) -> None:
+        if isinstance(array, Tensor):
+            array = array.array
+        bits = arrays.key_bits_of(array)
+        if keys is None:
+            backend = DispatchKeySet(bits).highest_backend_key
+            keys = key_set_of_backend(backend) if backend is not None else DispatchKeySet(bits)
+        self.array = np.asarray(array) if isinstance(array, np.generic) else array
+        self.key_bits = keys.bits
+        self.requires_grad = requires_grad
+
+    @property
+    def key_set(self) -> DispatchKeySet:
+        """The tensor's dispatch keys."""
+        return DispatchKeySet(self.key_bits)
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``, or ``"cuda:N"`` for an array on the N-th GPU."""
+        device = getattr(self.array, "device", "cpu")
+        return device if isinstance(device, str) else f"cuda:{device.id}"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extent of each dimension, in elements."""
+        return tuple(self.array.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        given = kwargs.get("out", ())
+        if given:
+            kwargs["out"] = tuple(_array_of(value) for value in given)
+        result = getattr(ufunc, method)(*(_array_of(value) for value in inputs), **kwargs)
+        # Whoever gives a tensor to write to gets that tensor back, as with `x += 1`.
+        if len(given) == 1:
+            return given[0]
+        if given:
+            return tuple(r if g is None else g for r, g in zip(result, given, strict=True))
+        return result
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.array[index]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.array.__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        device = "" if self.device == "cpu" else f", device={self.device!r}"
+        return f"Tensor({self.array!r}{device}{grad})"
+
+
+def _array_of(value: Any) -> Any:
+    return value.array if isinstance(value, Tensor) else value
+
+
+arrays.register_tensor_type(Tensor)

@@ -1,0 +1,50 @@
+"""What the dispatch trace is made of: a line for each kernel visited, and where lines go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLine:
+    """One kernel visited.
+
+    ``depth`` counts the calls it is nested in; ``kind`` is "call", "redispatch", "callBoxed" or
+    "redispatchBoxed"; ``kernel`` says where it was registered and ``reason`` why it has the slot.
+    """
+
+    depth: int
+    kind: str
+    operator: str
+    key: str
+    kernel: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{' ' * self.depth}[{self.kind}] op=[{self.operator}], key=[{self.key}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSink:
+    """Where the lines of a task go, and how deep the call that is running now is nested."""
+
+    emit: Callable[[TraceLine], None]
+    depth: int = 0
+
+    def nested(self) -> TraceSink:
+        """The sink for calls made by the kernel whose line was the last."""
+        return TraceSink(self.emit, self.depth + 1)
+
+
+def print_line(line: TraceLine) -> None:
+    """Prints ``line`` to stderr, as PyTorch's ``TORCH_SHOW_DISPATCH_TRACE`` does."""
+    print(line, file=sys.stderr)
+
+
+def sink_from_environment() -> TraceSink | None:
+    """A printing sink if ``OPDISPATCH_SHOW_DISPATCH_TRACE`` is set to anything but "" or "0"."""
+    wanted = os.environ.get("OPDISPATCH_SHOW_DISPATCH_TRACE", "") not in ("", "0")
+    return TraceSink(print_line) if wanted else None

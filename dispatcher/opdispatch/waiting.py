@@ -1,0 +1,32 @@
+"""Waiting for another thread to register something."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from opdispatch.errors import WaitTimeoutError
+
+
+def wait_until(
+    changed: threading.Condition,
+    reached: Callable[[], object],
+    timeout: float,
+    what: str,
+    awaited_from: str,
+) -> None:
+    """Waits until ``reached()`` is true, for at most ``timeout`` seconds.
+
+    ``changed`` must be notified whenever ``reached`` may have become true. Raises
+    WaitTimeoutError, which names ``what`` was awaited, from whom, and for how long.
+    """
+    with changed:
+        if changed.wait_for(lambda: bool(reached()), timeout):
+            return
+    expected = awaited_from or "another interpreter"
+    raise WaitTimeoutError(
+        f"waited {timeout:g} s for {what}, which {expected} was expected to register",
+        hint="is it still loading, or did it fail?",
+        awaited=what,
+        awaited_from=expected,
+    )

@@ -1,0 +1,360 @@
+"""Boxed calls <-> ``v1.CallRequest`` and ``v1.CallReply``.
+
+    caller      call_request       ->  CallRequest
+    chooser                            undecoded_arguments, local_keys_of
+    callee                             decode_arguments
+                                       ... the kernel runs ...
+    callee      CallReply         <-   reply_of_returns
+    caller      result_of_reply (or returns_of_reply)
+
+Note [Arguments that are written to]
+    The schema says which arguments an operator writes to. The callee decodes those, and only
+    those, into writable arrays, and sends their new contents back; the caller copies them
+    into its own arrays. A return that is such an argument is sent as a reference to it, so that
+    the caller gets its own object back, as it would in one process.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import describe_type
+from opdispatch.dispatch_key_set import (
+    DEFAULT_EXCLUDED_SET,
+    DEFAULT_INCLUDED_SET,
+    DispatchKeySet,
+)
+from opdispatch.errors import ArgumentError, ReturnError
+from opdispatch.local_dispatch_key_set import local_dispatch_key_set
+from opdispatch.tensor import Tensor
+from opdispatch.trace_line import TraceLine
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.status import error_from_status
+from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.values import (
+    check_text,
+    fill_value,
+    undecoded_from_proto,
+    value_from_proto,
+)
+
+if TYPE_CHECKING:
+    from opdispatch.function_schema import Argument, FunctionSchema
+
+
+def call_request(
+    operator: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    trace: bool = False,
+    request_id: int = 0,
+    redispatch_keys: DispatchKeySet | None = None,
+) -> execution_pb2.CallRequest:
+    """A call as a message, under the local dispatch keys of the current task.
+
+    Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent.
+    """
+    request = execution_pb2.CallRequest(
+        id=request_id, operator=check_text(operator, "$.operator"), trace=trace
+    )
+    for i, value in enumerate(args):
+        fill_value(request.args.add(), value, at=f"$.args[{i}]")
+    for name, value in kwargs.items():
+        at = f"$.kwargs[{reprlib.repr(name)}]"
+        fill_value(request.kwargs[check_text(name, at)], value, at=at)
+    included, excluded = local_dispatch_key_set()
+    if (included, excluded) != (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
+        request.local_keys.SetInParent()  # two empty sets are no default either
+        request.local_keys.included = included.bits
+        request.local_keys.excluded = excluded.bits
+    if redispatch_keys is not None:
+        request.redispatch_keys = redispatch_keys.bits
+    return request
+
+
+def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:
+    """The included and the excluded set that the call is to run under."""
+    if not request.HasField("local_keys"):
+        return DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET
+    keys = request.local_keys
+    return DispatchKeySet(keys.included), DispatchKeySet(keys.excluded)
+
+
+def undecoded_arguments(
+    request: execution_pb2.CallRequest,
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments, all of them checked, without their tensors' elements.
+
+    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError.
+    """
+    args = [undecoded_from_proto(m, at=f"$.args[{i}]") for i, m in enumerate(request.args)]
+    kwargs = {
+        name: undecoded_from_proto(message, at=f"$.kwargs[{reprlib.repr(name)}]")
+        for name, message in request.kwargs.items()
+    }
+    return args, kwargs
+
+
+def decode_arguments(
+    request: execution_pb2.CallRequest, schema: FunctionSchema
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments as a kernel takes them. Raises WireError.
+
+    Only arrays that the schema says are written to are writable. Whether the arguments fit the
+    schema is not looked at here; see ``OperatorHandle.bind``.
+    """
+    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
+    written = {argument.name for argument in schema.arguments if argument.is_write}
+    args = [
+        value_from_proto(
+            message,
+            at=f"$.args[{i}]",
+            writable=i < len(positional) and positional[i].name in written,
+        )
+        for i, message in enumerate(request.args)
+    ]
+    kwargs = {
+        name: value_from_proto(
+            message, at=f"$.kwargs[{reprlib.repr(name)}]", writable=name in written
+        )
+        for name, message in request.kwargs.items()
+    }
+    return args, kwargs
+
+
+def reply_of_returns(
+    request: execution_pb2.CallRequest,
+    schema: FunctionSchema,
+    arguments: Sequence[Any],
+    returns: Sequence[Any],
+    *,
+    interpreter: str = "",
+    trace: Iterable[TraceLine] = (),
+) -> execution_pb2.CallReply:
+    """The reply to a call that went well. See Note [Arguments that are written to].
+
+    ``arguments`` is the whole stack that the kernel was called with, and ``returns`` what it
+    left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
+    """
+    reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
+    sent = _sent_arguments(request, schema, arguments)
+    try:
+        for argument, value, reference in sent:
+            if argument.is_write:
+                _add_mutations(reply, value, reference)
+        for i, value in enumerate(returns):
+            message = reply.returns.add()
+            declared = schema.returns[i] if i < len(schema.returns) else None
+            alias = _find_alias(declared, value, sent)
+            if alias is not None:
+                message.argument.CopyFrom(alias)
+            else:
+                fill_value(message, value, at=f"$.returns[{i}]")
+    except WireError as error:
+        raise ReturnError(
+            f"{schema.name} left a value that cannot be sent: {error.message}",
+            operator=str(schema.name),
+        ) from error
+    reply.trace.extend(trace_line_to_proto(line, interpreter=interpreter) for line in trace)
+    return reply
+
+
+def result_of_reply(
+    reply: execution_pb2.CallReply, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What the call returns to its caller: None, the one value, or a tuple.
+
+    ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to
+    get their new contents. Raises as ``returns_of_reply`` does.
+    """
+    returns = returns_of_reply(reply, args, kwargs)
+    if len(returns) == 1:
+        return returns[0]
+    return tuple(returns) if returns else None
+
+
+def returns_of_reply(
+    reply: execution_pb2.CallReply, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """``result_of_reply`` with one item for each return of the schema.
+
+    Raises the error that the reply carries; ArgumentError if an argument that the operator
+    wrote to cannot take its new contents, in which case no argument has changed; and
+    WireError if the reply is malformed.
+    """
+    if reply.HasField("error"):
+        raise error_from_status(reply.error)
+    writes = [
+        _prepare_write(mutation, args, kwargs, at=f"$.mutations[{i}]")
+        for i, mutation in enumerate(reply.mutations)
+    ]
+    returns = [
+        _argument_of(message.argument, args, kwargs, at=f"$.returns[{i}]")
+        if message.WhichOneof("kind") == "argument"
+        else value_from_proto(message, at=f"$.returns[{i}]", writable=True)
+        for i, message in enumerate(reply.returns)
+    ]
+    for target, contents in writes:
+        target[...] = contents
+    return returns
+
+
+def trace_line_to_proto(line: TraceLine, *, interpreter: str = "") -> execution_pb2.TraceLine:
+    """One line of the dispatch trace, and the interpreter whose it is."""
+    return execution_pb2.TraceLine(
+        depth=line.depth,
+        kind=line.kind,
+        operator=line.operator,
+        key=line.key,
+        kernel=line.kernel,
+        reason=line.reason,
+        interpreter=interpreter,
+    )
+
+
+def trace_line_from_proto(message: execution_pb2.TraceLine) -> TraceLine:
+    """The line; its interpreter is left out, since a process's own trace has no place for it."""
+    return TraceLine(
+        depth=message.depth,
+        kind=message.kind,
+        operator=message.operator,
+        key=message.key,
+        kernel=message.kernel,
+        reason=message.reason,
+    )
+
+
+_Sent = list[tuple["Argument", Any, values_pb2.ArgumentRef]]
+
+
+def _sent_arguments(
+    request: execution_pb2.CallRequest, schema: FunctionSchema, arguments: Sequence[Any]
+) -> _Sent:
+    """The arguments that the request has, which leaves out those that had their default."""
+    sent: _Sent = []
+    for place, (argument, value) in enumerate(zip(schema.arguments, arguments, strict=False)):
+        if argument.name in request.kwargs:
+            sent.append((argument, value, values_pb2.ArgumentRef(name=argument.name)))
+        elif place < len(request.args):
+            sent.append((argument, value, values_pb2.ArgumentRef(position=place)))
+    return sent
+
+
+def _add_mutations(
+    reply: execution_pb2.CallReply, value: Any, reference: values_pb2.ArgumentRef
+) -> None:
+    items = enumerate(value) if isinstance(value, list | tuple) else ((None, value),)
+    for place, item in items:
+        if item is None:
+            continue
+        mutation = reply.mutations.add(argument=reference, item=place)
+        fill_tensor(mutation.value, item, at=f"$.mutations[{len(reply.mutations) - 1}].value")
+
+
+def _find_alias(
+    declared: Argument | None, value: Any, sent: _Sent
+) -> values_pb2.ArgumentRef | None:
+    """The argument that a return is, if the schema allows for that and the kernel did it."""
+    sets = _alias_sets(declared)
+    if sets:
+        for argument, given, reference in sent:
+            if sets & _alias_sets(argument) and _is_same(value, given):
+                return reference
+    return None
+
+
+def _alias_sets(argument: Argument | None) -> frozenset[str]:
+    alias = argument.alias_info if argument is not None else None
+    if alias is None:
+        return frozenset()
+    return alias.before_set | (alias.contained.before_set if alias.contained else frozenset())
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two values are one object, or two views of all of one array."""
+    if value is other:
+        return True
+    if not (isinstance(value, np.ndarray) and isinstance(other, np.ndarray)):
+        return False
+    return (
+        value.ctypes.data == other.ctypes.data
+        and value.dtype == other.dtype
+        and value.shape == other.shape
+        and value.strides == other.strides
+    )
+
+
+def _argument_of(
+    reference: values_pb2.ArgumentRef, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
+) -> Any:
+    which = reference.WhichOneof("which")
+    if which == "position" and reference.position < len(args):
+        return args[reference.position]
+    if which == "name" and reference.name in kwargs:
+        return kwargs[reference.name]
+    raise WireError(f"{at} refers to {_name_of(reference)}, which the call does not have")
+
+
+def _name_of(reference: values_pb2.ArgumentRef) -> str:
+    if reference.WhichOneof("which") == "name":
+        return f"argument {reprlib.repr(reference.name)}"
+    return f"argument {reference.position}"
+
+
+def _prepare_write(
+    mutation: execution_pb2.Mutation, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
+) -> tuple[Any, Any]:
+    """The caller's array and what is to be copied into it, once both are known to fit."""
+    what = _name_of(mutation.argument)
+    value = _argument_of(mutation.argument, args, kwargs, at=at)
+    if mutation.HasField("item"):
+        if not isinstance(value, list | tuple) or mutation.item >= len(value):
+            raise WireError(f"{at} refers to item {mutation.item} of {what}, which it has not")
+        value = value[mutation.item]
+        what = f"item {mutation.item} of {what}"
+    contents: Any = tensor_from_proto(mutation.value, at=f"{at}.value")
+    if isinstance(contents, Tensor):
+        contents = contents.array
+    target = _writable_array(value, what)
+    if tuple(target.shape) != tuple(contents.shape):
+        raise ArgumentError(
+            f"the operator resized {what} from {list(target.shape)} to "
+            f"{list(contents.shape)}, and an array of the caller cannot be resized from afar",
+            hint=f"pass an array of shape {list(contents.shape)}",
+        )
+    # The caller's may have the other byte order.
+    if not np.can_cast(contents.dtype, target.dtype, casting="equiv"):
+        raise WireError(f"{at} has dtype {contents.dtype}, and {what} has {target.dtype}")
+    return target, contents
+
+
+def _writable_array(value: Any, what: str) -> Any:
+    array = value.array if isinstance(value, Tensor) else value
+    if not isinstance(array, np.ndarray) and hasattr(type(array), "__dlpack_device__"):
+        if hasattr(array, "__cuda_array_interface__"):
+            return array
+        array = _view_foreign(array)
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(
+            f"{what} is written to by the operator, and {describe_type(value)} cannot be; "
+            "pass an array"
+        )
+    if not array.flags.writeable:
+        raise ArgumentError(f"{what} is written to by the operator, but is a read-only array")
+    return array
+
+
+def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
+    """The memory of another library's array, writable where that can be had."""
+    view: np.ndarray[Any, Any] = np.from_dlpack(value)
+    if not view.flags.writeable and hasattr(type(value), "__array__"):
+        # NumPy before 2.1 never writes through DLPack; the older way may share the memory too.
+        array = np.asarray(value)
+        view = array if _is_same(array, view) else view
+    return view

@@ -1,0 +1,113 @@
+"""What every gRPC channel and server of ours agrees on: sizes, keepalive, protocol version."""
+
+from __future__ import annotations
+
+from google.protobuf.message import EncodeError, Message
+
+from opdispatch_wire.addresses import is_loopback
+from opdispatch_wire.errors import MessageTooLargeError
+
+PROTOCOL_VERSION = 1
+"""The version of ``proto/opdispatch/v1`` that this code speaks (``GetServerInfo``)."""
+
+MAX_MESSAGE_BYTES_DEFAULT = 64 * 1024 * 1024
+MAX_MESSAGE_BYTES_HIGHEST = 2**31 - 1
+"""Protobuf's own limit: no message is larger, whatever the setting."""
+
+MAX_METADATA_BYTES = 64 * 1024
+"""Headers and trailers of one call. A status of ours is far below gRPC's own 8 KiB."""
+
+RAISE_LIMIT_HINT = (
+    "raise the limit on both sides: `opdispatch serve --max-message-bytes N`, or "
+    "OPDISPATCH_MAX_MESSAGE_BYTES, for the daemon, and `connect(max_message_bytes=N)` for the "
+    "client"
+)
+
+_KEEPALIVE_MS = 30_000
+_KEEPALIVE_TIMEOUT_MS = 10_000
+# Below the clients' interval, or the server would take their pings for an attack.
+_SHORTEST_PING_INTERVAL_MS = 20_000
+
+
+def channel_options(
+    max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT, *, address: str | None = None
+) -> list[tuple[str, int]]:
+    """The options of a client's channel to ``address``.
+
+    A proxy from the environment is used only for an address beyond this machine. Raises
+    AddressError, and ValueError if the size is not between 1 and 2**31 - 1.
+    """
+    beyond_this_machine = address is not None and not is_loopback(address)
+    return [
+        *_size_options(max_message_bytes),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        # A daemon that comes back is found soon; gRPC would wait up to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.enable_http_proxy", int(beyond_this_machine)),
+        # Otherwise a new session inherits the connections and the back-off of older ones.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def server_options(
+    max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT,
+) -> list[tuple[str, int]]:
+    """The options of a server. Raises ValueError as ``channel_options`` does."""
+    return [
+        *_size_options(max_message_bytes),
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _SHORTEST_PING_INTERVAL_MS),
+        # A port that is in use is an error, not shared with whoever has it.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def check_message_size(message: Message, limit: int, what: str) -> None:
+    """Raises MessageTooLargeError if ``message``, called ``what``, has more than ``limit`` bytes.
+
+    The sender checks, since gRPC's own refusal says neither which message nor what to do.
+    Finding out the size costs as much as serialising.
+    """
+    serialize_message(message, limit, what)
+
+
+def serialize_message(message: Message, limit: int, what: str) -> bytes:
+    """The bytes of ``message``. Raises MessageTooLargeError as ``check_message_size`` does.
+
+    For a gRPC method without a serialiser of its own: then the message is serialised once.
+    """
+    try:
+        data = message.SerializeToString()
+    except EncodeError as exc:  # over protobuf's own limit
+        raise MessageTooLargeError(
+            f"{what} has more than {MAX_MESSAGE_BYTES_HIGHEST} bytes, which no message can have",
+            limit=str(MAX_MESSAGE_BYTES_HIGHEST),
+        ) from exc
+    if len(data) > limit:
+        raise MessageTooLargeError(
+            f"{what} has {len(data)} bytes, and the limit is {limit} bytes",
+            hint=RAISE_LIMIT_HINT,
+            size=str(len(data)),
+            limit=str(limit),
+        )
+    return data
+
+
+def _size_options(max_message_bytes: int) -> list[tuple[str, int]]:
+    if not 1 <= max_message_bytes <= MAX_MESSAGE_BYTES_HIGHEST:
+        raise ValueError(
+            f"the message limit is {max_message_bytes} bytes; expected 1 to "
+            f"{MAX_MESSAGE_BYTES_HIGHEST}"
+        )
+    return [
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ]

@@ -1,0 +1,89 @@
+"""What the service raises on purpose, beside the dispatcher's own errors.
+
+OpdispatchError                      (opdispatch.errors)
+├── LibraryNotFoundError             no library of that name is loaded
+├── LibraryLoadError                 a library did not load; carries the traceback
+├── KernelError                      a kernel raised; carries type, message and traceback
+├── InterpreterNotFoundError         no interpreter of that name, or none at all
+├── InterpreterDiedError             the process that was running the call is gone
+├── DaemonUnavailableError           nobody listens at that address
+├── MessageTooLargeError             a message is over the limit
+├── DeadlineExceededError            the caller's time is up
+├── RefusedError                     the daemon is draining, or busy; try again
+└── WireError                        a value or message is malformed
+"""
+
+from __future__ import annotations
+
+from opdispatch.errors import OpdispatchError
+
+
+class LibraryNotFoundError(OpdispatchError, LookupError):
+    """No library of that name (or version) is loaded."""
+
+    code = "library_not_found"
+
+
+class LibraryLoadError(OpdispatchError, ImportError):
+    """A library did not load, and left nothing behind.
+
+    ``facts["traceback"]`` has the Python traceback of the interpreter that tried, and
+    ``facts["line"]`` the offending line as ``FILE:LINE`` where one is known.
+    """
+
+    code = "library_load"
+
+
+class KernelError(OpdispatchError, RuntimeError):
+    """A kernel raised in its interpreter.
+
+    ``facts`` has ``operator``, ``interpreter``, ``exception_type``, ``exception_message`` and
+    ``traceback`` (the kernel's own, as text).
+    """
+
+    code = "kernel_raised"
+
+
+class InterpreterNotFoundError(OpdispatchError, LookupError):
+    """No worker interpreter of that name, or none at all, is connected to the daemon."""
+
+    code = "interpreter_not_found"
+
+
+class InterpreterDiedError(OpdispatchError, ConnectionError):
+    """The interpreter that was running the call is gone; the call may or may not have run."""
+
+    code = "interpreter_died"
+
+
+class DaemonUnavailableError(OpdispatchError, ConnectionError):
+    """No daemon answers at the address."""
+
+    code = "daemon_unavailable"
+
+
+class MessageTooLargeError(OpdispatchError, ValueError):
+    """A message is larger than the receiver accepts; names the limit and how to raise it."""
+
+    code = "message_too_large"
+
+
+class DeadlineExceededError(OpdispatchError, TimeoutError):
+    """The call was not finished when the caller's deadline passed."""
+
+    code = "deadline_exceeded"
+
+
+class RefusedError(OpdispatchError, ConnectionError):
+    """The daemon does not take the request now: it is stopping, or has too much to do."""
+
+    code = "refused"
+
+
+class WireError(OpdispatchError, ValueError):
+    """A value or message is malformed, or has no representation on the wire.
+
+    The message starts with the place of the fault, such as ``$.args[2].shape[0]``.
+    """
+
+    code = "wire"

@@ -1,0 +1,285 @@
+"""Errors <-> ``google.rpc.Status``: how an error of ours crosses a process boundary.
+
+The status carries an ErrorInfo (``reason`` is the error's code in capitals, ``domain`` is
+"opdispatch", ``metadata`` its facts and its hint) and, where there is one, a DebugInfo with the
+Python traceback. gRPC sends it in the call's trailers, so it is kept below ``MAX_STATUS_BYTES``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import (
+    code_pb2,
+    error_details_pb2,
+    status_pb2,
+)
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_wire.channel import RAISE_LIMIT_HINT
+from opdispatch_wire.errors import (
+    DaemonUnavailableError,
+    DeadlineExceededError,
+    MessageTooLargeError,
+)
+
+DOMAIN = "opdispatch"
+INTERNAL_REASON = "INTERNAL"
+"""The reason of an error that is a bug of ours; no class of ours has it."""
+
+DETAILS_KEY = "grpc-status-details-bin"
+"""The trailer that gRPC keeps a rich status in."""
+
+# Peers that are not ours refuse trailers beyond 8 KiB: these and the message, which gRPC
+# sends a second time.
+MAX_STATUS_BYTES = 6 * 1024
+_MAX_MESSAGE_BYTES = 2048
+_MAX_FACT_BYTES = 512
+_MAX_FACTS_BYTES = 1280
+_MAX_LINE_BYTES = 400
+
+# What gRPC's header for the message does not percent-encode.
+_PLAIN_CHARACTERS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+_NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving", "DNS resolution")
+
+_C = grpc.StatusCode
+
+# Total over OpdispatchError.by_code: a test fails when a class is forgotten.
+STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
+    "opdispatch": _C.UNKNOWN,
+    "operator_not_found": _C.NOT_FOUND,
+    "library_not_found": _C.NOT_FOUND,
+    "interpreter_not_found": _C.NOT_FOUND,
+    "duplicate_definition": _C.ALREADY_EXISTS,
+    "argument": _C.INVALID_ARGUMENT,
+    "wire": _C.INVALID_ARGUMENT,
+    "address": _C.INVALID_ARGUMENT,
+    "registration": _C.INVALID_ARGUMENT,
+    "schema": _C.INVALID_ARGUMENT,
+    "schema_mismatch": _C.INVALID_ARGUMENT,
+    "dispatch_key": _C.INVALID_ARGUMENT,
+    "library_load": _C.INVALID_ARGUMENT,
+    "no_kernel": _C.UNIMPLEMENTED,
+    "ambiguous_kernel": _C.FAILED_PRECONDITION,
+    "kernel_raised": _C.UNKNOWN,
+    "return": _C.INTERNAL,
+    "wait_timeout": _C.DEADLINE_EXCEEDED,
+    "deadline_exceeded": _C.DEADLINE_EXCEEDED,
+    "message_too_large": _C.RESOURCE_EXHAUSTED,
+    "interpreter_died": _C.UNAVAILABLE,
+    "daemon_unavailable": _C.UNAVAILABLE,
+    "refused": _C.UNAVAILABLE,
+}
+
+
+def find_status_code(error: BaseException) -> grpc.StatusCode:
+    """The gRPC status code that ``error`` leaves with."""
+    if isinstance(error, asyncio.CancelledError):
+        return _C.CANCELLED
+    if type(error) is OpdispatchError:
+        # One that was a status before, whose reason is not known here, keeps its code.
+        known = _C.__members__.get(str(error.facts.get("status")), _C.OK)
+        if known is not _C.OK:
+            return known
+    for cls in type(error).__mro__:
+        if issubclass(cls, OpdispatchError) and cls.code in STATUS_OF_CODE:
+            return STATUS_OF_CODE[cls.code]
+    return _C.INTERNAL
+
+
+def status_from_error(error: BaseException) -> status_pb2.Status:
+    """The status of an error, at most ``MAX_STATUS_BYTES`` long when serialised.
+
+    Of an error that is not ours, only the type is told: the rest may be nobody's business.
+    """
+    status = status_pb2.Status(code=find_status_code(error).value[0])
+    info = error_details_pb2.ErrorInfo(domain=DOMAIN)
+    traceback = ""
+    if isinstance(error, OpdispatchError):
+        status.message = _cut_message(error.message)
+        info.reason = error.code.upper()
+        facts = {"hint": error.hint, **error.facts}
+        traceback = _as_text(facts.pop("traceback", ""))
+        _fill_metadata(info, facts)
+    else:
+        status.message = f"internal error ({type(error).__name__}); the log has the traceback"
+        info.reason = INTERNAL_REASON
+    status.details.add().Pack(info)
+    if traceback:
+        envelope = 64  # the type's name and the lengths of DebugInfo
+        room = MAX_STATUS_BYTES - status.ByteSize() - envelope
+        debug = error_details_pb2.DebugInfo(detail=cut_lines(traceback, room))
+        status.details.add().Pack(debug)
+    return status
+
+
+def error_from_status(status: status_pb2.Status) -> OpdispatchError:
+    """Rebuilds the error, of the same class and with the same facts.
+
+    A status without a reason of ours gives a plain OpdispatchError. ``facts["status"]`` then
+    has the name of its code.
+    """
+    info, debug = error_details_pb2.ErrorInfo(), error_details_pb2.DebugInfo()
+    for detail in status.details:
+        for message in (info, debug):
+            if detail.Is(message.DESCRIPTOR):
+                try:
+                    detail.Unpack(message)
+                except DecodeError:  # the rest of the status is still worth having
+                    message.Clear()
+    ours = info.domain == DOMAIN
+    cls = OpdispatchError.by_code.get(info.reason.lower() if ours else "")
+    facts = dict(info.metadata)
+    error = (cls or OpdispatchError)(status.message, hint=facts.pop("hint", ""))
+    if cls is None:
+        facts["status"] = _name_of_code(status.code)
+    if debug.detail:
+        facts["traceback"] = debug.detail
+        where = facts.get("interpreter", "")
+        error.add_note(f"In the interpreter{' ' * bool(where)}{where}:\n{debug.detail}")
+    error.facts.update(facts)
+    return error
+
+
+def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError:
+    """The error behind a failed call to ``address``: the peer's own, or one about the peer.
+
+    Takes what ``grpc`` and ``grpc.aio`` raise.
+    """
+    code, details, trailers = _parts_of(rpc_error)
+    for key, value in trailers:
+        if key == DETAILS_KEY:
+            try:
+                return error_from_status(status_pb2.Status.FromString(value))
+            except DecodeError:
+                break  # somebody else's; the code says enough
+    match code:
+        case _C.UNAVAILABLE:
+            return _unavailable(details, address)
+        case _C.DEADLINE_EXCEEDED:
+            return DeadlineExceededError(f"{address} did not answer before the deadline passed")
+        case _C.RESOURCE_EXHAUSTED:
+            return MessageTooLargeError(
+                f"a message to or from {address} is over the limit: {details}",
+                hint=RAISE_LIMIT_HINT,
+            )
+        case _C.CANCELLED:
+            return OpdispatchError(f"the call to {address} was cancelled", status=code.name)
+        case _C.UNIMPLEMENTED:
+            return OpdispatchError(
+                f"{address} does not know this request ({details}): "
+                "its daemon is older, or it is no daemon of opdispatch",
+                status=code.name,
+            )
+    return OpdispatchError(f"{address} answered {code.name}: {details}", status=code.name)
+
+
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
+    """Ends the call with the status of ``error``. Raises what ``context.abort`` raises."""
+    status = status_from_error(error)
+    await context.abort(
+        find_status_code(error),
+        status.message,
+        ((DETAILS_KEY, status.SerializeToString()),),
+    )
+
+
+def _parts_of(
+    rpc_error: grpc.RpcError,
+) -> tuple[grpc.StatusCode, str, list[tuple[str, bytes]]]:
+    """Code, details and binary trailers, of which a bare RpcError has none."""
+    if not isinstance(rpc_error, grpc.Call | grpc.aio.AioRpcError):
+        return _C.UNKNOWN, str(rpc_error), []
+    trailers = rpc_error.trailing_metadata() or ()
+    return (
+        rpc_error.code(),
+        rpc_error.details() or "no details",
+        [(key, value) for key, value in trailers if isinstance(value, bytes)],
+    )
+
+
+def _unavailable(details: str, address: str) -> DaemonUnavailableError:
+    # gRPC tells these two apart only in its text. If that should change, we say that the call
+    # may have run, which is the careful answer.
+    if details.startswith(_NEVER_CONNECTED):
+        return DaemonUnavailableError(
+            f"no daemon answers at {address}",
+            hint="start one with `opdispatch serve`",
+            address=address,
+            started="no",
+            details=details,
+        )
+    return DaemonUnavailableError(
+        f"the connection to {address} was lost before the reply; the call may or may not have run",
+        address=address,
+        started="unknown",
+        details=details,
+    )
+
+
+def cut_lines(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` bytes: the first and, mostly, the last of its lines."""
+    if len(text.encode()) <= limit:
+        return text
+    lines = [_cut(line, _MAX_LINE_BYTES) for line in text.splitlines()]
+    sizes = [len(line.encode()) + 1 for line in lines]
+    room = limit - len(f"... {len(lines)} lines cut ...\n")
+    # The end of a traceback says what happened and where: it gets three quarters.
+    head, tail, used = 0, len(lines), 0
+    while head < tail and used + sizes[head] <= room // 4:
+        used += sizes[head]
+        head += 1
+    while tail > head and used + sizes[tail - 1] <= room:
+        tail -= 1
+        used += sizes[tail]
+    kept = lines[:head] + lines[tail:]
+    if head < tail:
+        kept.insert(head, f"... {tail - head} lines cut ...")
+    return "\n".join(kept)
+
+
+def _cut(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` bytes, without its middle."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    half = max((limit - len(f" ... {len(data)} bytes cut ... ")) // 2, 0)
+    head = data[:half].decode(errors="ignore")
+    tail = data[len(data) - half :].decode(errors="ignore")
+    cut = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head} ... {cut} bytes cut ... {tail}"
+
+
+def _cut_message(text: str) -> str:
+    """A message that gRPC's header for it, which is percent-encoded, has room for."""
+    text = _as_text(text)
+    limit = _MAX_MESSAGE_BYTES
+    while len(quote(cut := _cut(text, limit), safe=_PLAIN_CHARACTERS)) > _MAX_MESSAGE_BYTES:
+        limit = limit * 3 // 4
+    return cut
+
+
+def _fill_metadata(info: error_details_pb2.ErrorInfo, facts: dict[str, str]) -> None:
+    """Takes as many facts, in their order, as there is room for."""
+    room = _MAX_FACTS_BYTES
+    for name, fact in facts.items():
+        text = _cut(_as_text(fact), _MAX_FACT_BYTES)
+        size = len(name.encode()) + len(text.encode()) + 8
+        if text and size <= room:
+            info.metadata[name] = text
+            room -= size
+
+
+def _as_text(value: object) -> str:
+    """``value`` as text that protobuf takes: without halves of surrogate pairs."""
+    return str(value).encode(errors="backslashreplace").decode()
+
+
+def _name_of_code(number: int) -> str:
+    known = number in code_pb2.Code.values()
+    return code_pb2.Code.Name(number) if known else str(number)

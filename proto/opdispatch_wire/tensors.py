@@ -1,0 +1,223 @@
+"""Arrays <-> ``v1.Tensor``. What a peer sends is checked whole before anything is allocated.
+
+A plain array (NumPy, CuPy) has no dispatch keys on the wire and comes back as a plain array.
+An ``opdispatch.Tensor`` whose keys are others, or that requires gradients, comes back as one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import reprlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opdispatch.arrays import CPU_BITS, CUDA_BITS, describe_type, register_tensor_type
+from opdispatch.dispatch_key import BackendComponent
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.tensor import Tensor, key_set_of_backend
+from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import values_pb2
+
+Array = np.ndarray[Any, Any]
+
+MAX_DIMENSIONS = 64
+# NumPy counts bytes in a signed word, and leaves empty dimensions out of that count.
+_MAX_BYTES = 2**63 - 1
+_CPU_DEVICES = ("", "cpu")
+_CUDA_DEVICE = re.compile(r"cuda:([0-9]{1,4})")
+_BOOL = np.dtype(bool)
+
+
+class _Checked(NamedTuple):
+    """The parts of a tensor message, each of which is known to be right."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class WireTensor:
+    """A tensor as it came, checked but not decoded; counts as a tensor for the dispatcher.
+
+    For whoever only chooses a kernel: ``message`` can be passed on as it is.
+    """
+
+    __slots__ = ("device", "dtype", "key_bits", "message", "requires_grad", "shape")
+
+    def __init__(self, message: values_pb2.Tensor, *, at: str = "$") -> None:
+        """Raises WireError if ``message`` is malformed."""
+        checked = _check(message, at=at)
+        self.message = message
+        self.dtype = checked.dtype
+        self.shape = checked.shape
+        self.device: str = message.device or "cpu"
+        self.requires_grad: bool = message.requires_grad
+        self.key_bits = message.dispatch_keys or _default_key_bits(message)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"WireTensor({self.dtype}, shape={list(self.shape)}, device={self.device!r})"
+
+
+register_tensor_type(WireTensor)
+
+
+def is_tensor(value: object) -> bool:
+    """Whether ``value`` is encoded as a tensor: an array, or an object that offers one."""
+    if isinstance(value, np.ndarray | np.generic | Tensor | WireTensor):
+        return True
+    # Asked of the type: classes of arrays have the methods too, but are no arrays.
+    cls = type(value)
+    return hasattr(cls, "__dlpack__") or hasattr(cls, "__array__")
+
+
+def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
+    """Encodes an array. Raises WireError, which starts with the place ``at``."""
+    message = values_pb2.Tensor()
+    fill_tensor(message, value, at=at)
+    return message
+
+
+def fill_tensor(message: values_pb2.Tensor, value: Any, *, at: str) -> None:
+    """``tensor_to_proto`` into an empty message that is in place already: one copy less."""
+    if isinstance(value, WireTensor):
+        message.CopyFrom(value.message)
+        return
+    array, device = _fetch(value.array if isinstance(value, Tensor) else value, at=at)
+    name = dtype_to_name(array.dtype, at=at)
+    data = array.astype(WIRE_DTYPES[name], copy=False).tobytes()
+    if array.dtype == _BOOL and _has_odd_bools(data):  # as a view of bytes may have
+        data = np.not_equal(np.frombuffer(data, np.uint8), 0).tobytes()
+    if isinstance(value, Tensor):
+        if not value.key_bits:
+            raise WireError(f"{at}: a tensor without dispatch keys has no representation")
+        if value.requires_grad or value.key_bits != _plain_key_bits(device):
+            message.dispatch_keys = value.key_bits
+            message.requires_grad = value.requires_grad
+    message.dtype = name
+    message.shape.extend(array.shape)
+    message.device = device
+    message.data = data
+
+
+def tensor_from_proto(
+    message: values_pb2.Tensor, *, at: str = "$", writable: bool = False
+) -> Array | Tensor:
+    """Decodes a tensor; on a GPU, into a CuPy array.
+
+    A NumPy array is a read-only view of the bytes received, unless ``writable``. Raises
+    WireError, which starts with the place ``at``, if the message is malformed or its device is
+    not here.
+    """
+    checked = _check(message, at=at)
+    array: Any = np.ndarray(checked.shape, checked.dtype, buffer=checked.data)
+    if message.device not in _CPU_DEVICES:
+        array = _to_cuda(array, message.device, at=at)
+    elif writable:
+        array = array.copy()
+    bits = message.dispatch_keys
+    if message.requires_grad or bits not in (0, _plain_key_bits(message.device)):
+        keys = DispatchKeySet(bits) if bits else None
+        return Tensor(array, keys=keys, requires_grad=message.requires_grad)
+    return array  # type: ignore[no-any-return]  # NumPy's or CuPy's
+
+
+def check_tensor(message: values_pb2.Tensor, *, at: str = "$") -> None:
+    """Raises WireError, which starts with the place ``at``, if the message is malformed."""
+    _check(message, at=at)
+
+
+def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
+    dtype = dtype_from_name(message.dtype, at=f"{at}.dtype")
+    shape = tuple(message.shape)
+    if len(shape) > MAX_DIMENSIONS:
+        raise WireError(
+            f"{at}.shape has {len(shape)} dimensions; a tensor has at most {MAX_DIMENSIONS}"
+        )
+    for place, extent in enumerate(shape):
+        if extent < 0:
+            raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
+    data = message.data  # once: each access copies
+    needed = math.prod(shape) * dtype.itemsize
+    if len(data) != needed:
+        raise WireError(
+            f"{at}.data has {len(data)} bytes; shape {list(shape)} of {dtype} needs {needed}"
+        )
+    if math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
+        raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
+    if dtype == _BOOL and _has_odd_bools(data):
+        raise WireError(f"{at}.data has a byte that is no bool; expected 0 or 1")
+    device = message.device
+    if device not in _CPU_DEVICES and not _CUDA_DEVICE.fullmatch(device):
+        raise WireError(
+            f"{at}.device is {reprlib.repr(device)}; expected 'cpu' or 'cuda:N', such as 'cuda:0'"
+        )
+    return _Checked(dtype, shape, data)
+
+
+def _has_odd_bools(data: bytes) -> bool:
+    return bool(np.frombuffer(data, np.uint8).max(initial=0) > 1)
+
+
+def _plain_key_bits(device: str) -> int:
+    """The keys that a plain array of ``device`` has."""
+    return CPU_BITS if device in _CPU_DEVICES else CUDA_BITS
+
+
+def _default_key_bits(message: values_pb2.Tensor) -> int:
+    """What a tensor whose message names no keys has, as ``tensor_from_proto`` decodes it."""
+    if not message.requires_grad:
+        return _plain_key_bits(message.device)
+    on_cpu = message.device in _CPU_DEVICES
+    return key_set_of_backend(BackendComponent.CPU if on_cpu else BackendComponent.CUDA).bits
+
+
+def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
+    """The elements of an array in host memory, and the device where it lives."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise WireError(
+            f"{at}: a masked array would lose its mask; "
+            "pass value.filled(...), or value.data and value.mask"
+        )
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value), "cpu"
+    if _is_cupy(value):
+        return value.get(), f"cuda:{value.device.id}"
+    offers = "__dlpack__" if hasattr(type(value), "__dlpack__") else "__array__"
+    try:
+        array = np.from_dlpack(value) if offers == "__dlpack__" else np.asarray(value)
+    except Exception as exc:  # foreign code: it raises what it likes
+        raise WireError(
+            f"{at}: {describe_type(value)} does not give its elements by {offers} "
+            f"({type(exc).__name__}: {exc}); pass a NumPy array of {ACCEPTED_DTYPES}"
+        ) from exc
+    return array, "cpu"
+
+
+def _is_cupy(value: object) -> bool:
+    return any(cls.__module__.partition(".")[0] == "cupy" for cls in type(value).__mro__)
+
+
+def _to_cuda(array: Array, device: str, *, at: str) -> Any:
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as exc:
+        raise WireError(
+            f"{at}.device is {device!r}, and this process has no CuPy to hold such a tensor",
+            hint="install the cupy package that fits the machine's CUDA",
+        ) from exc
+    try:
+        with cupy.cuda.Device(int(device.removeprefix("cuda:"))):
+            return cupy.asarray(array)
+    except Exception as exc:  # no such GPU, no memory left, a dtype that CuPy lacks
+        raise WireError(
+            f"{at}: the tensor cannot be put on {device!r} ({type(exc).__name__}: {exc})"
+        ) from exc

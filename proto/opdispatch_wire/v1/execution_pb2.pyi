@@ -1,0 +1,98 @@
+from google.rpc import status_pb2 as _status_pb2
+from opdispatch_wire.v1 import values_pb2 as _values_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CallRequest(_message.Message):
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel")
+    class KwargsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _values_pb2.Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_KEYS_FIELD_NUMBER: _ClassVar[int]
+    REDISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    operator: str
+    args: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
+    kwargs: _containers.MessageMap[str, _values_pb2.Value]
+    local_keys: LocalKeys
+    redispatch_keys: int
+    trace: bool
+    kernel: KernelRef
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ...) -> None: ...
+
+class LocalKeys(_message.Message):
+    __slots__ = ("included", "excluded")
+    INCLUDED_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    included: int
+    excluded: int
+    def __init__(self, included: _Optional[int] = ..., excluded: _Optional[int] = ...) -> None: ...
+
+class KernelRef(_message.Message):
+    __slots__ = ("load_id", "registration", "dispatch_keys")
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    REGISTRATION_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    registration: int
+    dispatch_keys: int
+    def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
+
+class CallReply(_message.Message):
+    __slots__ = ("id", "returns", "error", "mutations", "trace", "interpreter")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    returns: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
+    error: _status_pb2.Status
+    mutations: _containers.RepeatedCompositeFieldContainer[Mutation]
+    trace: _containers.RepeatedCompositeFieldContainer[TraceLine]
+    interpreter: str
+    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ...) -> None: ...
+
+class Mutation(_message.Message):
+    __slots__ = ("argument", "item", "value")
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    argument: _values_pb2.ArgumentRef
+    item: int
+    value: _values_pb2.Tensor
+    def __init__(self, argument: _Optional[_Union[_values_pb2.ArgumentRef, _Mapping]] = ..., item: _Optional[int] = ..., value: _Optional[_Union[_values_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
+class TraceLine(_message.Message):
+    __slots__ = ("depth", "kind", "operator", "key", "kernel", "reason", "interpreter")
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    depth: int
+    kind: str
+    operator: str
+    key: str
+    kernel: str
+    reason: str
+    interpreter: str
+    def __init__(self, depth: _Optional[int] = ..., kind: _Optional[str] = ..., operator: _Optional[str] = ..., key: _Optional[str] = ..., kernel: _Optional[str] = ..., reason: _Optional[str] = ..., interpreter: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,186 @@
+from google.rpc import status_pb2 as _status_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InterpreterMessage(_message.Message):
+    __slots__ = ("instruction_id", "hello", "staged", "done", "failed")
+    INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    STAGED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    instruction_id: int
+    hello: Hello
+    staged: RegistrationBatch
+    done: Done
+    failed: _status_pb2.Status
+    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    name: str
+    pid: int
+    address: str
+    python_version: str
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DaemonMessage(_message.Message):
+    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore")
+    INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    RETIRE_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    instruction_id: int
+    welcome: Welcome
+    stage: Stage
+    commit: Commit
+    abort: Abort
+    retire: Retire
+    mirror: Mirror
+    restore: Restore
+    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("name", "max_message_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    max_message_bytes: int
+    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+
+class Stage(_message.Message):
+    __slots__ = ("load_id", "name", "content", "module", "filename", "replaces")
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    name: str
+    content: bytes
+    module: str
+    filename: str
+    replaces: int
+    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., replaces: _Optional[int] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("load_id",)
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    def __init__(self, load_id: _Optional[int] = ...) -> None: ...
+
+class Abort(_message.Message):
+    __slots__ = ("load_id",)
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    def __init__(self, load_id: _Optional[int] = ...) -> None: ...
+
+class Retire(_message.Message):
+    __slots__ = ("load_id", "keep")
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    keep: bool
+    def __init__(self, load_id: _Optional[int] = ..., keep: _Optional[bool] = ...) -> None: ...
+
+class Restore(_message.Message):
+    __slots__ = ("load_id", "replaces")
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    replaces: int
+    def __init__(self, load_id: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
+
+class Mirror(_message.Message):
+    __slots__ = ("load_id", "name", "batch", "replaces")
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    name: str
+    batch: RegistrationBatch
+    replaces: int
+    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., replaces: _Optional[int] = ...) -> None: ...
+
+class RegistrationBatch(_message.Message):
+    __slots__ = ("registrations",)
+    REGISTRATIONS_FIELD_NUMBER: _ClassVar[int]
+    registrations: _containers.RepeatedCompositeFieldContainer[Registration]
+    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ...) -> None: ...
+
+class Registration(_message.Message):
+    __slots__ = ("site", "namespace", "definition", "implementation", "fallback")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    namespace: NamespaceRegistration
+    definition: DefinitionRegistration
+    implementation: ImplementationRegistration
+    fallback: FallbackRegistration
+    def __init__(self, site: _Optional[str] = ..., namespace: _Optional[_Union[NamespaceRegistration, _Mapping]] = ..., definition: _Optional[_Union[DefinitionRegistration, _Mapping]] = ..., implementation: _Optional[_Union[ImplementationRegistration, _Mapping]] = ..., fallback: _Optional[_Union[FallbackRegistration, _Mapping]] = ...) -> None: ...
+
+class NamespaceRegistration(_message.Message):
+    __slots__ = ("namespace",)
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    def __init__(self, namespace: _Optional[str] = ...) -> None: ...
+
+class DefinitionRegistration(_message.Message):
+    __slots__ = ("schema", "tags")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    schema: str
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, schema: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ImplementationRegistration(_message.Message):
+    __slots__ = ("operator", "key", "kernel")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    key: str
+    kernel: KernelTraits
+    def __init__(self, operator: _Optional[str] = ..., key: _Optional[str] = ..., kernel: _Optional[_Union[KernelTraits, _Mapping]] = ...) -> None: ...
+
+class FallbackRegistration(_message.Message):
+    __slots__ = ("key", "kernel")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    kernel: KernelTraits
+    def __init__(self, key: _Optional[str] = ..., kernel: _Optional[_Union[KernelTraits, _Mapping]] = ...) -> None: ...
+
+class KernelTraits(_message.Message):
+    __slots__ = ("fallthrough", "with_keyset", "documentation")
+    FALLTHROUGH_FIELD_NUMBER: _ClassVar[int]
+    WITH_KEYSET_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    fallthrough: bool
+    with_keyset: bool
+    documentation: str
+    def __init__(self, fallthrough: _Optional[bool] = ..., with_keyset: _Optional[bool] = ..., documentation: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,232 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetServerInfoRequest(_message.Message):
+    __slots__ = ("protocol_version",)
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
+
+class GetServerInfoReply(_message.Message):
+    __slots__ = ("protocol_version", "server_version", "max_message_bytes", "pid", "epoch", "addresses")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    server_version: str
+    max_message_bytes: int
+    pid: int
+    epoch: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LoadLibraryRequest(_message.Message):
+    __slots__ = ("name", "content", "module", "filename", "interpreter")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    content: bytes
+    module: str
+    filename: str
+    interpreter: str
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ...) -> None: ...
+
+class LoadLibraryReply(_message.Message):
+    __slots__ = ("library", "already_loaded")
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_LOADED_FIELD_NUMBER: _ClassVar[int]
+    library: Library
+    already_loaded: bool
+    def __init__(self, library: _Optional[_Union[Library, _Mapping]] = ..., already_loaded: _Optional[bool] = ...) -> None: ...
+
+class UnloadLibraryRequest(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class UnloadLibraryReply(_message.Message):
+    __slots__ = ("active",)
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    active: Library
+    def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ...) -> None: ...
+
+class Library(_message.Message):
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
+    LOADED_AT_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    sha256: str
+    source: str
+    interpreters: _containers.RepeatedScalarFieldContainer[str]
+    loaded_at: _timestamp_pb2.Timestamp
+    operators: _containers.RepeatedScalarFieldContainer[str]
+    active: bool
+    calls_in_flight: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ...) -> None: ...
+
+class ListLibrariesRequest(_message.Message):
+    __slots__ = ("all_versions",)
+    ALL_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    all_versions: bool
+    def __init__(self, all_versions: _Optional[bool] = ...) -> None: ...
+
+class ListLibrariesReply(_message.Message):
+    __slots__ = ("libraries",)
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    libraries: _containers.RepeatedCompositeFieldContainer[Library]
+    def __init__(self, libraries: _Optional[_Iterable[_Union[Library, _Mapping]]] = ...) -> None: ...
+
+class ListInterpretersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Interpreter(_message.Message):
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    SUPERVISED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_AT_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    pid: int
+    supervised: bool
+    state: str
+    libraries: _containers.RepeatedScalarFieldContainer[str]
+    calls_in_flight: int
+    calls_total: int
+    connected_at: _timestamp_pb2.Timestamp
+    python_version: str
+    restarts: int
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ...) -> None: ...
+
+class ListInterpretersReply(_message.Message):
+    __slots__ = ("interpreters",)
+    INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
+    interpreters: _containers.RepeatedCompositeFieldContainer[Interpreter]
+    def __init__(self, interpreters: _Optional[_Iterable[_Union[Interpreter, _Mapping]]] = ...) -> None: ...
+
+class ListOperatorsRequest(_message.Message):
+    __slots__ = ("pattern",)
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    pattern: str
+    def __init__(self, pattern: _Optional[str] = ...) -> None: ...
+
+class ListOperatorsReply(_message.Message):
+    __slots__ = ("operators",)
+    OPERATORS_FIELD_NUMBER: _ClassVar[int]
+    operators: _containers.RepeatedCompositeFieldContainer[OperatorSummary]
+    def __init__(self, operators: _Optional[_Iterable[_Union[OperatorSummary, _Mapping]]] = ...) -> None: ...
+
+class OperatorSummary(_message.Message):
+    __slots__ = ("name", "schema", "libraries", "keys")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    schema: str
+    libraries: _containers.RepeatedScalarFieldContainer[str]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeOperatorRequest(_message.Message):
+    __slots__ = ("operator",)
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    def __init__(self, operator: _Optional[str] = ...) -> None: ...
+
+class DescribeOperatorReply(_message.Message):
+    __slots__ = ("summary", "documentation", "defined_at", "kernels", "tags")
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    DEFINED_AT_FIELD_NUMBER: _ClassVar[int]
+    KERNELS_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    summary: OperatorSummary
+    documentation: str
+    defined_at: str
+    kernels: _containers.RepeatedCompositeFieldContainer[KernelSummary]
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, summary: _Optional[_Union[OperatorSummary, _Mapping]] = ..., documentation: _Optional[str] = ..., defined_at: _Optional[str] = ..., kernels: _Optional[_Iterable[_Union[KernelSummary, _Mapping]]] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class KernelSummary(_message.Message):
+    __slots__ = ("key", "registered_at", "library", "interpreter", "fallthrough", "active")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_AT_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    FALLTHROUGH_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    registered_at: str
+    library: str
+    interpreter: str
+    fallthrough: bool
+    active: bool
+    def __init__(self, key: _Optional[str] = ..., registered_at: _Optional[str] = ..., library: _Optional[str] = ..., interpreter: _Optional[str] = ..., fallthrough: _Optional[bool] = ..., active: _Optional[bool] = ...) -> None: ...
+
+class GetDispatchTableRequest(_message.Message):
+    __slots__ = ("operator",)
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    def __init__(self, operator: _Optional[str] = ...) -> None: ...
+
+class GetDispatchTableReply(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[TableRow]
+    def __init__(self, rows: _Optional[_Iterable[_Union[TableRow, _Mapping]]] = ...) -> None: ...
+
+class TableRow(_message.Message):
+    __slots__ = ("key", "kernel", "reason", "fallthrough")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FALLTHROUGH_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    kernel: str
+    reason: str
+    fallthrough: bool
+    def __init__(self, key: _Optional[str] = ..., kernel: _Optional[str] = ..., reason: _Optional[str] = ..., fallthrough: _Optional[bool] = ...) -> None: ...
+
+class CheckInvariantsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckInvariantsReply(_message.Message):
+    __slots__ = ("violations", "operators_checked")
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_CHECKED_FIELD_NUMBER: _ClassVar[int]
+    violations: _containers.RepeatedScalarFieldContainer[str]
+    operators_checked: int
+    def __init__(self, violations: _Optional[_Iterable[str]] = ..., operators_checked: _Optional[int] = ...) -> None: ...

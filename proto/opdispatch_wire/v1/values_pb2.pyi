@@ -1,0 +1,90 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Value(_message.Message):
+    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument")
+    NONE_FIELD_NUMBER: _ClassVar[int]
+    BOOLEAN_FIELD_NUMBER: _ClassVar[int]
+    INTEGER_FIELD_NUMBER: _ClassVar[int]
+    FLOATING_FIELD_NUMBER: _ClassVar[int]
+    COMPLEX_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DICT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    none: NoneValue
+    boolean: bool
+    integer: int
+    floating: float
+    complex: ComplexValue
+    text: str
+    tensor: Tensor
+    list: ListValue
+    dtype: str
+    device: str
+    dict: DictValue
+    argument: ArgumentRef
+    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ...) -> None: ...
+
+class NoneValue(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ComplexValue(_message.Message):
+    __slots__ = ("real", "imaginary")
+    REAL_FIELD_NUMBER: _ClassVar[int]
+    IMAGINARY_FIELD_NUMBER: _ClassVar[int]
+    real: float
+    imaginary: float
+    def __init__(self, real: _Optional[float] = ..., imaginary: _Optional[float] = ...) -> None: ...
+
+class ListValue(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[Value]
+    def __init__(self, items: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
+
+class DictValue(_message.Message):
+    __slots__ = ("entries",)
+    class Entry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: Value
+        value: Value
+        def __init__(self, key: _Optional[_Union[Value, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[DictValue.Entry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[DictValue.Entry, _Mapping]]] = ...) -> None: ...
+
+class ArgumentRef(_message.Message):
+    __slots__ = ("position", "name")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    name: str
+    def __init__(self, position: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    device: str
+    dispatch_keys: int
+    data: bytes
+    requires_grad: bool
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ...) -> None: ...

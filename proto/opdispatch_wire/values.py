@@ -1,0 +1,235 @@
+"""Python values <-> ``v1.Value``. Pure functions in pairs; nothing is ever pickled.
+
+    None            none            numpy.dtype, numpy.float32, ...    dtype
+    bool            boolean         numpy arrays and scalars           tensor
+    int             integer         cupy arrays, DLPack, __array__     tensor
+    float           floating        opdispatch.Tensor                  tensor
+    complex         complex         list, tuple                        list
+    str             text            dict                               dict
+
+Decoding gives the left side back, with the same type, but for these: a tuple comes back as a
+list, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
+Errors are WireError and start with the place of the fault, such as ``$.args[2].shape[0]``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays import CPU_BITS, describe_type
+from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import (
+    WireTensor,
+    check_tensor,
+    fill_tensor,
+    is_tensor,
+    tensor_from_proto,
+    tensor_to_proto,
+)
+from opdispatch_wire.v1 import values_pb2
+
+__all__ = [
+    "MAX_NESTING",
+    "WireTensor",
+    "check_tensor",
+    "check_text",
+    "fill_value",
+    "tensor_from_proto",
+    "tensor_to_proto",
+    "undecoded_from_proto",
+    "value_from_proto",
+    "value_to_proto",
+]
+
+MAX_NESTING = 32
+"""How many lists and dicts may lie in each other. Protobuf itself ends soon after that."""
+
+_ACCEPTED = (
+    "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, dtypes, "
+    "and lists, tuples and dicts of these"
+)
+_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,4})?")
+
+_DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
+
+
+def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
+    """Encodes one value. Raises WireError if it has no representation on the wire."""
+    message = values_pb2.Value()
+    fill_value(message, value, at=at)
+    return message
+
+
+def fill_value(message: values_pb2.Value, value: Any, *, at: str) -> None:
+    """``value_to_proto`` into an empty message that is in place already.
+
+    A message cannot be put into another one without copying all that it holds.
+    """
+    _fill(message, value, at, 0)
+
+
+def value_from_proto(message: values_pb2.Value, *, at: str = "$", writable: bool = False) -> Any:
+    """Decodes one value. Raises WireError if it is malformed.
+
+    Arrays are read-only views of the bytes received, unless ``writable``.
+    """
+
+    def decode(tensor: values_pb2.Tensor, at: str) -> Any:
+        return tensor_from_proto(tensor, at=at, writable=writable)
+
+    return _decode(message, at, 0, decode)
+
+
+def undecoded_from_proto(message: values_pb2.Value, *, at: str = "$") -> Any:
+    """``value_from_proto``, but each tensor becomes a WireTensor: checked, not decoded.
+
+    A plain 0-d tensor on the CPU is decoded all the same: it is small, and a NumPy scalar that
+    the caller passed for a number comes as one.
+    """
+    return _decode(message, at, 0, _undecoded_tensor)
+
+
+def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
+    tensor = WireTensor(message, at=at)
+    if tensor.shape or tensor.device != "cpu" or tensor.key_bits != CPU_BITS:
+        return tensor
+    return tensor_from_proto(message, at=at)
+
+
+def _fill(message: values_pb2.Value, value: Any, at: str, depth: int) -> None:
+    if value is None:
+        message.none.SetInParent()
+    elif isinstance(value, str):  # before the NumPy scalars: numpy.str_ is one
+        message.text = check_text(value, at)
+    elif is_tensor(value):  # before the numbers: numpy.float64 is a float
+        fill_tensor(message.tensor, value, at=at)
+    elif isinstance(value, bool):  # before int: True is an int
+        message.boolean = value
+    elif isinstance(value, int):
+        message.integer = _check_integer(value, at)
+    elif isinstance(value, float):
+        message.floating = value
+    elif isinstance(value, complex):
+        message.complex.real, message.complex.imaginary = value.real, value.imag
+        message.complex.SetInParent()  # zeros alone would leave it absent
+    elif isinstance(value, list | tuple):
+        _check_depth(at, depth)
+        message.list.SetInParent()
+        for i, item in enumerate(value):
+            _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1)
+    elif isinstance(value, dict):
+        _check_depth(at, depth)
+        message.dict.SetInParent()
+        for key, item in value.items():
+            entry = message.dict.entries.add()
+            _fill_key(entry.key, key, at)
+            _fill(entry.value, item, f"{at}[{reprlib.repr(key)}]", depth + 1)
+    elif isinstance(value, np.dtype):
+        message.dtype = dtype_to_name(value, at=at)
+    elif isinstance(value, type) and issubclass(value, np.generic):
+        message.dtype = dtype_to_name(np.dtype(value), at=at)
+    elif hasattr(type(value), "__index__"):
+        message.integer = _check_integer(operator.index(value), at)
+    else:
+        raise WireError(
+            f"{at}: {describe_type(value)} has no representation on the wire; {_ACCEPTED}"
+        )
+
+
+def _fill_key(message: values_pb2.Value, key: Any, at: str) -> None:
+    if isinstance(key, np.generic) and not isinstance(key, str):
+        key = key.item()
+    if not isinstance(key, bool | int | float | str):
+        raise WireError(
+            f"{at} has a key of type {describe_type(key)}; a key is a bool, an int, a float or "
+            "a str"
+        )
+    _fill(message, key, f"{at} key {reprlib.repr(key)}", 0)
+
+
+def _decode(message: values_pb2.Value, at: str, depth: int, decode_tensor: _DecodeTensor) -> Any:
+    kind = message.WhichOneof("kind")
+    match kind:
+        case "tensor":
+            return decode_tensor(message.tensor, at)
+        case "none":
+            return None
+        case "boolean" | "integer" | "floating" | "text":
+            return getattr(message, kind)
+        case "complex":
+            return complex(message.complex.real, message.complex.imaginary)
+        case "list":
+            _check_depth(at, depth)
+            return [
+                _decode(item, f"{at}[{i}]", depth + 1, decode_tensor)
+                for i, item in enumerate(message.list.items)
+            ]
+        case "dict":
+            _check_depth(at, depth)
+            return _decode_dict(message.dict, at, depth, decode_tensor)
+        case "dtype":
+            return dtype_from_name(message.dtype, at=at)
+        case "device":
+            if not _DEVICE.fullmatch(message.device):
+                raise WireError(
+                    f"{at}: unknown device {reprlib.repr(message.device)}; "
+                    "expected 'cpu', 'cuda' or 'cuda:N'"
+                )
+            return message.device
+        case "argument":
+            raise WireError(f"{at}: an argument reference stands only in a call's returns")
+        case _:
+            raise WireError(
+                f"{at} is empty: a value has one of the kinds of opdispatch.v1.Value",
+                hint="perhaps the peer is newer",
+            )
+
+
+def _decode_dict(
+    message: values_pb2.DictValue, at: str, depth: int, decode_tensor: _DecodeTensor
+) -> dict[Any, Any]:
+    result: dict[Any, Any] = {}
+    for i, entry in enumerate(message.entries):
+        kind = entry.key.WhichOneof("kind")
+        if kind not in ("boolean", "integer", "floating", "text"):
+            raise WireError(
+                f"{at}.entries[{i}].key is {kind or 'empty'}; expected boolean, integer, "
+                "floating or text"
+            )
+        key = getattr(entry.key, kind)
+        if key in result:  # 1, 1.0 and True are one key
+            raise WireError(f"{at} has the key {reprlib.repr(key)} twice")
+        item_at = f"{at}[{reprlib.repr(key)}]"
+        result[key] = _decode(entry.value, item_at, depth + 1, decode_tensor)
+    return result
+
+
+def _check_depth(at: str, depth: int) -> None:
+    if depth >= MAX_NESTING:
+        # The place has as many levels; its beginning is enough.
+        raise WireError(f"{at[:60]}...: lists and dicts nest more than {MAX_NESTING} levels deep")
+
+
+def _check_integer(value: int, at: str) -> int:
+    if not -(2**63) <= value < 2**63:
+        size = math.ceil(math.log10(abs(value))) if abs(value) > 10**40 else 0
+        shown = f"an integer of some {size} digits" if size else str(value)
+        raise WireError(f"{at}: {shown} is outside of the 64-bit range, -2**63 to 2**63 - 1")
+    return int(value)
+
+
+def check_text(value: str, at: str) -> str:
+    """Returns ``value``. Raises WireError if it has no representation in UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        raise WireError(f"{at}: the text has half a surrogate pair at {exc.start}") from exc
+    return value

@@ -1,0 +1,171 @@
+"""Computed dispatch tables and dumped states, line by line as PyTorch prints them.
+
+``golden/tables.json.gz`` was taken by ``record_tables.py``. PyTorch has backend fallbacks for
+functionalities that are not handled here yet. Their rows are compared on the keys of
+``BUILTIN_FALLBACKS`` only, and by kind (fallthrough or not) rather than by the place in PyTorch's
+sources; ``test_the_fallbacks_that_only_pytorch_has_are_these`` names the keys left out, and fails
+as soon as that list is no longer the truth.
+"""
+
+from random import Random
+
+import pytest
+from golden_file import read_golden
+
+from opdispatch import Dispatcher, DispatchKey, KernelFunction, parse_dispatch_key, parse_schema
+from opdispatch.dispatch_key_set import RUNTIME_KEYS
+from opdispatch.dispatcher import normalize_key
+from opdispatch.functionalities import BUILTIN_FALLBACKS
+
+GOLDEN = read_golden("tables.json.gz")
+PROGRAMS = GOLDEN["programs"]
+FALLBACKS = dict(line.split(": ", 1) for line in GOLDEN["fallbacks"])
+HANDLED = {str(key) for key in BUILTIN_FALLBACKS}
+ORDER = [str(key) for key in RUNTIME_KEYS]
+
+
+def kernel(x):
+    return x
+
+
+class Replay:
+    """A dispatcher in which a program is run, step by step."""
+
+    def __init__(self, number):
+        self.dispatcher = Dispatcher()
+        self.schema = parse_schema(f"p{number}::foo(Tensor x) -> Tensor")
+        self.handles = [self.dispatcher.register_def(self.schema, site="DEF:0")]
+        self.op = self.dispatcher.get_schema(self.schema.name)
+
+    def impl(self, number, key, falls_through):
+        made = (
+            KernelFunction.fallthrough() if falls_through else KernelFunction.from_unboxed(kernel)
+        )
+        name, site = self.schema.name, f"K{number}:{number}"
+        key = parse_dispatch_key(key)
+        self.handles.append(self.dispatcher.register_impl(name, key, made, site=site))
+
+    def run(self, steps):
+        """Does the steps; yields after each."""
+        for step in steps:
+            if step[0] == "undo":
+                self.handles[1 + step[1]].close()
+            else:
+                self.impl(len(self.handles) - 1, *step[1:])
+            yield
+
+    def table(self):
+        """The printed table without the places of the backend fallbacks."""
+        return [without_place(line) for line in self.op.dump_table().splitlines()]
+
+
+def without_place(line):
+    if not line.endswith("[backend fallback]"):
+        return line
+    key, text = line.split(": ", 1)
+    return f"{key}: {'fallthrough ' if text.startswith('fallthrough') else ''}[backend fallback]"
+
+
+def golden_table(rows):
+    """The lines PyTorch printed, as far as they are compared."""
+    lines = {key: text for keys, text in rows for key in keys.split()}
+    for key, text in FALLBACKS.items():
+        if key in HANDLED:
+            lines.setdefault(key, text)
+    return [without_place(f"{key}: {lines[key]}") for key in ORDER if key in lines]
+
+
+def named(program):
+    return "-".join(step[1] if step[0] == "impl" else f"undo{step[1]}" for step in program["steps"])
+
+
+CASES = [pytest.param(n, program, id=f"{n}-{named(program)}") for n, program in enumerate(PROGRAMS)]
+
+
+@pytest.mark.parametrize(("number", "program"), CASES)
+def test_after_every_step_the_table_is_the_one_pytorch_printed(number, program):
+    replay = Replay(number)
+    for _, rows in zip(replay.run(program["steps"]), program["tables"], strict=True):
+        assert replay.table() == golden_table(rows)
+    assert replay.dispatcher.check_invariants() == []
+    assert normalized(replay.op.dump_state()) == normalized("\n".join(program["state"]))
+    for handle in reversed(replay.handles):
+        handle.close()
+    assert replay.dispatcher.operators() == []
+
+
+def normalized(state):
+    """A dumped state without the flags of its kernels, but for fallthrough.
+
+    A Python kernel is "boxed" in PyTorch; here it can be called both ways.
+    """
+    lines = []
+    for line in state.splitlines():
+        text, bracket, flags = line.partition(" [ ")
+        lines.append(f"{text}{' fallthrough' if bracket and 'fallthrough' in flags else ''}")
+    return lines
+
+
+def is_commutative(program):
+    """Whether no step undoes, or registers a second kernel for a key (then the newest wins)."""
+    if any(step[0] == "undo" for step in program["steps"]):
+        return False
+    keys = [normalize_key(parse_dispatch_key(step[1])) for step in program["steps"]]
+    return len(set(keys)) == len(keys)
+
+
+def test_kernels_for_different_keys_give_one_table_in_any_order():
+    commutative = [(n, program) for n, program in enumerate(PROGRAMS) if is_commutative(program)]
+    assert len(commutative) > 200
+    for number, program in commutative:
+        steps = list(enumerate(program["steps"]))
+        Random(number).shuffle(steps)
+        replay = Replay(number)
+        for place, (_, *step) in steps:
+            replay.impl(place, *step)
+        assert replay.table() == golden_table(program["tables"][-1]), steps
+
+
+def test_every_fallback_of_ours_is_of_the_kind_that_pytorch_has():
+    ours = {str(key): made.is_fallthrough for key, made in BUILTIN_FALLBACKS.items()}
+    theirs = {key: text.startswith("fallthrough ") for key, text in FALLBACKS.items()}
+    assert ours == {key: theirs[key] for key in ours}
+
+
+def test_the_fallbacks_that_only_pytorch_has_are_these():
+    """The keys whose [backend fallback] rows are not compared: nothing handles them yet."""
+    assert sorted(set(FALLBACKS) - HANDLED) == [
+        "Batched",
+        "BatchedNestedTensor",
+        "Conjugate",
+        "FuncTorchBatched",
+        "FuncTorchDynamicLayerBackMode",
+        "FuncTorchDynamicLayerFrontMode",
+        "FuncTorchGradWrapper",
+        "Functionalize",
+        "Meta",
+        "Negative",
+        "PreDispatch",
+        "Python",
+        "PythonDispatcher",
+        "PythonTLSSnapshot",
+        "Tracer",
+        "ZeroTensor",
+    ]
+
+
+def test_the_programs_reach_every_reason_and_every_key():
+    texts = {text for p in PROGRAMS for rows in p["tables"] for _, text in rows}
+    reasons = {text[text.rindex("[") + 1 : -1] for text in texts}
+    assert reasons == {
+        "kernel",
+        "default backend kernel",
+        "nested kernel",
+        "math kernel",
+        "ambiguous autogradother",
+        "autograd kernel",
+        "batched kernel",
+    }
+    keys = {key for p in PROGRAMS for rows in p["tables"] for k, _ in rows for key in k.split()}
+    not_in_pytorch = {DispatchKey.ORT.name, DispatchKey.Named.name}
+    assert len(set(ORDER) - not_in_pytorch - keys) < 10

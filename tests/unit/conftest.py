@@ -1,0 +1,44 @@
+"""What the unit tests share: a dispatcher that is checked when the test is over."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+from opdispatch import Dispatcher, KernelFunction, compiled_call, parse_dispatch_key, parse_schema
+
+# Machines that run tests are shared and slow at times: an example may take as long as it needs.
+settings.register_profile("fast", deadline=None, max_examples=100)
+settings.register_profile("thorough", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture
+def dispatcher():
+    """A fresh dispatcher, whose invariants must hold when the test is over."""
+    made = Dispatcher()
+    yield made
+    assert made.check_invariants() == []
+
+
+@pytest.fixture(params=["compiled", "interpreted"])
+def caller(request, monkeypatch):
+    """Runs a test on the generated entry points of operators, and on their readable twin."""
+    monkeypatch.setattr(compiled_call, "COMPILE", request.param == "compiled")
+    return request.param
+
+
+@pytest.fixture
+def define(dispatcher):
+    """``define(schema, CPU=function, ...)``: an operator with kernels, as a handle."""
+
+    def define(schema, **kernels):
+        parsed = parse_schema(schema)
+        dispatcher.register_def(parsed)
+        for key, kernel in kernels.items():
+            if not isinstance(kernel, KernelFunction):
+                kernel = KernelFunction.from_unboxed(kernel)
+            dispatcher.register_impl(parsed.name, parse_dispatch_key(key), kernel)
+        return dispatcher.get_schema(parsed.name)
+
+    return define

@@ -1,0 +1,132 @@
+"""Tensor: an array that knows its dispatch keys, and otherwise behaves like the array."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from opdispatch import BackendComponent, DispatchKey, DispatchKeySet, Tensor
+from opdispatch.arrays import CPU_BITS, key_bits_of
+from opdispatch.tensor import key_set_of_backend
+
+K = DispatchKey
+
+
+@pytest.fixture
+def array():
+    return np.arange(6.0).reshape(2, 3)
+
+
+def test_a_tensor_has_the_keys_that_its_backend_gives_it(array):
+    assert list(Tensor(array).key_set) == [K.CPU, K.ADInplaceOrView, K.AutogradCPU, K.AutocastCPU]
+    assert key_bits_of(Tensor(array)) == Tensor(array).key_bits != CPU_BITS
+
+
+def test_a_backend_without_autocast_has_no_key_for_it():
+    assert list(key_set_of_backend(BackendComponent.Lazy)) == [
+        K.Lazy,
+        K.ADInplaceOrView,
+        K.AutogradLazy,
+    ]
+
+
+def test_given_keys_are_the_keys(array):
+    keys = DispatchKeySet.of(K.SparseCPU, K.Python)
+    assert Tensor(array, keys=keys).key_set == keys
+
+
+def test_the_array_is_shared(array):
+    tensor = Tensor(array)
+    array[0, 0] = 7
+    assert tensor.array is array
+    assert np.asarray(tensor) is array
+    assert np.shares_memory(np.from_dlpack(tensor), array)
+
+
+def test_a_copy_is_made_when_one_is_asked_for(array):
+    assert not np.shares_memory(np.array(Tensor(array)), array)
+    assert np.asarray(Tensor(array), dtype=np.float32).dtype == np.float32
+
+
+def test_a_tensor_knows_where_and_what_it_is(array):
+    tensor = Tensor(array, requires_grad=True)
+    assert (tensor.device, tensor.dtype, tensor.shape, tensor.ndim, len(tensor)) == (
+        "cpu",
+        np.float64,
+        (2, 3),
+        2,
+        2,
+    )
+    assert tensor.requires_grad
+    assert not Tensor(array).requires_grad
+
+
+def test_a_device_with_a_number_is_a_gpu():
+    device = type("Device", (), {"id": 1})()
+    cls = type("ndarray", (), {"__module__": "cupy", "device": device})
+    tensor = Tensor(cls())
+    assert tensor.device == "cuda:1"
+    assert K.AutogradCUDA in tensor.key_set
+    assert repr(tensor).endswith(", device='cuda:1')")
+
+
+def test_a_numpy_scalar_becomes_a_tensor_without_dimensions():
+    assert Tensor(np.float32(2)).shape == ()
+
+
+def test_a_tensor_of_a_tensor_is_of_the_same_array(array):
+    tensor = Tensor(Tensor(array, keys=DispatchKeySet.of(K.SparseCPU)))
+    assert tensor.array is array
+    assert tensor.key_set == Tensor(array).key_set
+
+
+def test_what_is_no_array_is_no_tensor():
+    with pytest.raises(TypeError, match=r"expected Tensor .* got list"):
+        Tensor([1, 2])
+
+
+def test_arithmetic_takes_a_tensor_for_its_array(array):
+    tensor = Tensor(array)
+    for result, expected in (
+        (tensor + 1, array + 1),
+        (2 * tensor, 2 * array),
+        (-tensor, -array),
+        (tensor @ tensor.array.T, array @ array.T),
+        (tensor - tensor, array - array),
+        (np.sin(tensor), np.sin(array)),
+        (tensor == tensor, array == array),
+        (tensor[0], array[0]),
+        (np.concatenate([tensor, tensor]), np.concatenate([array, array])),
+        (np.add.reduce(tensor), np.add.reduce(array)),
+    ):
+        assert type(result) is np.ndarray
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_arithmetic_in_place_writes_to_the_array_of_the_tensor(array):
+    tensor = same = Tensor(array)
+    tensor += 1
+    assert tensor is same
+    assert array[0, 0] == 1
+    assert np.multiply(array, 2, out=tensor) is tensor
+    assert array[0, 0] == 2
+    whole = Tensor(np.empty((2, 3)))
+    fraction, integer = np.modf(array / 4, out=(None, whole))
+    assert integer is whole
+    np.testing.assert_array_equal(fraction + whole.array, array / 4)
+
+
+def test_a_tensor_prints_its_array_and_what_is_out_of_the_ordinary():
+    assert repr(Tensor(np.ones(2))) == "Tensor(array([1., 1.]))"
+    assert repr(Tensor(np.ones(1), requires_grad=True)) == (
+        "Tensor(array([1.]), requires_grad=True)"
+    )
+
+
+def test_a_tensor_can_be_referred_to_weakly(array):
+    tensor = Tensor(array)
+    reference = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    assert reference() is None
