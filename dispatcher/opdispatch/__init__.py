@@ -7,13 +7,16 @@
     lib.impl("add", lambda x, y: x + y, "CPU")
     ops.math.add(x, y)
 
-The package, from the bottom up; a module imports only from lines above its own:
+The package, from the bottom up; a module imports only from its own entry and those above:
 
     errors                                      what is raised on purpose
     dispatch_key, dispatch_key_set              keys and sets of keys
-    schema_type, function_schema, schema_parser,
-    infer_schema, argument_conversion           the schema language and its values
+    scalar_type, schema_type, function_schema,
+    schema_default, schema_lexer,
+    schema_type_parser, schema_parser           the schema language
     arrays/, tensor                             what counts as a tensor
+    basic_conversion, argument_conversion,
+    infer_schema                                Python's values and functions in its terms
     trace_line, local_dispatch_key_set, trace   what a task has switched on
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins

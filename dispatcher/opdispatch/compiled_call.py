@@ -32,6 +32,7 @@ from opdispatch.schema_type import (
     TENSOR,
     ListType,
     OptionalType,
+    SchemaType,
 )
 from opdispatch.tensor import Tensor
 
@@ -102,10 +103,13 @@ class _CallSource:
             **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str)},
             "_errors": (KeyError, TypeError),
         }
-        # A parameter's name in the generated code. A schema may use Python's keywords, our
-        # names, or one name twice: such an argument gets a name of ours, by which no caller
-        # can give it. See `_parameters`.
+        # What an argument is called in the generated code: its parameter, and its value. They
+        # differ where there is a default or a conversion, since the twin is given what the
+        # caller gave: it may find that the schema has changed. A schema may use Python's
+        # keywords, our names, or one name twice: such an argument gets a name of ours, by which
+        # no caller can give it. See `_parameters`.
         self.names: list[str] = []
+        self.values: list[str] = []
         for place, argument in enumerate(schema.arguments):
             usable = (
                 not keyword.iskeyword(argument.name)
@@ -114,6 +118,10 @@ class _CallSource:
                 and argument.name.isidentifier()
             )
             self.names.append(argument.name if usable else f"_a{place}")
+            as_given = _is_one_tensor(argument.type) and not argument.has_default
+            self.values.append(self.names[place] if as_given else f"_v{place}")
+            if argument.has_default:
+                self.globals[f"_d{place}"] = argument.default
 
     def call(self, function: str) -> str:
         """``__call__``: the keys come from the arguments."""
@@ -146,7 +154,7 @@ class _CallSource:
             f"    if {unusual}:",
             *(f"        {line}" for line in self._place_by_name(function, own)),
             f"        {fallback}",
-            *(f"    {line}" for line in self._defaults()),
+            *(f"    {line}" for line in self._values()),
             "    try:",
             *(f"        {line}" for line in (*checks, *body)),
             "    except _errors:",
@@ -167,31 +175,21 @@ class _CallSource:
         """
         named = list(zip(self.names, self.schema.arguments, strict=True))
         positional = [f"{name}=_M" for name, argument in named if not argument.kwarg_only]
-        keyword_only = [
-            f"{name}={self._default(place)}"
-            for place, (name, argument) in enumerate(named)
-            if argument.kwarg_only and name == argument.name
-        ]
+        keyword_only = [f"{n}=_M" for n, a in named if a.kwarg_only and n == a.name]
         return ", ".join([*own, *positional, "/", "*_extra", *keyword_only, "**_more"])
 
-    def _default(self, place: int) -> str:
-        """The name that the default of an argument has in the generated code."""
-        argument = self.schema.arguments[place]
-        if not argument.has_default:
-            return "_M"
-        self.globals[f"_d{place}"] = argument.default
-        return f"_d{place}"
-
-    def _defaults(self) -> list[str]:
-        """Lines that give their defaults to arguments whose parameters have none."""
+    def _values(self) -> list[str]:
+        """Lines that set the values of arguments to what was given, or to the default."""
         lines = []
-        for place, (name, argument) in enumerate(
-            zip(self.names, self.schema.arguments, strict=True)
-        ):
+        for place, argument in enumerate(self.schema.arguments):
+            name, value = self.names[place], self.values[place]
+            default = f"_d{place}" if argument.has_default else "_M"
             if argument.kwarg_only and name != argument.name:
-                lines.append(f"{name} = {self._default(place)}")
-            elif argument.has_default and not argument.kwarg_only:
-                lines.append(f"if {name} is _M: {name} = {self._default(place)}")
+                lines.append(f"{value} = {default}")
+            elif argument.has_default:
+                lines.append(f"{value} = {default} if {name} is _M else {name}")
+            elif value != name:
+                lines.append(f"{value} = {name}")
         return lines
 
     def _place_by_name(self, function: str, own: list[str]) -> list[str]:
@@ -209,27 +207,27 @@ class _CallSource:
 
     def _arguments(self) -> str:
         """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""
-        pairs = list(zip(self.names, self.schema.arguments, strict=True))
-        parts = [name for name, argument in pairs if not argument.kwarg_only]
-        plain = [(n, a) for n, a in pairs if a.kwarg_only]
-        if all(name == argument.name for name, argument in plain):
-            parts += [f"{name}={name}" for name, _ in plain]
+        places = list(zip(self.names, self.values, self.schema.arguments, strict=True))
+        parts = [value for _, value, argument in places if not argument.kwarg_only]
+        named = [(n, v, a) for n, v, a in places if a.kwarg_only]
+        if all(name == argument.name for name, _, argument in named):
+            parts += [f"{name}={value}" for name, value, _ in named]
         else:
-            parts.append("**{" + ", ".join(f"{a.name!r}: {n}" for n, a in plain) + "}")
+            parts.append("**{" + ", ".join(f"{a.name!r}: {v}" for _, v, a in named) + "}")
         return ", ".join(parts)
 
     def _collected(self) -> str:
         """The arguments as they were given, for the twin: a pair of args and kwargs."""
         pairs = list(zip(self.names, self.schema.arguments, strict=True))
         positional = ", ".join(f"({a.name!r}, {n})" for n, a in pairs if not a.kwarg_only)
-        # A keyword-only argument with a name of ours has its default here, or is in `_more`.
+        # A keyword-only argument with a name of ours was not given, or is in `_more`.
         keywords = ", ".join(f"({a.name!r}, {n})" for n, a in pairs if a.kwarg_only and n == a.name)
         return f"_given([{positional}], _extra, [{keywords}], _more)"
 
     def _check(self, place: int, argument: Argument) -> list[str]:
         """Lines that convert an argument, or raise TypeError or KeyError."""
-        name, kind = self.names[place], argument.type
-        if kind.dispatches and not isinstance(kind, ListType):
+        name, kind = self.values[place], argument.type
+        if _is_one_tensor(kind):
             return []  # see _bits and _is_tensor
         convert = f"{name} = _c{place}({name})"
         self.globals[f"_c{place}"] = converter_of(kind)
@@ -246,7 +244,7 @@ class _CallSource:
 
     def _bits(self, place: int, argument: Argument) -> list[str]:
         """Lines that add the key bits of a tensor argument to ``_b``, or raise KeyError."""
-        name, kind = self.names[place], argument.type
+        name, kind = self.values[place], argument.type
         one = "({0}.key_bits if _type({0}) is _Tensor else _PLAIN[_type({0})])"
         if kind is TENSOR:
             return [f"_b |= {one.format(name)}"]
@@ -260,7 +258,7 @@ class _CallSource:
 
     def _is_tensor(self, place: int, argument: Argument) -> list[str]:
         """Lines that raise KeyError if a tensor argument is none; for when no bits are read."""
-        name, kind = self.names[place], argument.type
+        name, kind = self.values[place], argument.type
         one = f"if _type({name}) is not _Tensor: _PLAIN[_type({name})]"
         if kind is TENSOR:
             return [one]
@@ -279,6 +277,11 @@ class _CallSource:
         if len(returns) == 1 and returns[0].type is TENSOR:
             return ["if _type(_r) in _PLAIN or _type(_r) is _Tensor: return _r", check]
         return [check]
+
+
+def _is_one_tensor(kind: SchemaType) -> bool:
+    """Whether it is ``Tensor`` or ``Tensor?``."""
+    return kind.dispatches and not isinstance(kind, ListType)
 
 
 def _accepts_anything(convert: Callable[[Any], Any]) -> bool:
@@ -319,7 +322,7 @@ def _given(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call as the twin takes them, without those that were not given.
 
-    What stands behind an argument that was not given is a default, and has to go by name.
+    What stands behind an argument that was not given has come by name, and goes by name.
     """
     args: list[Any] = []
     kwargs = dict(more)

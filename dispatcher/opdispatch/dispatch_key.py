@@ -63,7 +63,7 @@ _PREFIXES = {
 class DispatchKey(IntEnum):
     """A dispatch key: nothing, a functionality, a runtime key, or an alias."""
 
-    _ignore_ = ["_members", "_next", "_functionality", "_prefix", "_backend"]
+    _ignore_ = "_members _next _functionality _prefix _backend"  # only of this body
 
     # -- nothing to dispatch on -------------------------------------------------------------
     Undefined = 0  # table slot 0: where calls without tensor arguments land

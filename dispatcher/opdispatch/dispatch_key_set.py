@@ -94,7 +94,10 @@ class DispatchKeySet:
         return DispatchKeySet(self.bits ^ other.bits)
 
     def __sub__(self, other: DispatchKeySet) -> DispatchKeySet:
-        """Functionalities of ``self`` not in ``other``. See Note [Subtraction keeps the backend]."""
+        """``self`` without the functionalities of ``other``.
+
+        See Note [Subtraction keeps the backend].
+        """
         return DispatchKeySet(self.bits & (~other.bits | BACKEND_MASK))
 
     def __bool__(self) -> bool:

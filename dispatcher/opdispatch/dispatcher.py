@@ -7,6 +7,7 @@ has one default, in ``library.py``.
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -25,12 +26,15 @@ from opdispatch.registry import Registry
 from opdispatch.transaction import Transaction
 from opdispatch.waiting import wait_until
 
+LOG = logging.getLogger("opdispatch")
+
 
 class RegistrationListener(Protocol):
     """Is told of operators that are defined, and of those about to lose their definition.
 
     Both are called with the registration mutex held, so that their order is the order of the
-    changes: they must be quick, must not wait for another thread, and must not register.
+    changes: they must be quick, must not wait for another thread, and must not register. What
+    they raise is logged.
     """
 
     def on_operator_registered(self, name: OperatorName) -> None:
@@ -192,6 +196,8 @@ class Dispatcher:
 
     def operators(self) -> list[OperatorName]:
         """The names of all operators with a definition or a kernel, in order of registration."""
+        if self._registry.is_mine:
+            return [n for n, entry in self._registry.entries.items() if entry.is_registered]
         return self._registry.names.read(lambda names: list(names.entries))
 
     def find_dangling_impls(self) -> list[OperatorName]:
@@ -282,11 +288,11 @@ class Dispatcher:
 
     def _tell_registered(self, name: OperatorName) -> None:
         for listener in self._listeners:
-            listener.on_operator_registered(name)
+            _tell(listener.on_operator_registered, name)
 
     def _tell_deregistered(self, name: OperatorName) -> None:
         for listener in self._listeners:
-            listener.on_operator_deregistered(name)
+            _tell(listener.on_operator_deregistered, name)
 
     # -- looking inside -------------------------------------------------------------------------
 
@@ -297,6 +303,14 @@ class Dispatcher:
     def state_of(self, entry: OperatorEntry) -> OperatorState | None:
         """What the calling thread should see of ``entry``; None if it is dead."""
         return self._registry.state_seen(entry)
+
+
+def _tell(event: Callable[[OperatorName], None], name: OperatorName) -> None:
+    """Tells a listener. One that raises must not stop a publication half-way."""
+    try:
+        event(name)
+    except Exception:
+        LOG.exception("a registration listener failed at %s", name)
 
 
 def normalize_key(key: DispatchKey | None) -> DispatchKey:

@@ -86,6 +86,7 @@ class Library:
         self.dispatch_key = _key(dispatch_key)
         self.dispatcher = dispatcher or _default_dispatcher
         self._handles: list[RegistrationHandle] = []
+        self._closed = False
         if kind == "DEF":
             self._keep(self.dispatcher.register_library(ns, site=_caller()))
 
@@ -97,6 +98,7 @@ class Library:
         Returns its name, ``"sobel"`` or ``"sobel.overload"``. Raises SchemaError if the schema does
         not parse, DuplicateDefinitionError if the operator is defined already.
         """
+        self._check_open()
         if self.kind == "IMPL":
             raise RegistrationError(
                 f"the library of {self.ns!r} is of kind IMPL and defines no operators",
@@ -128,12 +130,13 @@ class Library:
         """Registers a kernel of an operator for a dispatch key.
 
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
-        operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key set
-        of the call comes first. Without a key, the library's is meant, and without that
-        CompositeImplicitAutograd. With ``allow_override``, a kernel registered before for the same key
-        is covered until the returned handle is closed; without, that is a
+        operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key
+        set of the call comes first. Without a key, the library's is meant, and without that
+        CompositeImplicitAutograd. With ``allow_override``, a kernel registered before for the
+        same key is covered until the returned handle is closed; without, that is a
         DuplicateDefinitionError, as in PyTorch.
         """
+        self._check_open()
         name = self._qualify(op_name)
         key = _key(dispatch_key) or self.dispatch_key or DispatchKey.CompositeImplicitAutograd
         if not allow_override:
@@ -150,9 +153,10 @@ class Library:
     ) -> RegistrationHandle:
         """Registers a kernel for a dispatch key of every operator that has none of its own.
 
-        ``fn(op, *args, **kwargs)`` is given the operator first; with ``with_keyset``, the dispatch key
-        set of the call comes before it. Only for a library of the namespace "_".
+        ``fn(op, *args, **kwargs)`` is given the operator first; with ``with_keyset``, the dispatch
+        key set of the call comes before it. Only for a library of the namespace "_".
         """
+        self._check_open()
         if self.ns != _ANY:
             raise RegistrationError(
                 f"a fallback is for the operators of every namespace, not only for {self.ns!r}",
@@ -168,7 +172,11 @@ class Library:
         return self._keep(self.dispatcher.register_fallback(key, kernel, site=_caller()))
 
     def close(self) -> None:
-        """Undoes everything the library has registered, in one publication. Idempotent."""
+        """Undoes everything the library has registered, in one publication. Idempotent.
+
+        A closed library registers nothing more: it raises RegistrationError.
+        """
+        self._closed = True
         with self.dispatcher.transaction():
             for handle in reversed(self._handles):
                 handle.close()
@@ -190,6 +198,10 @@ class Library:
     def __repr__(self) -> str:
         key = f", dispatch_key={self.dispatch_key}" if self.dispatch_key else ""
         return f"Library(kind={self.kind}, ns={self.ns}{key})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RegistrationError(f"the library of {self.ns!r} has been closed")
 
     def _keep(self, handle: RegistrationHandle) -> RegistrationHandle:
         self._handles.append(handle)

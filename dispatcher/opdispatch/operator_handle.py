@@ -72,14 +72,7 @@ class OperatorHandle:
     @property
     def signature(self) -> Signature:
         """How its arguments are bound. Raises OperatorNotFoundError if it is not defined."""
-        signature = self._state().signature
-        if signature is None:
-            raise OperatorNotFoundError(
-                f"operator {self.name} has kernels but no definition",
-                hint="did you forget to define it?",
-                operator=str(self.name),
-            )
-        return signature
+        return self._signature_in(self._state())
 
     @property
     def call_signature(self) -> Signature:
@@ -128,8 +121,7 @@ class OperatorHandle:
 
     def dispatch_keys(self, stack: Sequence[Any]) -> DispatchKeySet:
         """The keys that a call with these arguments is dispatched with, in this task."""
-        state = self._state()
-        return DispatchKeySet(state.mask(LOCAL_STATE.get().apply(self.signature.key_bits(stack))))
+        return DispatchKeySet(self._bits(self._state(), stack))
 
     def lookup(self, keys: DispatchKeySet) -> Resolution:
         """The kernel for ``keys``, as ``dispatch_keys`` gives them.
@@ -145,6 +137,11 @@ class OperatorHandle:
     # -- calls --------------------------------------------------------------------------------
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the kernel for the keys of the arguments.
+
+        Raises ArgumentError, NoKernelError, AmbiguousKernelError, ReturnError,
+        OperatorNotFoundError, and what the kernel raises.
+        """
         return self.interpret_call(args, kwargs)
 
     def redispatch(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +152,7 @@ class OperatorHandle:
         """A call in readable steps; what compiled code does whenever it is in doubt."""
         handle, state = self._follow()
         local = LOCAL_STATE.get()
-        signature = handle.signature
+        signature = handle._signature_in(state)
         stack = signature.bind(args, kwargs)
         argument_bits = signature.key_bits(stack)
         bits = state.mask(local.apply(argument_bits))
@@ -163,7 +160,7 @@ class OperatorHandle:
         function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
         if local is DEFAULT_STATE:
             state.remember(state.calls, argument_bits, function)
-        return handle._run(function, stack, kernel, "call", local)
+        return handle._run(function, signature, stack, kernel, "call", local)
 
     def interpret_redispatch(
         self, keys: DispatchKeySet, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -171,18 +168,18 @@ class OperatorHandle:
         """``redispatch`` in readable steps."""
         handle, state = self._follow()
         local = LOCAL_STATE.get()
-        stack = handle.signature.bind(args, kwargs)
+        signature = handle._signature_in(state)
+        stack = signature.bind(args, kwargs)
         kernel = handle._lookup(state, keys.bits)
         function = kernel.kernel.unboxed(handle, keys)
         if local.trace is None:
             state.remember(state.redispatches, keys.bits, function)
-        return handle._run(function, stack, kernel, "redispatch", local)
+        return handle._run(function, signature, stack, kernel, "redispatch", local)
 
     def call_boxed(self, stack: list[Any]) -> None:
         """Replaces the arguments on ``stack``, as ``bind`` gives them, by the returns."""
         handle, state = self._follow()
-        bits = state.mask(LOCAL_STATE.get().apply(handle.signature.key_bits(stack)))
-        handle._run_boxed(state, bits, stack, "callBoxed")
+        handle._run_boxed(state, handle._bits(state, stack), stack, "callBoxed")
 
     def redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
         """``call_boxed`` with exactly ``keys``, whatever keys the arguments have."""
@@ -192,9 +189,9 @@ class OperatorHandle:
     def call_boxed_for_dispatch_key(self, key: DispatchKey, stack: list[Any]) -> None:
         """``call_boxed`` of the kernel in the slot of ``key``, with the keys of the arguments."""
         handle, state = self._follow()
-        bits = state.mask(LOCAL_STATE.get().apply(handle.signature.key_bits(stack)))
+        bits = handle._bits(state, stack)
         kernel = handle._checked(state, key, str(key), bits)
-        handle._call_kernel_boxed(kernel, bits, stack, "callBoxed")
+        handle._call_kernel_boxed(state, kernel, bits, stack, "callBoxed")
 
     # -- looking inside -----------------------------------------------------------------------
 
@@ -260,6 +257,20 @@ class OperatorHandle:
     def _state(self) -> OperatorState:
         return self._follow()[1]
 
+    def _signature_in(self, state: OperatorState) -> Signature:
+        if state.signature is None:
+            raise OperatorNotFoundError(
+                f"operator {self.name} has kernels but no definition",
+                hint="did you forget to define it?",
+                operator=str(self.name),
+            )
+        return state.signature
+
+    def _bits(self, state: OperatorState, stack: Sequence[Any]) -> int:
+        """The keys of a call with these arguments."""
+        argument_bits = self._signature_in(state).key_bits(stack)
+        return state.mask(LOCAL_STATE.get().apply(argument_bits))
+
     def _lookup(self, state: OperatorState, bits: int) -> Resolution:
         key, _ = state.resolve(bits)
         # The name that PyTorch gives the highest key differs from its slot's if no backend
@@ -298,9 +309,14 @@ class OperatorHandle:
         raise NoKernelError(f"{what}; {have}", available=", ".join(served), **facts)
 
     def _run(
-        self, function: Any, stack: Sequence[Any], kernel: Resolution, kind: str, local: LocalState
+        self,
+        function: Any,
+        signature: Signature,
+        stack: Sequence[Any],
+        kernel: Resolution,
+        kind: str,
+        local: LocalState,
     ) -> Any:
-        signature = self.call_signature
         args, kwargs = signature.split(stack)
         if local.trace is None:
             return signature.check_result(function(*args, **kwargs))
@@ -311,13 +327,13 @@ class OperatorHandle:
             LOCAL_STATE.reset(token)
 
     def _run_boxed(self, state: OperatorState, bits: int, stack: list[Any], kind: str) -> None:
-        self._call_kernel_boxed(self._lookup(state, bits), bits, stack, kind)
+        self._call_kernel_boxed(state, self._lookup(state, bits), bits, stack, kind)
 
     def _call_kernel_boxed(
-        self, kernel: Resolution, bits: int, stack: list[Any], kind: str
+        self, state: OperatorState, kernel: Resolution, bits: int, stack: list[Any], kind: str
     ) -> None:
         local = LOCAL_STATE.get()
-        signature = self.call_signature
+        signature = self._signature_in(state)
         if local.trace is None:
             kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
         else:

@@ -176,7 +176,8 @@ class OperatorState:
             if fresh.slot(key) != slot
         ]
         wrong += [
-            f"the mask of backend {backend} is {mask:#x}, and should be {fresh.compute_mask(backend):#x}"
+            f"the mask of backend {backend} is {mask:#x}, "
+            f"and should be {fresh.compute_mask(backend):#x}"
             for backend, mask in list(self._masks.items())
             if fresh.compute_mask(backend) != mask
         ]

@@ -27,6 +27,7 @@ class OpOverloadPacket:
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
         single = self._single
         if single is not None:
             return single(*args, **kwargs)

@@ -20,8 +20,9 @@ class Registration:
     """What a library told the dispatcher, once. Immutable, and compared by identity.
 
     ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
-    operator its ``schema`` and ``tags``; "impl" gives the operator ``name`` a ``kernel`` for ``key``;
-    "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is the place, "FILE:LINE".
+    operator its ``schema`` and ``tags``; "impl" gives the operator ``name`` a ``kernel`` for
+    ``key``; "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is the place,
+    "FILE:LINE".
     """
 
     kind: Literal["library", "def", "impl", "fallback"]

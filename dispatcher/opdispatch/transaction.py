@@ -66,8 +66,10 @@ class Transaction:
     """A ``with`` block whose registrations and undoings are published together at its end.
 
     The block holds the dispatcher's mutex for its thread. An exception undoes everything that
-    happened in the block, publishes nothing, and propagates. The thread itself sees its own
-    registrations at once; other threads see them when the outermost block ends.
+    happened in the block, publishes nothing, and propagates. Other threads see the changes when
+    the outermost block ends: all names at one instant, then each operator as a whole. The thread
+    itself sees its own registrations at once, through every name that it looks up in the block;
+    a handle that it held before calls what is published.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -79,7 +81,8 @@ class Transaction:
     def registrations(self) -> list[Registration]:
         """What has been registered in the block so far and not undone, in order."""
         changes = self._log.changes[self._start :] if self._log is not None else []
-        inserted = [change.handle for change in changes if change.inserted]
+        # One handle may be in several lists: a fallback for an alias is.
+        inserted = dict.fromkeys(change.handle for change in changes if change.inserted)
         return [handle.registration for handle in inserted if handle.live]
 
     def rollback(self) -> None:

@@ -1,4 +1,4 @@
-"""The order of precedence, rule by rule. Every table of PyTorch is replayed in tests/conformance."""
+"""The order of precedence, rule by rule; tests/conformance compares whole tables with PyTorch."""
 
 import itertools
 

@@ -1,0 +1,316 @@
+"""Calls while others register and undo: none fails, waits, or sees half of a change.
+
+Every story has writers, which do a fixed number of rounds, and readers, which go on until the
+writers are done. Threads take turns as often as they can.
+"""
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from random import Random
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    DispatchKey,
+    DispatchKeySet,
+    KernelFunction,
+    OperatorNotFoundError,
+    Tensor,
+    parse_schema,
+)
+from opdispatch.ops import Ops
+
+K = DispatchKey
+X = np.ones(2)
+CPU = DispatchKeySet.of(K.CPU)
+ROUNDS = 150
+
+pytestmark = pytest.mark.usefixtures("caller", "eager_switching")
+
+
+@pytest.fixture
+def eager_switching():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def race(writers, readers):
+    """Runs each writer once, and each reader again and again until all writers are done."""
+    start, done = threading.Barrier(len(writers) + len(readers)), threading.Event()
+
+    def write(writer):
+        start.wait(10)
+        writer()
+
+    def read(reader):
+        start.wait(10)
+        reader()
+        while not done.is_set():
+            reader()
+
+    with ThreadPoolExecutor(len(writers) + len(readers)) as pool:
+        reading = [pool.submit(read, reader) for reader in readers]
+        writing = [pool.submit(write, writer) for writer in writers]
+        try:
+            for future in writing:
+                future.result(60)
+        finally:
+            done.set()
+        for future in reading:
+            future.result(60)
+
+
+def returning(value):
+    return KernelFunction.from_unboxed(lambda *args, **kwargs: value)
+
+
+@pytest.fixture
+def op(dispatcher):
+    """An operator with a CPU kernel that returns 0."""
+    schema = parse_schema("t::f(Tensor x) -> int")
+    dispatcher.register_def(schema)
+    dispatcher.register_impl(schema.name, K.CPU, returning(0))
+    return dispatcher.get_schema(schema.name)
+
+
+def boxed(op):
+    stack = [X]
+    op.call_boxed(stack)
+    return stack[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_succeed_while_kernels_are_covered_and_uncovered(dispatcher, op, seed):
+    """Two writers cover the kernel by kernels of their own, and undo them in any order."""
+
+    def write(writer):
+        rng, handles = Random(f"{seed}-{writer}"), []
+        for _ in range(ROUNDS):
+            if handles and rng.random() < 0.5:
+                handles.pop(rng.randrange(len(handles))).close()
+            else:
+                key = rng.choice([K.CPU, K.CompositeExplicitAutograd, K.AutogradCPU])
+                kernel = returning(writer)
+                if rng.random() < 0.3 and key is not K.CPU:
+                    kernel = KernelFunction.fallthrough()
+                handles.append(dispatcher.register_impl(op.name, key, kernel))
+        for handle in handles:
+            handle.close()
+
+    tensor = Tensor(X)
+
+    def read():
+        results = op(X), op(tensor), op.redispatch(CPU, X), boxed(op)
+        assert set(results) <= {0, 1, 2}
+
+    race([lambda: write(1), lambda: write(2)], [read, read])
+    assert [kernel.key for kernel in op.kernels()] == [K.CPU]
+    assert op(X) == 0
+
+
+def test_a_caller_never_sees_an_older_kernel_again(dispatcher, op):
+    """A replacement is one transaction: no call finds none, or the one before."""
+
+    def write():
+        handle = dispatcher.register_impl(op.name, K.CPU, returning(0))
+        for version in range(1, ROUNDS):
+            with dispatcher.transaction():
+                handle.close()
+                handle = dispatcher.register_impl(op.name, K.CPU, returning(version))
+
+    def reader(call):
+        last = 0
+
+        def read():
+            nonlocal last
+            version = call()
+            assert version >= last
+            last = version
+
+        return read
+
+    race([write], [reader(lambda: op(X)), reader(lambda: boxed(op))])
+    assert op(X) == ROUNDS - 1
+
+
+def test_a_table_is_seen_whole(dispatcher, op):
+    keys = (K.CUDA, K.SparseCPU, K.Autograd, K.Meta)
+
+    def write():
+        handles = []
+        for version in range(ROUNDS):
+            with dispatcher.transaction():
+                for handle in handles:
+                    handle.close()
+                handles = [
+                    dispatcher.register_impl(op.name, key, returning(1), site=f"v{version}")
+                    for key in keys
+                ]
+
+    def read():
+        rows = {row.key: row.registered_at for row in op.table_rows()}
+        seen = [rows.get(key) for key in (K.CUDA, K.SparseCPU, K.AutogradHIP, K.Meta)]
+        assert len(set(seen)) == 1, seen
+
+    race([write], [read])
+
+
+def test_operators_of_one_transaction_are_found_together(dispatcher):
+    schemas = [parse_schema(f"t::{name}() -> ()") for name in "abc"]
+
+    def write():
+        for _ in range(ROUNDS):
+            with dispatcher.transaction():
+                handles = [dispatcher.register_def(schema) for schema in schemas]
+            with dispatcher.transaction():
+                for handle in reversed(handles):
+                    handle.close()
+
+    def read():
+        assert len(dispatcher.operators()) in (0, 3)
+
+    race([write], [read, read])
+    assert dispatcher.operators() == []
+
+
+def test_a_handle_serves_every_schema_its_name_gets(dispatcher):
+    """The schema changes under the caller: each call is wholly of the old or of the new one."""
+    versions = [
+        (parse_schema("t::f(Tensor x) -> int"), 1),
+        (parse_schema("t::f(Tensor x, int n=2) -> (int, int)"), (2, 2)),
+        (parse_schema("t::f(Tensor x, *, str mode='a') -> int[]"), [3]),
+    ]
+
+    def load(version):
+        schema, result = versions[version % 3]
+        return [
+            dispatcher.register_def(schema),
+            dispatcher.register_impl(schema.name, K.CPU, returning(result)),
+        ]
+
+    loaded = load(0)
+    op, ops = dispatcher.get_schema("t::f"), Ops(dispatcher)
+
+    def write():
+        nonlocal loaded
+        for version in range(1, ROUNDS):
+            with dispatcher.transaction():
+                for handle in loaded:
+                    handle.close()
+                loaded = load(version)
+
+    def read():
+        for call in (op, lambda x: op.redispatch(CPU, x), ops.t.f):
+            assert call(X) in (1, (2, 2), [3])
+
+    race([write], [read, read])
+
+
+def test_an_operator_that_comes_and_goes_is_called_or_not_found(dispatcher):
+    """Handles, packets and look-ups by name: nothing dangles, and no other error comes up."""
+    schemas = [
+        parse_schema("t::f(Tensor x) -> int"),
+        parse_schema("t::f(Tensor x, int n=1) -> int"),
+    ]
+
+    def load(version):
+        schema = schemas[version % 2]
+        return [
+            dispatcher.register_def(schema),
+            dispatcher.register_impl(schema.name, K.CPU, returning(version)),
+        ]
+
+    first = load(0)
+    op, ops = dispatcher.get_schema("t::f"), Ops(dispatcher)
+    packet = ops.t.f
+    for handle in first:
+        handle.close()
+
+    def write():
+        for version in range(ROUNDS):
+            with dispatcher.transaction():
+                handles = load(version)
+            with dispatcher.transaction():
+                for handle in reversed(handles):
+                    handle.close()
+
+    def read():
+        for call in (
+            op,
+            packet,
+            lambda x: ops.t.f(x),
+            lambda x: dispatcher.get_schema("t::f")(x),
+        ):
+            with suppress(OperatorNotFoundError):
+                assert call(X) in range(ROUNDS)
+
+    race([write], [read, read])
+
+
+def test_a_packet_serves_one_overload_while_another_comes_and_goes(dispatcher):
+    ops = Ops(dispatcher)
+    one, two = parse_schema("t::f(Tensor x) -> int"), parse_schema("t::f.two(Tensor x) -> int")
+    dispatcher.register_def(one)
+    dispatcher.register_impl(one.name, K.CPU, returning(1))
+    dispatcher.register_impl(two.name, K.CPU, returning(2))
+
+    def write():
+        for _ in range(ROUNDS):
+            dispatcher.register_def(two).close()
+
+    def read():
+        assert ops.t.f(X) == 1
+        assert ops.t.f.default(X) == 1
+
+    race([write, write_other(dispatcher)], [read, read])
+
+
+def write_other(dispatcher):
+    """A writer of operators that nobody else uses."""
+
+    def write():
+        for number in range(ROUNDS):
+            schema = parse_schema(f"other::g{number % 5}() -> ()")
+            with dispatcher.transaction():
+                dispatcher.register_def(schema).close()
+                handle = dispatcher.register_impl(schema.name, None, returning(None))
+            handle.close()
+
+    return write
+
+
+def test_fallbacks_come_and_go_under_calls(dispatcher, op):
+    x = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Tracer))
+    dispatcher.register_impl(op.name, K.Tracer, KernelFunction.fallthrough())
+
+    def write():
+        for number in range(ROUNDS // 2):
+            kernel = returning(number) if number % 2 else KernelFunction.fallthrough()
+            dispatcher.register_fallback(K.Python, kernel).close()
+
+    python = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Python))
+    dispatcher.register_impl(op.name, K.Python, returning(-1))
+
+    def read():
+        assert op(x) == 0
+        assert op(python) == -1
+
+    race([write], [read, read])
+
+
+def test_invariants_hold_at_every_moment(dispatcher, op):
+    def write():
+        for number in range(ROUNDS // 3):
+            key = (K.CPU, K.CUDA, K.Autograd)[number % 3]
+            with dispatcher.register_impl(op.name, key, returning(1)):
+                op(X)
+
+    def read():
+        assert dispatcher.check_invariants() == []
+
+    race([write, write, write_other(dispatcher)], [read])

@@ -1,0 +1,64 @@
+"""What the packages promise: every name of ``__all__``, and nothing else."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import opdispatch
+
+PACKAGES = ["opdispatch", "opdispatch.library", "opdispatch_client"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_promised_names_are_sorted_and_exist(package):
+    module = importlib.import_module(package)
+    assert module.__all__ == sorted(set(module.__all__))
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_promised_name_is_documented(package):
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        value = getattr(module, name)
+        documented = value if callable(value) or inspect.ismodule(value) else type(value)
+        assert inspect.getdoc(documented), f"{package}.{name} has no docstring"
+
+
+def test_all_that_the_package_imports_is_promised():
+    tree = ast.parse(Path(opdispatch.__file__).read_text(encoding="utf-8"))
+    names = {
+        alias.asname or alias.name
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    names |= {
+        target.id
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+    }
+    assert set(opdispatch.__all__) == names - {"__all__"}
+
+
+def test_a_class_has_one_name_and_one_home():
+    homes = {}
+    for name in opdispatch.__all__:
+        value = getattr(opdispatch, name)
+        if inspect.isclass(value):
+            homes.setdefault(value, []).append(name)
+            assert getattr(importlib.import_module(value.__module__), value.__name__) is value
+    assert [names for names in homes.values() if len(names) > 1] == [
+        ["OpOverload", "OperatorHandle"]  # PyTorch's Python name, and its C++ one
+    ]
+
+
+def test_the_packages_say_that_they_are_typed():
+    for package in ("opdispatch", "opdispatch_wire", "opdispatch_server", "opdispatch_client"):
+        folder = Path(importlib.import_module(package).__file__).parent
+        assert (folder / "py.typed").exists()

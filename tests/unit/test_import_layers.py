@@ -1,0 +1,137 @@
+"""Imports run one way: between the rooms, and between the modules of the dispatcher."""
+
+import ast
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import opdispatch
+
+ROOMS = ("opdispatch", "opdispatch_wire", "opdispatch_server", "opdispatch_client")
+
+
+def folder_of(room):
+    return Path(find_spec(room).origin).parent
+
+
+def modules_of(room):
+    """The modules of a room by their dotted names, with their syntax trees."""
+    folder, found = folder_of(room), {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    return found
+
+
+MODULES = {room: modules_of(room) for room in ROOMS}
+ALL_MODULES = {name for found in MODULES.values() for name in found}
+
+
+def imported_by(statement):
+    """The modules that an import statement names."""
+    if isinstance(statement, ast.Import):
+        return {alias.name for alias in statement.names}
+    if isinstance(statement, ast.ImportFrom):
+        assert statement.level == 0, "imports are absolute"
+        inner = {f"{statement.module}.{alias.name}" for alias in statement.names}
+        return (inner & ALL_MODULES) or {statement.module}
+    return set()
+
+
+def all_imports(tree):
+    """What a module imports anywhere, if only in a function or for type checkers."""
+    return set().union(*(imported_by(node) for node in ast.walk(tree)))
+
+
+def imports_when_loaded(statements):
+    """What a module imports as it is imported itself: not in functions, not for type checkers."""
+    found = set()
+    for statement in statements:
+        found |= imported_by(statement)
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
+            found |= imports_when_loaded(statement.orelse)
+        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            for block in ("body", "orelse", "handlers", "finalbody"):
+                found |= imports_when_loaded(getattr(statement, block, []))
+    return found
+
+
+def top_of(module):
+    return module.partition(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("room", "others"),
+    [
+        ("opdispatch", ["opdispatch_wire", "opdispatch_server", "opdispatch_client"]),
+        ("opdispatch_wire", ["opdispatch_server", "opdispatch_client"]),
+        ("opdispatch_server", ["opdispatch_client"]),
+        ("opdispatch_client", ["opdispatch_server"]),
+    ],
+)
+def test_a_room_imports_only_the_rooms_below_it(room, others):
+    for name, tree in MODULES[room].items():
+        wrong = {module for module in all_imports(tree) if top_of(module) in others}
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def test_the_dispatcher_knows_nothing_of_networks_and_event_loops():
+    forbidden = {"grpc", "google", "asyncio", "socket", "ssl", "http", "multiprocessing"}
+    for name, tree in MODULES["opdispatch"].items():
+        wrong = {module for module in all_imports(tree) if top_of(module) in forbidden}
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def test_the_dispatcher_needs_the_standard_library_and_numpy_alone():
+    allowed = {*sys.stdlib_module_names, "opdispatch", "numpy", "ml_dtypes"}
+    for name, tree in MODULES["opdispatch"].items():
+        wrong = {module for module in all_imports(tree) if top_of(module) not in allowed}
+        assert not wrong, f"{name} imports {wrong}"
+
+
+# -- the map at the top of the package -----------------------------------------------------------
+
+
+def entries_of_the_map():
+    """The entries of the map in the package's docstring, each a list of modules."""
+    text = opdispatch.__doc__.partition("from the bottom up")[2].partition("\n\n")[2]
+    entries, modules = [], []
+    for line in text.rstrip().splitlines():
+        names = re.split(r"\s{2,}", line.strip())[0]
+        modules += [name.strip().rstrip("/") for name in names.split(",") if name.strip()]
+        if not names.endswith(","):  # otherwise the entry goes on in the next line
+            entries.append(modules)
+            modules = []
+    return entries
+
+
+PLACE = {
+    f"opdispatch.{module}": place
+    for place, entry in enumerate(entries_of_the_map())
+    for module in entry
+}
+
+
+def place_of(module):
+    """The number of the map's entry that a module, or the package it is in, belongs to."""
+    return PLACE.get(module, PLACE.get(module.rpartition(".")[0]))
+
+
+def test_every_module_has_its_place_in_the_map_once():
+    modules = [module for entry in entries_of_the_map() for module in entry]
+    assert len(modules) == len(set(modules))
+    known = {name for name in MODULES["opdispatch"] if name.count(".") == 1}
+    assert set(PLACE) == known
+
+
+def test_a_module_imports_only_from_its_own_entry_and_those_above():
+    for name, tree in MODULES["opdispatch"].items():
+        if name == "opdispatch":
+            continue
+        imported = {m for m in imports_when_loaded(tree.body) if top_of(m) == "opdispatch"}
+        wrong = {module for module in imported if place_of(module) > place_of(name)}
+        assert not wrong, f"{name} imports {wrong}, which stand below it in the map"

@@ -1,0 +1,375 @@
+"""Library: what a kernel library writes, and what undoing it leaves."""
+
+import gc
+import inspect
+import sys
+
+import numpy as np
+import pytest
+
+import opdispatch
+from opdispatch import (
+    DispatchKey,
+    DispatchKeyError,
+    DispatchKeySet,
+    DuplicateDefinitionError,
+    Library,
+    OperatorNotFoundError,
+    RegistrationError,
+    SchemaError,
+    Tensor,
+    default_dispatcher,
+    define,
+    fallthrough_kernel,
+    impl,
+    ops,
+)
+
+K = DispatchKey
+X = np.ones(2)
+
+
+@pytest.fixture
+def library(dispatcher):
+    """``library(ns, kind, key)``: a library of the test's dispatcher."""
+
+    def library(*args):
+        return Library(*args, dispatcher=dispatcher)
+
+    return library
+
+
+@pytest.fixture
+def lib(library):
+    return library("t", "DEF")
+
+
+def call(dispatcher, name, *args, **kwargs):
+    return dispatcher.resolve_overload(f"t::{name}", args, kwargs)(*args, **kwargs)
+
+
+# -- the three kinds -----------------------------------------------------------------------------
+
+
+def test_a_def_library_owns_its_namespace(library, lib):
+    with pytest.raises(
+        DuplicateDefinitionError, match="the namespace 't' has a library of kind DE"
+    ):
+        library("t", "DEF")
+    lib.close()
+    assert library("t", "DEF").ns == "t"
+
+
+def test_a_fragment_adds_operators_to_a_namespace_owned_or_not(library, lib, dispatcher):
+    assert library("t", "FRAGMENT").define("f(Tensor x) -> Tensor") == "f"
+    assert library("free", "FRAGMENT").define("f(Tensor x) -> Tensor") == "f"
+    assert [str(name) for name in dispatcher.operators()] == ["t::f", "free::f"]
+
+
+def test_an_impl_library_adds_kernels_only(library, lib, dispatcher):
+    lib.define("f(Tensor x) -> str")
+    kernels = library("t", "IMPL", "CPU")
+    with pytest.raises(RegistrationError, match="is of kind IMPL and defines no operators"):
+        kernels.define("g(Tensor x) -> Tensor")
+    kernels.impl("f", lambda x: "CPU")
+    assert call(dispatcher, "f", X) == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("t", "OTHER"), "a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not 'OTHER'"),
+        (("prim", "DEF"), "the namespace 'prim' is reserved"),
+        (("prim", "FRAGMENT"), "the namespace 'prim' is reserved"),
+        (("not a name", "DEF"), "a namespace is an identifier, and 'not a name' is none"),
+        (("", "DEF"), "a namespace is an identifier, and '' is none"),
+        (("ünicode", "DEF"), "a namespace is an identifier, and 'ünicode' is none"),
+        (("_", "DEF"), "a library of the namespace '_' can only be of kind IMPL"),
+        (("_", "FRAGMENT"), "a library of the namespace '_' can only be of kind IMPL"),
+    ],
+)
+def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message):
+    with pytest.raises(RegistrationError) as caught:
+        library(*args)
+    assert str(caught.value) == message
+    assert dispatcher.libraries() == {}
+
+
+def test_an_unknown_key_is_refused(library):
+    with pytest.raises(DispatchKeyError, match="there is no dispatch key 'GPU'"):
+        library("t", "IMPL", "GPU")
+
+
+def test_a_library_prints_as_in_pytorch(library, lib):
+    assert repr(lib) == "Library(kind=DEF, ns=t)"
+    assert repr(library("t", "IMPL", "CPU")) == "Library(kind=IMPL, ns=t, dispatch_key=CPU)"
+
+
+# -- define --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ("f(Tensor x) -> Tensor", "f"),
+        ("f.wide(Tensor x) -> Tensor", "f.wide"),
+        ("t::f(Tensor x) -> Tensor", "f"),
+        ("t::f.wide(Tensor x) -> Tensor", "f.wide"),
+    ],
+)
+def test_define_returns_the_name_without_its_namespace(lib, dispatcher, schema, name):
+    assert lib.define(schema) == name
+    assert [str(n) for n in dispatcher.operators()] == [f"t::{name}"]
+
+
+def test_an_operator_of_another_namespace_is_refused(lib, dispatcher):
+    with pytest.raises(RegistrationError, match="cannot define u::f, of another namespace"):
+        lib.define("u::f(Tensor x) -> Tensor")
+    with pytest.raises(RegistrationError, match="cannot implement u::f, of another namespace"):
+        lib.impl("u::f", lambda x: x)
+    assert dispatcher.operators() == []
+
+
+def test_a_definition_has_tags_and_a_place(lib, dispatcher):
+    line = inspect.currentframe().f_lineno + 1
+    lib.define("f(Tensor x) -> Tensor", tags=("pointwise", "core"))
+    lib.define("g(Tensor x) -> Tensor", tags="core")
+    f, g = (dispatcher.get_schema(name) for name in ("t::f", "t::g"))
+    assert (f.tags, g.tags) == (("pointwise", "core"), ("core",))
+    assert f.defined_at == f"{__file__}:{line}"
+
+
+def test_a_second_definition_names_both_places(lib):
+    lib.define("f(Tensor x) -> Tensor")
+    with pytest.raises(DuplicateDefinitionError) as caught:
+        lib.define("f(Tensor x) -> Tensor")
+    line = inspect.currentframe().f_lineno
+    assert f"registered at {__file__}:{line - 3}; " in str(caught.value)
+    assert str(caught.value).endswith(f"{__file__}:{line - 1}")
+
+
+@pytest.mark.parametrize("schema", ["", "f", "f(", "f(Tensor x)", "f(Tenser x) -> ()", "1(int a)"])
+def test_a_schema_that_does_not_parse_is_refused(lib, dispatcher, schema):
+    with pytest.raises(SchemaError):
+        lib.define(schema)
+    assert dispatcher.operators() == []
+
+
+def test_an_unknown_alias_analysis_is_refused(lib):
+    lib.define("f(Tensor x) -> Tensor", "CONSERVATIVE")
+    with pytest.raises(RegistrationError, match="there is no alias analysis kind 'GUESS'"):
+        lib.define("g(Tensor x) -> Tensor", "GUESS")
+
+
+# -- impl ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["CPU", K.CPU])
+def test_a_kernel_is_registered_for_a_key_by_name_or_value(lib, dispatcher, caller, key):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "CPU", key)
+    assert call(dispatcher, "f", X) == "CPU"
+
+
+def test_without_a_key_the_librarys_is_meant_and_without_that_the_composite(library, dispatcher):
+    lib = library("t", "FRAGMENT", "CUDA")
+    lib.define("f(Tensor x) -> Tensor")
+    lib.impl("f", lambda x: x)
+    library("t", "FRAGMENT").impl("f", lambda x: x)
+    keys = [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()]
+    assert keys == ["CUDA", "CompositeImplicitAutograd"]
+
+
+@pytest.mark.parametrize("name", ["f.wide", "t::f.wide"])
+def test_the_name_may_have_the_namespace(lib, dispatcher, name):
+    lib.define("f.wide(Tensor x) -> str")
+    lib.impl(name, lambda x: "wide", "CPU")
+    assert call(dispatcher, "f.wide", X) == "wide"
+
+
+def test_an_operator_may_stand_for_its_name(lib, dispatcher):
+    lib.define("f.wide(Tensor x) -> str")
+    lib.impl(dispatcher.get_schema("t::f.wide"), lambda x: "wide", "CPU")
+    assert call(dispatcher, "f.wide", X) == "wide"
+
+
+def test_a_kernel_may_come_before_its_definition(lib, library, dispatcher):
+    library("t", "IMPL").impl("f", lambda x: "early", "CPU")
+    lib.define("f(Tensor x) -> str")
+    assert call(dispatcher, "f", X) == "early"
+
+
+def test_a_second_kernel_for_a_key_must_be_asked_for(lib, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "old", "CPU")
+    op = dispatcher.get_schema("t::f")
+    assert op(X) == "old"
+    with pytest.raises(
+        DuplicateDefinitionError, match="t::f has a kernel for CPU already"
+    ) as error:
+        lib.impl("f", lambda x: "new", "CPU")
+    assert error.value.hint == "allow_override=True covers it"
+    with lib.impl("f", lambda x: "new", "CPU", allow_override=True):
+        assert op(X) == "new"
+    assert op(X) == "old"
+
+
+def test_overrides_are_undone_in_any_order(library, lib, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "one", "CPU")
+    op = dispatcher.get_schema("t::f")
+    two, three = library("t", "IMPL", "CPU"), library("t", "IMPL", "CPU")
+    two.impl("f", lambda x: "two", allow_override=True)
+    three.impl("f", lambda x: "three", allow_override=True)
+    assert op(X) == "three"
+    two.close()
+    assert op(X) == "three"
+    three.close()
+    assert op(X) == "one"
+
+
+def test_a_kernel_may_take_the_keys_of_the_call(lib, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda keys, x: str(keys), "CPU", with_keyset=True)
+    assert call(dispatcher, "f", X) == "DispatchKeySet(CPU)"
+
+
+def test_a_fallthrough_kernel_passes_calls_on(lib, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", fallthrough_kernel, "AutogradCPU")
+    lib.impl("f", lambda x: "CPU", "CPU")
+    assert call(dispatcher, "f", Tensor(X)) == "CPU"
+    assert repr(fallthrough_kernel) == "fallthrough_kernel"
+    with pytest.raises(NotImplementedError):
+        fallthrough_kernel(X)
+
+
+@pytest.mark.parametrize("fn", [None, 3, "f"])
+def test_a_kernel_must_be_callable(lib, dispatcher, fn):
+    lib.define("f(Tensor x) -> Tensor")
+    with pytest.raises(RegistrationError, match="a kernel must be callable"):
+        lib.impl("f", fn, "CPU")
+    assert dispatcher.get_schema("t::f").kernels() == []
+
+
+# -- decorators ----------------------------------------------------------------------------------
+
+
+def test_functions_are_registered_by_decorators(lib, dispatcher, caller):
+    @define(lib, "f(Tensor x) -> str")
+    def f(x):
+        return "composite"
+
+    @impl(lib, "f", "CUDA")
+    def f_cuda(x):
+        return "CUDA"
+
+    @impl(lib, "f", "Tracer", with_keyset=True)
+    def f_traced(keys, x):
+        return str(keys)
+
+    x = Tensor(X, keys=DispatchKeySet.of(K.Tracer))
+    assert (f(X), f_cuda(X)) == ("composite", "CUDA"), "functions stay what they are"
+    assert call(dispatcher, "f", X) == "composite"
+    assert call(dispatcher, "f", Tensor(X, keys=DispatchKeySet.of(K.CUDA))) == "CUDA"
+    assert call(dispatcher, "f", x) == "DispatchKeySet(Tracer)"
+
+
+# -- undoing -------------------------------------------------------------------------------------
+
+
+def test_closing_a_library_undoes_everything_it_registered(lib, library, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "f", "CPU")
+    op = dispatcher.get_schema("t::f")
+    assert op(X) == "f"
+    lib.close()
+    assert (dispatcher.operators(), dispatcher.libraries()) == ([], {})
+    with pytest.raises(OperatorNotFoundError):
+        op(X)
+    lib.close()
+
+
+def test_closing_is_one_publication(lib, dispatcher):
+    for name in "abc":
+        lib.define(f"{name}(Tensor x) -> Tensor")
+        lib.impl(name, lambda x: x, "CPU")
+    epoch = dispatcher.epoch
+    lib.close()
+    assert dispatcher.epoch == epoch + 1
+
+
+def test_closing_leaves_what_others_registered(lib, library, dispatcher):
+    lib.define("f(Tensor x) -> Tensor")
+    other = library("t", "IMPL")
+    other.impl("f", lambda x: x, "CPU")
+    lib.close()
+    assert [str(name) for name in dispatcher.find_dangling_impls()] == ["t::f"]
+    other.close()
+    assert dispatcher.operators() == []
+
+
+def test_a_library_is_a_context_manager(library, dispatcher):
+    with library("t", "DEF") as lib:
+        lib.define("f(Tensor x) -> Tensor")
+    assert (dispatcher.operators(), dispatcher.libraries()) == ([], {})
+
+
+def test_a_library_that_is_forgotten_stays(library, dispatcher):
+    library("t", "DEF").define("f(Tensor x) -> Tensor")
+    gc.collect()
+    assert [str(name) for name in dispatcher.operators()] == ["t::f"]
+    assert list(dispatcher.libraries()) == ["t"]
+
+
+def test_pytorchs_name_for_closing_works(lib, dispatcher):
+    lib.define("f(Tensor x) -> Tensor")
+    lib._destroy()
+    assert dispatcher.operators() == []
+
+
+# -- the default dispatcher ----------------------------------------------------------------------
+
+
+def test_a_library_registers_in_the_dispatcher_of_the_process_where_ops_finds_it():
+    dispatcher = default_dispatcher()
+    with Library("unit_test", "DEF") as lib:
+        assert lib.dispatcher is dispatcher
+        lib.define("add(Tensor x, Tensor y) -> Tensor")
+        lib.impl("add", lambda x, y: x + y, "CPU")
+        np.testing.assert_array_equal(ops.unit_test.add(X, X), [2, 2])
+    with pytest.raises(OperatorNotFoundError):
+        _ = ops.unit_test.add
+    assert dispatcher.check_invariants() == []
+
+
+def test_the_place_of_a_registration_is_the_users_file_not_ours(lib, dispatcher):
+    @define(lib, "f(Tensor x) -> Tensor")
+    def f(x):
+        return x
+
+    op = dispatcher.get_schema("t::f")
+    [kernel] = op.kernels()
+    assert op.defined_at.rpartition(":")[0] == kernel.registration.site.rpartition(":")[0]
+    assert op.defined_at.startswith(__file__)
+    library_file = sys.modules["opdispatch.library"].__file__
+    assert library_file not in op.dump_table()
+
+
+def test_the_package_exports_what_a_library_needs():
+    assert opdispatch.Library is Library
+    assert opdispatch.ops is ops
+    assert opdispatch.OpOverload is opdispatch.OperatorHandle
+
+
+def test_a_closed_library_registers_nothing_more(dispatcher):
+    library = Library("closed", "DEF", dispatcher=dispatcher)
+    library.close()
+    for register in (
+        lambda: library.define("f(Tensor x) -> Tensor"),
+        lambda: library.impl("f", lambda x: x, "CPU"),
+        lambda: library.fallback(lambda op, x: x, "CPU"),
+    ):
+        with pytest.raises(RegistrationError, match="has been closed"):
+            register()
+    assert dispatcher.operators() == []
