@@ -2,14 +2,15 @@
 
 The daemon, one asyncio process (``opdispatch serve``):
 
-    commands, logs                              the command line's side
+    commands, configuration, logs               the command line's side
     daemon                                      wires everything below; starts and stops
     listeners, run_folder                       addresses, locks, sockets
     execution_servicer, registry_servicer,
     interpreter_servicer, health                thin adapters: gRPC in, gRPC out
-    status_answers, call_context                what all of them share
+    grpc_services, status_answers,
+    call_context, message_limit                 what all of them share
     call_router                                 chooses a kernel, forwards the call
-    registry_view, load_request                 what clients see and ask for
+    registry_view, load_request, module_file    what clients see and ask for
     library_registry, library_transaction,
     library_version, library_store              libraries: load, replace, unload, recover
     operator_registry, registration_codec       the daemon's own dispatcher
@@ -20,7 +21,7 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
     interpreter_process, parent_watch           its main function; its end
     interpreter                                 the session with the daemon
     interpreter_libraries, loaded_library,
-    module_import, library_archive, module_file the code of libraries, in and out
+    module_import, library_archive              the code of libraries, in and out
     kernel_execution, user_traceback            runs kernels, reports what they raise
     daemon_lane                                 calls kernels of other interpreters
 """

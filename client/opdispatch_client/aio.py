@@ -1,0 +1,226 @@
+"""The asyncio session with a daemon.
+
+async with opdispatch_client.aio.connect() as session:
+    edges = await session.ops.image.sobel(picture)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc.aio
+
+from opdispatch_client import rpcs
+from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
+from opdispatch_client.listings import (
+    Interpreter,
+    Library,
+    LoadedLibrary,
+    OperatorDescription,
+    OperatorSummary,
+    ServerInfo,
+    TableRow,
+    TraceLine,
+)
+from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.status import error_from_rpc
+
+__all__ = ["AsyncSession", "Connecting", "connect"]
+
+T = TypeVar("T")
+
+
+def connect(
+    address: str | None = None,
+    *,
+    timeout: float | None = TIMEOUT_DEFAULT,
+    max_message_bytes: int | None = None,
+) -> Connecting:
+    """Opens a session: ``async with connect() as session`` or ``session = await connect()``.
+
+    The parameters are those of ``opdispatch_client.connect``, and so are the errors; those of
+    the daemon come when the result is entered or awaited.
+    """
+    endpoint = resolve_endpoint(address, timeout=timeout, max_message_bytes=max_message_bytes)
+    return Connecting(endpoint)
+
+
+class Connecting:
+    """A session that is not open yet."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._session: AsyncSession | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncSession]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncSession:
+        self._session = await self._open()
+        return self._session
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _open(self) -> AsyncSession:
+        session = AsyncSession(self._endpoint)
+        try:
+            await session.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+        except DeadlineExceededError:
+            await session.close()
+            raise self._endpoint.unanswered_error() from None
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+
+class AsyncSession:
+    """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
+
+    The methods are those of ``opdispatch_client.Session``, as coroutines, with the same
+    results and errors. Cancelling a task cancels the request that it waits for.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._channel = grpc.aio.insecure_channel(endpoint.target, options=endpoint.options)
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._server_info: ServerInfo
+        self._limit = endpoint.max_message_bytes
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Where the daemon listens."""
+        return self._endpoint.address
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one request may take; None: any time."""
+        return self._endpoint.timeout
+
+    @property
+    def server_info(self) -> ServerInfo:
+        """The daemon, as it introduced itself on connecting."""
+        return self._server_info
+
+    async def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """Asks the daemon again who it is, and takes over its message limit."""
+        info = await self._send(rpcs.get_server_info(), timeout=timeout)
+        self._limit = self._endpoint.message_limit(info)
+        self._server_info = info
+        return info
+
+    @property
+    def ops(self) -> RemoteOps[Coroutine[Any, Any, Any]]:
+        """The daemon's operators: ``await session.ops.namespace.name(...)``."""
+        return RemoteOps(self.call)
+
+    async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls an operator; see ``Session.call``."""
+        return await self._send(rpcs.call(operator, args, kwargs))
+
+    async def trace(
+        self, operator: str, /, *args: Any, **kwargs: Any
+    ) -> tuple[Any, list[TraceLine]]:
+        """Calls an operator; returns the result and the kernels visited, in order of entry."""
+        return await self._send(rpcs.trace(operator, args, kwargs))
+
+    async def load(
+        self,
+        path_or_module: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        interpreter: str | None = None,
+    ) -> LoadedLibrary:
+        """Loads a library; see ``Session.load``."""
+        read = functools.partial(rpcs.load, path_or_module, name=name, interpreter=interpreter)
+        return await self._send(await asyncio.to_thread(read))
+
+    async def unload(self, name: str, *, version: int | None = None) -> Library | None:
+        """Unloads every version of a library, or one; see ``Session.unload``."""
+        return await self._send(rpcs.unload(name, version=version))
+
+    async def libraries(self, *, all_versions: bool = False) -> list[Library]:
+        """The loaded libraries; see ``Session.libraries``."""
+        return await self._send(rpcs.list_libraries(all_versions=all_versions))
+
+    async def interpreters(self) -> list[Interpreter]:
+        """The worker interpreters that are connected to the daemon."""
+        return await self._send(rpcs.list_interpreters())
+
+    async def operators(self, pattern: str = "") -> list[OperatorSummary]:
+        """The operators whose name matches a shell pattern, or contains a plain text."""
+        return await self._send(rpcs.list_operators(pattern))
+
+    async def describe(self, operator: str) -> OperatorDescription:
+        """Schema, documentation and kernels of an operator; see ``Session.describe``."""
+        return await self._send(rpcs.describe(operator))
+
+    async def table(self, operator: str) -> list[TableRow]:
+        """An operator's computed dispatch table; see ``Session.table``."""
+        return await self._send(rpcs.get_table(operator))
+
+    async def check_invariants(self) -> list[str]:
+        """Has the daemon check its registry; returns what does not hold, in words."""
+        return await self._send(rpcs.check_invariants())
+
+    async def close(self) -> None:
+        """Closes the connection; may be called again. Calls of other tasks fail."""
+        self._closed = True
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<opdispatch_client.AsyncSession {self.address} [{state}]>"
+
+    async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
+        if self._closed:
+            raise self._endpoint.closed_error()
+        check_message_size(rpc.request, self._limit, rpc.what)
+        method = self._methods.get(rpc.path)
+        if method is None:
+            method = self._methods[rpc.path] = self._channel.unary_unary(
+                rpc.path,
+                request_serializer=type(rpc.request).SerializeToString,
+                response_deserializer=rpc.reply_type.FromString,
+            )
+        try:
+            reply = await method(rpc.request, timeout=timeout or self._endpoint.timeout)
+        except grpc.RpcError as error:
+            if self._closed:
+                raise self._endpoint.closed_error() from None
+            raise error_from_rpc(error, address=self.address) from None
+        except asyncio.CancelledError:
+            # Closing the channel looks like this, too; then nobody has cancelled this task.
+            task = asyncio.current_task()
+            if self._closed and not (task and task.cancelling()):
+                raise self._endpoint.closed_error() from None
+            raise
+        return rpc.read(reply)

@@ -1,0 +1,53 @@
+"""The ``opdispatch`` command.
+
+    app.py               the commands put together, those of other packages included
+    command.py           what every command has: --address, --timeout, --json, --debug
+    outcome.py           exit codes, and errors as one line on stderr
+    output.py            tables for people, JSON for programs
+    completion.py        names from the running daemon for the shell
+    libraries.py         load, unload, libraries, interpreters
+    operators.py         ops, describe, table
+    call.py              call
+    argument_words.py    which words are arguments, by name or by place
+    argument_text.py     what a text means on its own
+    argument_values.py   what it means to an operator's schema
+    array_files.py       .npy, .npz and images, read and written
+    results.py           what an operator returned, as text, JSON or arrays
+    stress.py            stress
+
+Modules that need gRPC or NumPy are imported by the commands that use them, so that
+``opdispatch --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from opdispatch_client.cli.outcome import Exit, report_failure
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line, by default that of the process; returns its exit code."""
+    from opdispatch_client.cli.app import build_app
+    from opdispatch_client.cli.command import Settings
+    from opdispatch_client.cli.completion import colons_in_bash
+
+    # Without one (`>&-`), Python has None there.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open until the end
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    settings = Settings()
+    try:
+        with colons_in_bash():
+            code = build_app().main(
+                args=list(sys.argv[1:] if argv is None else argv),
+                prog_name="opdispatch",
+                standalone_mode=False,
+                obj=settings,
+            )
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except Exception as error:
+        return report_failure(error, debug=settings.debug)
+    return code if isinstance(code, int) else Exit.OK

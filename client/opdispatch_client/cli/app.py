@@ -1,0 +1,165 @@
+"""The commands of ``opdispatch``, put together.
+
+Those of the client are in this package. Other rooms add theirs, such as ``serve``, through the
+entry-point group ``opdispatch.commands``: they are imported when they are run.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.main
+from typer.core import TyperGroup
+
+from opdispatch_client.cli import call, libraries, operators, stress
+from opdispatch_client.cli.command import Address, Debug, Json, Timeout, settings_of
+from opdispatch_client.cli.outcome import CommandError
+
+ENTRY_POINT_GROUP = "opdispatch.commands"
+DAEMON_PANEL = "Daemon"
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 the request failed, 2 wrong usage. "
+    "Start with `opdispatch serve` in one terminal and `opdispatch load FILE` in another."
+)
+
+
+class _CommandGroup(TyperGroup):
+    """The client's commands, and those of the entry points on demand."""
+
+    @functools.cached_property
+    def plugins(self) -> dict[str, EntryPoint]:
+        """The entry points by command name."""
+        return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*(name for name in self.plugins if name not in own), *own]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, or for one that is not imported yet what a list shows of it."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None and cmd_name in self.plugins:
+            return _as_command(cmd_name, _nothing, help=_summarize(self.plugins[cmd_name]))
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # Also for a typing error: the names that come close are suggested.
+        wanted = [args[0]] if args[0] in self.plugins else self.plugins
+        if args[0] not in self.commands:
+            for name in wanted:
+                self.add_command(_load_plugin(self.plugins[name]), name)
+        return super().resolve_command(ctx, args)
+
+
+def build_app() -> TyperGroup:
+    """The whole command line, ready to run."""
+    app = typer.Typer(
+        name="opdispatch",
+        cls=_CommandGroup,
+        callback=_common,
+        epilog=_EPILOG,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    for commands in (libraries, operators, call, stress):
+        commands.register(app)
+    group = typer.main.get_command(app)
+    if not isinstance(group, TyperGroup):
+        raise TypeError(f"typer made a {type(group).__name__} of the app")
+    return group
+
+
+def _common(
+    context: typer.Context,
+    address: Address = None,
+    timeout: Timeout = None,
+    json: Json = False,
+    debug: Debug = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version.",
+            show_default=False,
+            is_eager=True,
+            callback=lambda value: _print_version() if value else None,
+        ),
+    ] = False,
+) -> None:
+    """PyTorch's operator dispatcher as a service: load kernel libraries, call operators."""
+    settings_of(context).update(address=address, timeout=timeout, json=json, debug=debug)
+
+
+def _print_version() -> None:
+    print(f"opdispatch {version('opdispatch')}")
+    raise typer.Exit
+
+
+def _nothing() -> None:
+    pass
+
+
+def _as_command(name: str, function: Callable[..., Any], **attributes: Any) -> Any:
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.command(name, rich_help_panel=DAEMON_PANEL, **attributes)(function)
+    return typer.main.get_command(app)
+
+
+def _load_plugin(point: EntryPoint) -> Any:
+    """The command behind an entry point, or one that says what it needs."""
+    try:
+        return _as_command(point.name, _explains_missing_package(point.name, point.load()))
+    except ModuleNotFoundError as error:
+        function = _missing(point.name, error)
+        takes_all = {"allow_extra_args": True, "ignore_unknown_options": True}
+        return _as_command(point.name, function, context_settings=takes_all)
+
+
+def _summarize(point: EntryPoint) -> str:
+    """The documentation of the function behind an entry point, without importing its module."""
+    spec = find_spec(point.module)
+    if spec is None or spec.origin is None:
+        return ""
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
+        if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+            return ast.get_docstring(node) or ""
+    return ""
+
+
+def _explains_missing_package(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            raise _missing_package(name, error) from error
+
+    return run
+
+
+def _missing(name: str, error: ModuleNotFoundError) -> Callable[[], None]:
+    def run() -> None:
+        raise _missing_package(name, error) from error
+
+    return run
+
+
+def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
+    package = (error.name or "").partition(".")[0]
+    if package.startswith("opdispatch") and package in sys.modules:
+        return error  # a mistake of ours, not a package that is missing
+    return CommandError(
+        f"`opdispatch {name}` needs the package {package!r}, which is not installed; "
+        "install opdispatch[server]"
+    )

@@ -1,0 +1,142 @@
+"""The text of one argument on the command line, before any schema is known. Pure functions.
+
+true false none                  the words, in lower case or as Python spells them
+3  -2.5  1e-3  inf  1+2j         numbers
+"quoted text"                    text, with JSON's escapes
+[1, 2]  {"a": 1}                 JSON
+tensor:[[1, 2], [3, 4]]          a tensor; tensor:float32:[1, 2] with a dtype
+dtype:float32                    a dtype
+anything else                    text as it is
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from opdispatch_client.cli.outcome import UsageError
+from opdispatch_wire.dtypes import dtype_from_name
+from opdispatch_wire.errors import WireError
+
+NONE_WORDS = frozenset({"none", "None", "null"})
+_WORDS = {"true": True, "True": True, "false": False, "False": False}
+_INTEGER = re.compile(r"[+-]?\d+")
+_FLOAT = re.compile(r"[+-]?(\d+\.\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|\d+[eE][+-]?\d+|inf|nan)")
+_COMPLEX = re.compile(r"[+-]?[\d.][\d.eE+-]*j")
+# What follows is JSON, or a dtype, a colon and JSON.
+_TENSOR = re.compile(r"(?:tensor|array):(?:([A-Za-z]\w*):)?(.*)", re.DOTALL)
+
+
+def parse_literal(text: str) -> Any:
+    """The value that the text stands for on its own.
+
+    Raises UsageError for JSON that is not well-formed, or a tensor or dtype that is none.
+    """
+    if text in NONE_WORDS:
+        return None
+    if text in _WORDS:
+        return _WORDS[text]
+    if (number := _parse_number(text)) is not None:
+        return number
+    if text[:1] in ("[", "{", '"'):
+        return parse_json(text)
+    if match := _TENSOR.fullmatch(text):
+        return parse_tensor(match[2], dtype=match[1])
+    if text.startswith("dtype:"):
+        return parse_dtype(text.removeprefix("dtype:"))
+    return text
+
+
+def parse_text(text: str) -> str:
+    """The text as it is, without the quotes if it is a quoted JSON string."""
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        try:
+            return str(json.loads(text))
+        except json.JSONDecodeError:
+            return text
+    return text
+
+
+def parse_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of that name. Raises UsageError if there is none."""
+    try:
+        return dtype_from_name(name, at=repr(f"dtype:{name}"))
+    except WireError as error:
+        raise UsageError(str(error)) from None
+
+
+def parse_json(text: str) -> Any:
+    """The JSON value. Raises UsageError that shows where it goes wrong."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"{_shorten(text)} is not well-formed JSON: {error.msg} at column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise UsageError(f"{_shorten(text)} is nested too deeply") from None
+
+
+def parse_tensor(text: str, *, dtype: str | None) -> np.ndarray[Any, Any]:
+    """The tensor with that JSON as its elements. Raises UsageError."""
+    number = _parse_number(text)
+    elements = parse_json(text) if number is None else number
+    return build_tensor(elements, dtype=parse_dtype(dtype) if dtype else None, text=text)
+
+
+def build_tensor(
+    elements: Any, *, dtype: np.dtype[Any] | None = None, text: str | None = None
+) -> np.ndarray[Any, Any]:
+    """An array of a number, or of nested lists of numbers.
+
+    `text` is what the user wrote. Raises UsageError if the lists are ragged or hold something
+    else than numbers.
+    """
+    shown = _shorten(json.dumps(elements, default=str) if text is None else text)
+    try:
+        array = np.asarray(elements)
+        # Complex numbers have no JSON; in a list they are written as text.
+        if array.dtype.kind == "U":
+            array = array.astype(np.complex128)
+    except ValueError:
+        raise UsageError(
+            f"{shown} is no tensor: expected a number, or nested lists of numbers of equal length"
+        ) from None
+    if array.dtype.kind not in "biufc":
+        raise UsageError(f"{shown} is no tensor: its elements have to be numbers or booleans")
+    if dtype is None:
+        return array
+    if array.dtype.kind == "c" and dtype.kind != "c":
+        raise UsageError(f"{shown} has complex elements, which {dtype.name} cannot hold")
+    if dtype.kind in "iu" and not _fits(array, dtype):
+        raise UsageError(f"{shown} has elements that {dtype.name} cannot hold")
+    return array.astype(dtype)
+
+
+def _fits(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
+    if array.size == 0 or array.dtype.kind == "b":
+        return True
+    if array.dtype.kind == "f":
+        return False
+    limits = np.iinfo(dtype)
+    return int(array.min()) >= limits.min and int(array.max()) <= limits.max
+
+
+def _parse_number(text: str) -> int | float | complex | None:
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _COMPLEX.fullmatch(text):
+        try:
+            return complex(text)
+        except ValueError:
+            return None
+    return None
+
+
+def _shorten(text: str, limit: int = 60) -> str:
+    return repr(text if len(text) <= limit else f"{text[: limit - 3]}...")

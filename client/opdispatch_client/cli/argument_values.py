@@ -1,0 +1,170 @@
+"""The arguments of ``opdispatch call``, read with the operator's schema in hand.
+
+The schema decides what a text means: for a ``str`` argument "5" stays text, for a ``Tensor``
+argument a number or a nested list becomes an array. What does not fit the schema is left as
+it is: the daemon's error about it says more than one of ours could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opdispatch.argument_conversion import converter_of
+from opdispatch.function_schema import Argument, FunctionSchema
+from opdispatch.schema_type import (
+    DEVICE,
+    FLOAT,
+    SCALAR_TYPE,
+    STR,
+    TENSOR,
+    DictType,
+    ListType,
+    OptionalType,
+    SchemaType,
+)
+from opdispatch_client.cli.argument_text import (
+    NONE_WORDS,
+    build_tensor,
+    parse_dtype,
+    parse_literal,
+    parse_text,
+)
+from opdispatch_client.cli.argument_words import split_keywords
+from opdispatch_client.cli.array_files import read_array, read_arrays
+from opdispatch_client.cli.outcome import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The arguments of one call, and the overload that they were read for, if one fits."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    schema: FunctionSchema | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How far the schema may overrule what a text looks like."""
+
+    tensors: bool
+    """Numbers and lists become tensors."""
+    texts: bool
+    """Numbers, lists and words such as "true" stay text."""
+
+
+_AS_IT_LOOKS = _Reading(tensors=False, texts=False)
+_WITH_TENSORS = _Reading(tensors=True, texts=False)
+_FREELY = _Reading(tensors=True, texts=True)
+
+
+def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) -> CallArguments:
+    """Reads the arguments of a call for the first of the `overloads` that takes them.
+
+    An overload that takes them as they look goes before one for which numbers or lists have to
+    become tensors, and that one before one for which they have to stay text. If there is only
+    one overload, the arguments are read for it in any case. Raises UsageError for a text or
+    file that cannot be read at all.
+    """
+    positional, by_name = split_keywords(texts)
+    if len(overloads) == 1:
+        return _read_for(positional, by_name, overloads[0], _FREELY)
+    for reading in (_AS_IT_LOOKS, _WITH_TENSORS, _FREELY):
+        for schema in overloads:
+            arguments = _read_for(positional, by_name, schema, reading)
+            if _fits(arguments, schema):
+                return arguments
+    args = [read_value(text, None) for text in positional]
+    kwargs = {name: read_value(text, None) for name, text in by_name.items()}
+    return CallArguments(args, kwargs, None)
+
+
+def read_value(text: str, schema_type: SchemaType | None, reading: _Reading = _FREELY) -> Any:
+    """The value that `text` stands for as an argument of that type; None: of any type.
+
+    Raises UsageError if it cannot be read at all.
+    """
+    inner = schema_type.element if isinstance(schema_type, OptionalType) else schema_type
+    if text in NONE_WORDS and inner is not schema_type:
+        return None
+    if (inner is STR or inner is DEVICE) and reading.texts:
+        return parse_text(text)
+    if inner is SCALAR_TYPE and not text.startswith("dtype:"):
+        return parse_dtype(parse_text(text))
+    if text.startswith("@"):
+        wants_list = isinstance(inner, ListType) and inner.dispatches
+        return list(read_arrays(text[1:]).values()) if wants_list else read_array(text[1:])
+    return convert_value(parse_literal(text), inner, tensors=reading.tensors)
+
+
+def convert_value(value: Any, schema_type: SchemaType | None, *, tensors: bool = True) -> Any:
+    """Makes tensors, floats, dtypes and files of a parsed value where the type asks for them."""
+    match schema_type:
+        case OptionalType(element):
+            return None if value is None else convert_value(value, element, tensors=tensors)
+        case ListType(element) if isinstance(value, list):
+            return [convert_value(item, element, tensors=tensors) for item in value]
+        case DictType(_, element) if isinstance(value, dict):
+            return {k: convert_value(item, element, tensors=tensors) for k, item in value.items()}
+    if schema_type is TENSOR:
+        if isinstance(value, str) and value.startswith("@"):
+            return read_array(value[1:])
+        if tensors and isinstance(value, bool | int | float | complex | list):
+            return build_tensor(value)
+    if schema_type is FLOAT and type(value) is int:
+        return float(value)
+    if schema_type is SCALAR_TYPE and isinstance(value, str):
+        return parse_dtype(value)
+    return value
+
+
+def _read_for(
+    positional: Sequence[str], by_name: dict[str, str], schema: FunctionSchema, reading: _Reading
+) -> CallArguments:
+    types: dict[str, SchemaType] = {a.name: a.type for a in schema.arguments}
+    in_order = [argument.type for argument in schema.arguments if not argument.kwarg_only]
+    padded: list[SchemaType | None] = [*in_order, *[None] * len(positional)]
+    args = [
+        _read_named(f"argument {place}", text, padded[place - 1], reading)
+        for place, text in enumerate(positional, 1)
+    ]
+    kwargs = {
+        name: _read_named(f"argument {name}", text, types.get(name), reading)
+        for name, text in by_name.items()
+    }
+    return CallArguments(args, kwargs, schema)
+
+
+def _read_named(what: str, text: str, schema_type: SchemaType | None, reading: _Reading) -> Any:
+    try:
+        return read_value(text, schema_type, reading)
+    except UsageError as error:
+        raise UsageError(f"{what}: {error}") from None
+
+
+def _fits(arguments: CallArguments, schema: FunctionSchema) -> bool:
+    """Whether the schema takes these arguments."""
+    in_order = [argument for argument in schema.arguments if not argument.kwarg_only]
+    if len(arguments.args) > len(in_order) and not schema.is_vararg:
+        return False
+    given: dict[str, Any] = {
+        argument.name: value for argument, value in zip(in_order, arguments.args, strict=False)
+    }
+    if given.keys() & arguments.kwargs.keys():
+        return False
+    given |= arguments.kwargs
+    by_name = {argument.name: argument for argument in schema.arguments}
+    missing = [a for a in schema.arguments if a.name not in given and not a.has_default]
+    if missing or not given.keys() <= by_name.keys():
+        return False
+    return all(_takes(by_name[name], value) for name, value in given.items())
+
+
+def _takes(argument: Argument, value: Any) -> bool:
+    try:
+        converter_of(argument.type)(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,208 @@
+"""Arrays in files: ``.npy``, ``.npz`` and images, as arguments and as results.
+
+Images need Pillow, which the extra ``opdispatch[image]`` installs.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from opdispatch_client.cli.outcome import CommandError, UsageError
+
+Array = np.ndarray[Any, Any]
+
+WRITTEN_SUFFIXES = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+_IMAGE_SUFFIXES = frozenset(WRITTEN_SUFFIXES[2:])
+_CHANNELS = frozenset({1, 2, 3, 4})
+
+
+def read_array(spec: str) -> Array:
+    """The one array of a file; ``FILE.npz:NAME`` chooses one of several.
+
+    Raises UsageError if there is no such file or array, or it is none that can be read.
+    """
+    arrays = read_arrays(spec)
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    names = ", ".join(arrays)
+    raise UsageError(
+        f"{spec!r} has {len(arrays)} arrays: {names}; choose one with @{spec}:{next(iter(arrays))}"
+        if arrays
+        else f"{spec!r} has no arrays"
+    )
+
+
+def read_arrays(spec: str) -> dict[str, Array]:
+    """Every array of a file by name, in its order; of ``FILE.npz:NAME`` only that one."""
+    text, name = spec, None
+    head, separator, tail = spec.rpartition(".npz:")
+    if separator:
+        text, name = f"{head}.npz", tail
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise UsageError(f"there is no file {text!r}")
+    try:
+        # NumPy leaves files open that it opens itself and cannot read.
+        with path.open("rb") as file:
+            match path.suffix.lower():
+                case ".npy":
+                    arrays = {path.stem: _check_array(np.load(file, allow_pickle=False), path)}
+                case ".npz":
+                    arrays = _read_npz(file, path)
+                case _:
+                    arrays = {path.stem: _read_image(file, path)}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot read {text!r}: {reason}") from None
+    if name is None:
+        return arrays
+    if name not in arrays:
+        raise UsageError(f"{text!r} has no array {name!r}; it has {', '.join(arrays) or 'none'}")
+    return {name: arrays[name]}
+
+
+def check_output(path: Path) -> None:
+    """Raises UsageError if results cannot be written to such a file. Called before the call."""
+    suffix = path.suffix.lower()
+    if suffix not in WRITTEN_SUFFIXES:
+        raise UsageError(
+            f"cannot write {str(path)!r}: its suffix has to be one of {', '.join(WRITTEN_SUFFIXES)}"
+        )
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+    if suffix in _IMAGE_SUFFIXES:
+        _import_pillow()
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Writes the arrays to the file, in the format of its suffix.
+
+    Raises CommandError if there is none, if there are several and the format takes only one,
+    or if the format cannot hold them.
+    """
+    if not arrays:
+        raise CommandError(f"nothing to write to {str(path)!r}: the operator returned no tensor")
+    suffix = path.suffix.lower()
+    if suffix != ".npz" and len(arrays) > 1:
+        raise CommandError(
+            f"cannot write {len(arrays)} tensors to {str(path)!r}; a .npz file holds several"
+        )
+    first = next(iter(arrays.values()))
+    # The file is written in one go, once all that can fail has succeeded.
+    content = io.BytesIO()
+    if suffix == ".npz":
+        _write_npz(content, arrays)
+    elif suffix == ".npy":
+        np.save(content, _storable(first), allow_pickle=False)
+    else:
+        _write_image(content, suffix, to_pixels(first))
+    path.write_bytes(content.getbuffer())
+
+
+def to_pixels(array: Array) -> Array:
+    """The array as pixels: uint8 or, for one channel, uint16.
+
+    Raises CommandError if it has not the shape of a picture, or values that no pixel has.
+    """
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in _CHANNELS)
+    if not is_picture or 0 in array.shape:
+        raise CommandError(
+            f"a tensor of shape {list(array.shape)} is no picture; expected [height, width] or "
+            "[height, width, channels] with 1 to 4 channels"
+        )
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8) * np.uint8(255)
+    if array.dtype == np.uint8 or (array.dtype == np.uint16 and array.ndim == 2):
+        return array
+    if _is_floating(array):
+        values = array.astype(np.float64)
+        low, high = float(values.min()), float(values.max())
+        if low >= 0 and high <= 1:
+            return np.rint(values * 255).astype(np.uint8)
+        raise CommandError(
+            f"a picture of {array.dtype.name} needs values from 0 to 1, and these go from "
+            f"{low:g} to {high:g}"
+        )
+    raise CommandError(
+        f"a tensor of {array.dtype.name} is no picture; expected bool, uint8, a float type with "
+        "values from 0 to 1, or uint16 with one channel"
+    )
+
+
+def _read_npz(file: BinaryIO, path: Path) -> dict[str, Array]:
+    archive = np.load(file, allow_pickle=False)
+    if isinstance(archive, np.ndarray):
+        raise UsageError(f"{str(path)!r} is one array; such a file needs the suffix .npy")
+    with archive:
+        return {name: _check_array(archive[name], path) for name in archive.files}
+
+
+def _check_array(array: Any, path: Path) -> Array:
+    if not isinstance(array, np.ndarray):  # an archive under the wrong name
+        raise UsageError(f"{str(path)!r} is no array; a .npz archive needs that suffix")
+    return array
+
+
+def _read_image(file: BinaryIO, path: Path) -> Array:
+    image_module = _import_pillow()
+    from PIL import ImageOps
+
+    try:
+        with image_module.open(file) as image:
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode in ("P", "PA"):
+                has_alpha = "transparency" in upright.info or upright.mode == "PA"
+                upright = upright.convert("RGBA" if has_alpha else "RGB")
+            elif upright.mode in ("CMYK", "YCbCr", "LAB", "HSV"):
+                upright = upright.convert("RGB")
+            return np.array(upright)
+    except image_module.UnidentifiedImageError:
+        raise UsageError(f"{str(path)!r} is no .npy or .npz file and no image") from None
+    except image_module.DecompressionBombError as error:
+        raise UsageError(f"{str(path)!r} is too large an image: {error}") from None
+
+
+def _write_npz(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
+    # As np.savez does, which cannot take every name: its own parameters are in the way.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _storable(array), allow_pickle=False)
+
+
+def _write_image(file: BinaryIO, suffix: str, pixels: Array) -> None:
+    image_module = _import_pillow()
+    image_format = image_module.registered_extensions()[suffix]
+    try:
+        image_module.fromarray(pixels).save(file, format=image_format)
+    except (OSError, ValueError, KeyError) as error:
+        raise CommandError(f"cannot write a {image_format} image: {error}") from None
+
+
+def _import_pillow() -> ModuleType:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise CommandError(
+            "images need Pillow, which is not installed (install opdispatch[image])"
+        ) from None
+    return Image
+
+
+def _is_floating(array: Array) -> bool:
+    # The types of ml_dtypes are of kind "V" and convert to float.
+    return array.dtype.kind == "f" or (array.dtype.kind == "V" and array.dtype.names is None)
+
+
+def _storable(array: Array) -> Array:
+    """The array in a type that NumPy's format has: bfloat16 and float8 become float32."""
+    return array.astype(np.float32) if array.dtype.kind == "V" else array

@@ -1,0 +1,141 @@
+"""What every command has: --address, --timeout, --json, --debug, and a session.
+
+A command is a function whose first parameter is the Settings; the options above are added to
+its own here, once for all. They may stand before the command's name, too; after it, they win.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opdispatch_client.cli.outcome import Exit
+
+if TYPE_CHECKING:
+    from opdispatch_client.session import Session
+
+TIMEOUT_DEFAULT = 30.0
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDR",
+        help="Where the daemon listens: unix:///PATH, HOST:PORT, ... Default: OPDISPATCH_ADDRESS, "
+        "else a socket in your runtime folder.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help=f"How long one request may take; 0: any time. Default: {TIMEOUT_DEFAULT:g}.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", show_default=False)]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error.", show_default=False)
+]
+COMMON_OPTIONS: dict[str, Any] = {
+    "address": Address,
+    "timeout": Timeout,
+    "json": Json,
+    "debug": Debug,
+}
+
+
+@dataclass
+class Settings:
+    """The options that every command has, as far as they were given."""
+
+    address: str | None = None
+    timeout: float | None = None
+    json: bool = False
+    debug: bool = False
+
+    def update(
+        self,
+        *,
+        address: str | None = None,
+        timeout: float | None = None,
+        json: bool = False,
+        debug: bool = False,
+    ) -> None:
+        """Takes over what is given."""
+        self.address = address or self.address
+        if timeout is not None and not timeout >= 0:
+            raise typer.BadParameter("expected no negative number", param_hint="--timeout")
+        self.timeout = self.timeout if timeout is None else timeout
+        self.json |= json
+        self.debug |= debug
+
+    @property
+    def seconds(self) -> float | None:
+        """The timeout of one request, as sessions take it."""
+        timeout = TIMEOUT_DEFAULT if self.timeout is None else self.timeout
+        return timeout or None
+
+    def connect(self) -> Session:
+        """Opens a session with the daemon; raises what ``opdispatch_client.connect`` raises."""
+        from opdispatch_client.session import connect
+
+        return connect(self.address, timeout=self.seconds)
+
+
+def add_command(
+    app: typer.Typer, name: str, function: Callable[..., None], **attributes: Any
+) -> None:
+    """Adds the function to the app, with the common options; `attributes` are typer's own."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    context = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    common = [
+        inspect.Parameter(
+            option,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=annotation,
+            default=False if option in ("json", "debug") else None,
+        )
+        for option, annotation in COMMON_OPTIONS.items()
+    ]
+
+    def command(**values: Any) -> None:
+        settings = settings_of(values.pop("context"))
+        settings.update(**{option: values.pop(option) for option in COMMON_OPTIONS})
+        with _quiet_broken_pipe():
+            function(settings, **values)
+            sys.stdout.flush()
+
+    command.__doc__ = function.__doc__
+    command.__name__ = function.__name__
+    command.__annotations__ = {}
+    # Typer reads the parameters from here.
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [context, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *common]
+    )
+    app.command(name, **attributes)(command)
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """The settings of this run of the command line."""
+    return context.ensure_object(Settings)
+
+
+@contextmanager
+def _quiet_broken_pipe() -> Iterator[None]:
+    """Within it, a reader that has gone ends the command without a word."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python flushes once more at exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(Exit.BROKEN_PIPE) from None

@@ -1,0 +1,96 @@
+"""Shell completion: names from the running daemon, and bash's way with colons."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from opdispatch_client.session import Session
+
+# Whoever presses the tabulator key does not wait for a daemon that is not well.
+_TIMEOUT = 2.0
+_VARIABLE = "_OPDISPATCH_COMPLETE"
+
+
+def complete_operator(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of the operators."""
+    return _ask_daemon(ctx, lambda session: [operator.name for operator in session.operators()])
+
+
+def complete_library(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of the loaded libraries."""
+    return _ask_daemon(ctx, lambda session: [library.name for library in session.libraries()])
+
+
+def complete_interpreter(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of the interpreters."""
+    return _ask_daemon(ctx, lambda session: [found.name for found in session.interpreters()])
+
+
+@contextlib.contextmanager
+def colons_in_bash() -> Iterator[None]:
+    """Makes completions of names with colons right, if bash asks for completions.
+
+    Bash takes ``a::b`` for three words, of which it wants the last one completed. Inside, the
+    words are whole; the completions lose what bash has split off.
+    """
+    if os.environ.get(_VARIABLE) != "complete_bash":
+        yield
+        return
+    # Typer's script joins the words by newlines.
+    words = os.environ["COMP_WORDS"].split("\n")
+    place = min(int(os.environ["COMP_CWORD"]), len(words) - 1)
+    joined, new_place = join_colon_words(words, place)
+    os.environ["COMP_WORDS"] = "\n".join(joined)
+    os.environ["COMP_CWORD"] = str(new_place)
+    # What bash completes is the last of the words that were joined; after a colon, nothing yet.
+    completed = "" if _is_colons(words[place]) else words[place]
+    prefix = joined[new_place].removesuffix(completed)
+    completions = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(completions):
+            yield
+    finally:  # typer leaves by SystemExit
+        found = completions.getvalue().splitlines()
+        print("\n".join(line.removeprefix(prefix) for line in found))
+
+
+def join_colon_words(words: list[str], place: int) -> tuple[list[str], int]:
+    """Joins words that bash has split at colons; also returns the new place of `place`."""
+    joined: list[str] = []
+    new_place = place
+    for position, word in enumerate(words):
+        glued = bool(word and joined) and (_is_colons(word) or joined[-1].endswith(":"))
+        if glued and len(joined) > 1:  # the command itself is never part of a name
+            joined[-1] += word
+        else:
+            joined.append(word)
+        if position == place:
+            new_place = len(joined) - 1
+    return joined, new_place
+
+
+def _is_colons(word: str) -> bool:
+    return bool(word) and set(word) == {":"}
+
+
+def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str]]) -> list[str]:
+    """The names, or none if the daemon does not answer: this must never disturb the prompt."""
+    from opdispatch_client.session import connect
+
+    address = None
+    level: typer.Context | None = context
+    while level is not None and address is None:
+        address = level.params.get("address")
+        level = level.parent  # type: ignore[assignment]
+    try:
+        with connect(address, timeout=_TIMEOUT) as session:
+            return list_names(session)
+    except Exception:
+        return []

@@ -1,0 +1,159 @@
+"""``opdispatch load``, ``unload``, ``libraries``, ``interpreters``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.completion import complete_interpreter, complete_library
+
+PANEL = "Libraries"
+
+
+def load(
+    settings: Settings,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE_OR_MODULE",
+            help="A .py file, a .zip archive, a package folder, or the dotted name of a module "
+            "that the interpreter can import.",
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="What to call it. Default: like the file.", show_default=False
+        ),
+    ] = None,
+    interpreter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where to load it. Default: the daemon chooses.",
+            show_default=False,
+            autocompletion=complete_interpreter,
+        ),
+    ] = None,
+) -> None:
+    """Load a kernel library into the running daemon.
+
+    Files are uploaded, so the daemon may run on another machine.
+
+    If a library of that name is loaded already, the new content replaces it:
+    calls that start from then on use it.
+    """
+    from opdispatch_client.cli.output import print_json, print_lines
+
+    with settings.connect() as session:
+        library = session.load(source, name=name, interpreter=interpreter)
+    if settings.json:
+        print_json(library)
+        return
+    where = ", ".join(library.interpreters) or "no interpreter"
+    if library.already_loaded:
+        print_lines([f"{library.name} v{library.version} was loaded already, in {where}"])
+    else:
+        print_lines([f"loaded {library.name} v{library.version} in {where}"])
+    print_lines(f"  {operator}" for operator in library.operators)
+
+
+def unload(
+    settings: Settings,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The library.", autocompletion=complete_library),
+    ],
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Only this version; the one below it, if kept, becomes active again. "
+            "Default: every version.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Unload a library: its operators are gone at once, calls in flight finish."""
+    from opdispatch_client.cli.output import print_json, print_lines
+
+    with settings.connect() as session:
+        active = session.unload(name, version=version)
+    if settings.json:
+        print_json({"active": active})
+        return
+    what = f"{name} v{version}" if version else name
+    now = f"; {active.name} v{active.version} is active now" if active else ""
+    print_lines([f"unloaded {what}{now}"])
+
+
+def libraries(
+    settings: Settings,
+    all_versions: Annotated[
+        bool,
+        typer.Option("--all", help="Also versions kept below a newer one.", show_default=False),
+    ] = False,
+) -> None:
+    """List the loaded libraries."""
+    from opdispatch_client.cli.output import format_time, print_json, print_remark, print_table
+
+    with settings.connect() as session:
+        found = session.libraries(all_versions=all_versions)
+    if settings.json:
+        print_json(found)
+    elif not found:
+        print_remark("no libraries are loaded")
+    else:
+        print_table(
+            ("name", "version", "state", "operators", "interpreters", "source", "loaded at"),
+            (
+                (
+                    library.name,
+                    f"v{library.version}",
+                    "active" if library.active else "kept",
+                    str(len(library.operators)),
+                    ", ".join(library.interpreters),
+                    library.source,
+                    format_time(library.loaded_at),
+                )
+                for library in found
+            ),
+        )
+
+
+def interpreters(settings: Settings) -> None:
+    """List the worker interpreters of the daemon."""
+    from opdispatch_client.cli.output import format_time, print_json, print_remark, print_table
+
+    with settings.connect() as session:
+        found = session.interpreters()
+    if settings.json:
+        print_json(found)
+    elif not found:
+        print_remark("no interpreters are connected (start one with `opdispatch worker`)")
+    else:
+        print_table(
+            ("name", "pid", "state", "python", "calls", "restarts", "libraries", "connected at"),
+            (
+                (
+                    interpreter.name,
+                    str(interpreter.pid),
+                    interpreter.state,
+                    interpreter.python_version,
+                    str(interpreter.calls_total),
+                    str(interpreter.restarts),
+                    ", ".join(interpreter.libraries),
+                    format_time(interpreter.connected_at),
+                )
+                for interpreter in found
+            ),
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this file to the app."""
+    for function in (load, unload, libraries, interpreters):
+        add_command(app, function.__name__, function, rich_help_panel=PANEL)

@@ -1,0 +1,123 @@
+"""``opdispatch ops``, ``describe``, ``table``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.completion import complete_operator
+
+PANEL = "Operators"
+
+Operator = Annotated[
+    str,
+    typer.Argument(
+        metavar="OP",
+        help="An operator, such as image::sobel or math::add.Scalar.",
+        autocompletion=complete_operator,
+    ),
+]
+
+
+def ops(
+    settings: Settings,
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATTERN",
+            help="A shell pattern over the name, such as 'image::*', or a part of it.",
+            show_default=False,
+            autocompletion=complete_operator,
+        ),
+    ] = "",
+) -> None:
+    """List operators: schema, dispatch keys with a kernel of their own, libraries."""
+    from opdispatch_client.cli.output import print_json, print_remark, print_table
+
+    with settings.connect() as session:
+        found = session.operators(pattern)
+    if settings.json:
+        print_json(found)
+    elif not found:
+        print_remark(f"no operator matches {pattern!r}" if pattern else "there are no operators")
+    else:
+        print_table(
+            ("operator", "keys", "libraries"),
+            (
+                (
+                    operator.schema or f"{operator.name} (not defined)",
+                    ", ".join(operator.keys),
+                    ", ".join(operator.libraries),
+                )
+                for operator in found
+            ),
+        )
+
+
+def describe(settings: Settings, operator: Operator) -> None:
+    """Show an operator: schema, documentation, where its kernels were registered."""
+    from opdispatch_client.cli.output import print_fields, print_json, print_lines, print_table
+
+    with settings.connect() as session:
+        found = session.describe(operator)
+    if settings.json:
+        print_json(found)
+        return
+    print_fields(
+        (
+            ("operator", found.name),
+            ("schema", found.schema or "(not defined)"),
+            ("defined at", found.defined_at),
+            ("libraries", ", ".join(found.libraries)),
+            ("tags", ", ".join(found.tags)),
+        )
+    )
+    if found.documentation:
+        print_lines(["", *(f"  {line}".rstrip() for line in found.documentation.splitlines())])
+    if found.kernels:
+        print_lines([""])
+        print_table(
+            ("key", "library", "interpreter", "registered at", ""),
+            (
+                (
+                    kernel.key,
+                    kernel.library,
+                    kernel.interpreter,
+                    "fallthrough" if kernel.fallthrough else kernel.registered_at,
+                    "" if kernel.active else "overridden",
+                )
+                for kernel in found.kernels
+            ),
+        )
+
+
+def table(settings: Settings, operator: Operator) -> None:
+    """Show an operator's dispatch table: which kernel serves each key, and why."""
+    from opdispatch_client.cli.output import print_json, print_remark, print_table
+
+    with settings.connect() as session:
+        rows = session.table(operator)
+    if settings.json:
+        print_json(rows)
+    elif not rows:
+        print_remark(f"{operator} has no kernels")
+    else:
+        print_table(
+            ("key", "kernel", "reason"),
+            (
+                (
+                    row.key,
+                    "fallthrough" if row.fallthrough else row.kernel,
+                    row.reason,
+                )
+                for row in rows
+            ),
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this file to the app."""
+    for function in (ops, describe, table):
+        add_command(app, function.__name__, function, rich_help_panel=PANEL)

@@ -1,0 +1,80 @@
+"""How a command ends: its exit code, and the one line that says why it failed."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from enum import IntEnum
+from typing import Final
+
+import typer
+
+REQUEST_TO_REPORT = "this is a bug in opdispatch; please report it with the output of --debug"
+
+
+class Exit(IntEnum):
+    """The exit codes of ``opdispatch``; scripts may rely on them."""
+
+    OK = 0
+    FAILED = 1  # the request failed
+    USAGE = 2  # the command line is wrong; nothing was sent
+    INTERRUPTED = 130  # Ctrl-C
+    BROKEN_PIPE = 141  # whoever read the output has gone
+
+
+class CommandError(Exception):
+    """The command cannot do what it was asked for; the message is for the user."""
+
+    exit_code: Exit = Exit.FAILED
+
+
+class UsageError(CommandError):
+    """The command line is wrong."""
+
+    exit_code: Exit = Exit.USAGE
+
+
+# What typer itself raises for a wrong command line. The class is public only by way of its
+# subclass BadParameter.
+_PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
+
+
+def report_failure(error: Exception, *, debug: bool) -> Exit:
+    """Says on stderr what went wrong, with tracebacks if `debug`; returns the exit code."""
+    from opdispatch.errors import OpdispatchError
+
+    remote = ""
+    if isinstance(error, _PARSER_ERROR):
+        code, message = Exit.USAGE, _describe_parser_error(error)
+    elif isinstance(error, CommandError):
+        code, message = error.exit_code, str(error)
+    elif isinstance(error, OpdispatchError):
+        # An address that is none can only have been written wrongly.
+        code = Exit.USAGE if error.code == "address" else Exit.FAILED
+        message = str(error)
+        remote = error.facts.get("traceback", "")
+        if remote and not debug:
+            message += " (--debug shows the traceback)"
+    elif isinstance(error, OSError) and error.strerror:
+        code, message = Exit.FAILED, _describe_os_error(error)
+    else:
+        code, message = Exit.FAILED, f"{type(error).__name__}: {error} ({REQUEST_TO_REPORT})"
+    if debug:
+        shown = "".join(traceback.format_exception(error)).rstrip()
+        if remote.strip() not in shown:  # it may be a note of the error already
+            shown += f"\n\nThe traceback of the other process:\n{remote.rstrip()}"
+        print(shown, file=sys.stderr)
+    print(f"opdispatch: {message}", file=sys.stderr)
+    return code
+
+
+def _describe_parser_error(error: Exception) -> str:
+    """The parser's own words, and where to look for help."""
+    text = str(getattr(error, "format_message", error.__str__)()).strip() or "missing command"
+    context = getattr(error, "ctx", None)
+    path = getattr(context, "command_path", "opdispatch")
+    return f"{text[:1].lower()}{text[1:].rstrip('.')} (see `{path} --help`)"
+
+
+def _describe_os_error(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)

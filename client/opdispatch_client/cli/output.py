@@ -1,0 +1,107 @@
+"""Printing: data to stdout, talk to stderr; tables for people, JSON for programs.
+
+On a terminal, tables fit its width. Elsewhere there are no colours and no wrapping: each row
+is one line, unless COLUMNS says how wide the output may be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Nothing is cut at this width; rich needs some width.
+_UNLIMITED = 100_000
+
+
+class _PlainConsole(Console):
+    """Prints text as it is: names such as ``a::b`` and ``int[2]`` are no markup."""
+
+    def __init__(self, file: TextIO) -> None:
+        wide = None if file.isatty() or os.environ.get("COLUMNS") else _UNLIMITED
+        super().__init__(
+            file=file, width=wide, markup=False, emoji=False, highlight=False, soft_wrap=False
+        )
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Leaves the decision to ``main``; rich would exit on the spot."""
+        raise BrokenPipeError
+
+
+def console() -> Console:
+    """The console for data."""
+    return _PlainConsole(sys.stdout)
+
+
+def talk_console() -> Console:
+    """The console for progress and remarks."""
+    return _PlainConsole(sys.stderr)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Prints data, line by line, as it is."""
+    for line in lines:
+        print(line)
+
+
+def print_remark(text: str) -> None:
+    """Says something that is no data."""
+    print(text, file=sys.stderr)
+
+
+def print_json(data: Any, *, indent: int | None = 2) -> None:
+    """Prints data of ours (dataclasses, times, dicts, lists, ...) as one JSON document."""
+    print(json.dumps(data, default=_to_json, indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows below their headings. On a narrow terminal, long cells take more lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column.upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _print_trimmed(table)
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Prints names and values, one below the other; fields without a value are left out."""
+    table = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        if value:
+            table.add_row(name, Text(value))
+    _print_trimmed(table)
+
+
+def format_time(time: datetime | None) -> str:
+    """The time as the user's clock shows it; empty without one."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
+
+
+def _print_trimmed(table: Table) -> None:
+    """Prints the table without the blanks that fill up each row."""
+    out = console()
+    with out.capture() as capture:
+        out.print(table)
+    for line in capture.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+
+
+def _to_json(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"a value of type {type(value).__name__} has no JSON")

@@ -1,0 +1,118 @@
+"""What an operator has returned: as text, as JSON, as arrays for a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.tensor import Tensor
+
+_NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, Any]]:
+    """The returns of a call by name, in order; those without a name are out0, out1, ..."""
+    if schema is not None and len(schema.returns) == 1:
+        values = [result]
+    elif isinstance(result, tuple):
+        values = list(result)
+    else:
+        values = [] if result is None else [result]
+    names = [f"out{place}" for place in range(len(values))]
+    if schema is not None and len(schema.returns) == len(values):
+        names = [
+            returned.name or name for returned, name in zip(schema.returns, names, strict=True)
+        ]
+    return list(zip(names, values, strict=True))
+
+
+def list_arrays(returns: list[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """The tensors among the returns by name; those of a list have a number behind its name."""
+    return {name: array for label, value in returns for name, array in _arrays_of(label, value)}
+
+
+def describe_returns(returns: list[tuple[str, Any]], *, tensors: bool = True) -> list[str]:
+    """The returns as text: for a tensor its dtype, its shape and, shortened, its elements.
+
+    Without `tensors`, only the returns that have none.
+    """
+    labels = [f"{name}: " if len(returns) > 1 else "" for name, _ in returns]
+    return [
+        line
+        for label, (name, value) in zip(labels, returns, strict=True)
+        if tensors or not list(_arrays_of(name, value))
+        for line in _describe(value, label)
+    ]
+
+
+def value_to_json(value: Any) -> Any:
+    """The value as JSON has it.
+
+    A tensor is an object with dtype, shape and data (nested lists). A complex number is an
+    object; inside a tensor it is a pair. Numbers that JSON lacks are the texts "NaN",
+    "Infinity" and "-Infinity".
+    """
+    if (array := _as_array(value)) is not None:
+        return {
+            "dtype": array.dtype.name,
+            "shape": list(array.shape),
+            "data": _elements_to_json(array.tolist()),
+        }
+    match value:
+        case list() | tuple():
+            return [value_to_json(item) for item in value]
+        case dict():
+            return {str(key): value_to_json(item) for key, item in value.items()}
+        case complex():
+            real, imaginary = _elements_to_json(value)
+            return {"real": real, "imaginary": imaginary}
+        case np.dtype():
+            return value.name
+        case bool() | int() | float() | str() | None:
+            return _elements_to_json(value)
+    return str(value)
+
+
+def _elements_to_json(element: Any) -> Any:
+    match element:
+        case list():
+            return [_elements_to_json(item) for item in element]
+        case complex():
+            return [_elements_to_json(element.real), _elements_to_json(element.imag)]
+        case float() if not math.isfinite(element):
+            return _NOT_FINITE.get(element, "NaN")
+        case float() | int() | str() | None:
+            return element
+    return float(element)  # an element of a type of ml_dtypes
+
+
+def _describe(value: Any, label: str) -> Iterator[str]:
+    if (array := _as_array(value)) is not None:
+        yield f"{label}{array.dtype.name} {list(array.shape)}"
+        yield from np.array2string(array, separator=", ").splitlines()
+    elif isinstance(value, list | tuple) and any(_as_array(item) is not None for item in value):
+        for place, item in enumerate(value):
+            yield from _describe(item, f"{label.removesuffix(': ')}[{place}]: ")
+    else:
+        yield f"{label}{value.name if isinstance(value, np.dtype) else value}"
+
+
+def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    if (array := _as_array(value)) is not None:
+        yield label, array
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from _arrays_of(f"{label}_{place}", item)
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
+    if isinstance(value, Tensor):
+        value = value.array
+    if isinstance(value, np.ndarray):
+        return value
+    # A CuPy array, which the daemon's reply may bring to a client that has CuPy.
+    return np.asarray(value.get()) if type(value).__module__.startswith("cupy") else None

@@ -1,0 +1,191 @@
+"""``opdispatch stress``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.outcome import Exit
+
+if TYPE_CHECKING:
+    from opdispatch_client.session import Session
+    from opdispatch_client.stress.race import RaceOptions
+    from opdispatch_client.stress.report import StressReport
+
+PANEL = "Checks"
+_VIOLATIONS_SHOWN = 20
+
+
+def stress(
+    settings: Settings,
+    seconds: Annotated[float, typer.Option(metavar="S", min=0.1, help="How long to race.")] = 10.0,
+    interpreters: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Threads that load and unload; also the worker interpreters of the daemon that "
+            "is started.",
+        ),
+    ] = 4,
+    callers: Annotated[
+        int, typer.Option(metavar="C", min=1, help="Threads that call operators.")
+    ] = 4,
+    libraries: Annotated[int, typer.Option(metavar="L", min=1, help="Libraries to race for.")] = 3,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="X", help="Repeat the choices of a race. Default: new ones.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Race loads, replacements and unloads against calls, and check every answer.
+
+    Without --address it starts a daemon of its own, and stops it at the end.
+
+    The exit code is 1 if an answer was wrong, a request failed without cause,
+    or an invariant does not hold.
+    """
+    import random
+    import tempfile
+    from pathlib import Path
+
+    from opdispatch_client.cli.output import print_json
+    from opdispatch_client.stress.private_daemon import private_daemon
+    from opdispatch_client.stress.race import RaceOptions
+
+    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+
+    def race_at(address: str) -> StressReport:
+        with tempfile.TemporaryDirectory(prefix="opdispatch-stress-") as folder:
+            return _race(
+                RaceOptions(
+                    address=address,
+                    seconds=seconds,
+                    loaders=interpreters,
+                    callers=callers,
+                    libraries=libraries,
+                    seed=seed,
+                    folder=Path(folder),
+                    timeout=settings.seconds,
+                ),
+                show_progress=not settings.json,
+            )
+
+    if settings.address is None:
+        with private_daemon(workers=interpreters) as address:
+            report = race_at(address)
+    else:
+        report = race_at(settings.address)
+    if settings.json:
+        print_json(report)
+    else:
+        _print_report(report)
+    if not report.ok:
+        raise typer.Exit(Exit.FAILED)
+
+
+def _race(options: RaceOptions, *, show_progress: bool) -> StressReport:
+    from time import perf_counter
+
+    from opdispatch_client.session import connect
+    from opdispatch_client.stress.race import Race
+    from opdispatch_client.stress.report import summarize
+
+    with connect(options.address, timeout=options.timeout) as session:
+        started = perf_counter()
+        try:
+            with _progress(options.seconds, shown=show_progress) as on_tick:
+                log = Race(options).run(on_tick)
+            passed = perf_counter() - started
+        finally:
+            aftermath = _clean_up(session, options)
+    return summarize(
+        log,
+        seed=options.seed,
+        seconds=passed,
+        interpreters=options.loaders,
+        callers=options.callers,
+        libraries=options.libraries,
+        aftermath=aftermath,
+    )
+
+
+def _clean_up(session: Session, options: RaceOptions) -> list[str]:
+    """Unloads what the race has left; returns what is wrong with the daemon then."""
+    loaded = {library.name for library in session.libraries()}
+    for name in loaded.intersection(options.names):
+        session.unload(name)
+    left = [operator.name for operator in session.operators(f"stress_{options.seed}_*")]
+    return [
+        *(f"the operator {name} is left after its library was unloaded" for name in left),
+        *(f"invariant: {violation}" for violation in session.check_invariants()),
+    ]
+
+
+@contextmanager
+def _progress(seconds: float, *, shown: bool) -> Iterator[Callable[[float], None]]:
+    from opdispatch_client.cli.output import talk_console
+
+    console = talk_console()
+    if not shown or not console.is_terminal:
+        yield lambda passed: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("racing"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("racing", total=seconds)
+        yield lambda passed: progress.update(task, completed=passed)
+
+
+def _print_report(report: StressReport) -> None:
+    from opdispatch_client.cli.output import print_fields, print_lines, print_table
+
+    print_fields(
+        (
+            ("seed", str(report.seed)),
+            ("seconds", f"{report.seconds:g}"),
+            ("loaders", str(report.interpreters)),
+            ("callers", str(report.callers)),
+            *((name, str(number)) for name, number in report.counts.items()),
+        )
+    )
+    print_lines([""])
+    print_table(
+        ("requests", "per second", "median ms", "p90 ms", "p99 ms", "max ms"),
+        (
+            (
+                name,
+                f"{rate:.1f}",
+                *(
+                    (f"{ms.p50:.2f}", f"{ms.p90:.2f}", f"{ms.p99:.2f}", f"{ms.max:.2f}")
+                    if ms
+                    else ("", "", "", "")
+                ),
+            )
+            for name, rate, ms in (
+                ("calls", report.calls_per_second, report.call_latencies_ms),
+                ("loads", report.loads_per_second, report.load_latencies_ms),
+            )
+        ),
+    )
+    problems = [
+        *(f"error ({number} times): {error}" for error, number in report.errors.items()),
+        *(f"violation: {violation}" for violation in report.violations),
+    ]
+    print_lines(["", *problems[:_VIOLATIONS_SHOWN]])
+    if hidden := len(problems) - _VIOLATIONS_SHOWN:
+        print_lines([f"... and {hidden} more"] if hidden > 0 else [])
+    print_lines(
+        [f"{len(problems)} problems" if problems else "no violations: every answer was right"]
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the app."""
+    add_command(app, "stress", stress, rich_help_panel=PANEL)

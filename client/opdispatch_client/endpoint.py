@@ -1,0 +1,80 @@
+"""Where a session goes, how long it waits and how much it sends: checked once, on connecting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opdispatch_client.listings import ServerInfo
+from opdispatch_wire.addresses import default_address, grpc_target
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.errors import DaemonUnavailableError
+
+TIMEOUT_DEFAULT = 30.0
+"""Seconds that one request may take, if the caller does not say."""
+
+# A daemon that is there answers the handshake at once; a wrong host may never answer.
+HANDSHAKE_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One daemon, as a session sees it."""
+
+    address: str
+    target: str
+    """The address, as gRPC takes it."""
+    timeout: float | None
+    max_message_bytes: int
+
+    @property
+    def options(self) -> list[tuple[str, int]]:
+        """The options of the gRPC channel."""
+        return channel_options(self.max_message_bytes, address=self.address)
+
+    @property
+    def handshake_timeout(self) -> float:
+        """Seconds until the handshake counts as failed."""
+        return HANDSHAKE_TIMEOUT if self.timeout is None else min(self.timeout, HANDSHAKE_TIMEOUT)
+
+    def message_limit(self, info: ServerInfo) -> int:
+        """The smaller of both sides' message limits, in bytes."""
+        return min(self.max_message_bytes, info.max_message_bytes or MAX_MESSAGE_BYTES_HIGHEST)
+
+    def unanswered_error(self) -> DaemonUnavailableError:
+        """The error for a handshake that took too long."""
+        return DaemonUnavailableError(
+            f"no daemon answers at {self.address} within {self.handshake_timeout:g} s",
+            hint="start one with `opdispatch serve`",
+            address=self.address,
+        )
+
+    def closed_error(self) -> DaemonUnavailableError:
+        """The error for a request after ``close``."""
+        return DaemonUnavailableError(
+            f"the session with {self.address} is closed",
+            hint="open a new one with connect()",
+            address=self.address,
+        )
+
+
+def resolve_endpoint(
+    address: str | None, *, timeout: float | None, max_message_bytes: int | None
+) -> Endpoint:
+    """Checks the parameters of ``connect`` and fills in what they leave open.
+
+    Raises AddressError for an address that is none, ValueError for a timeout or a limit that
+    is not positive.
+    """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds or None")
+    address = default_address() if address is None else address
+    endpoint = Endpoint(
+        address=address,
+        target=grpc_target(address),
+        timeout=timeout,
+        max_message_bytes=(
+            MAX_MESSAGE_BYTES_HIGHEST if max_message_bytes is None else max_message_bytes
+        ),
+    )
+    _ = endpoint.options  # raises for a limit out of range, before anything is opened
+    return endpoint

@@ -1,0 +1,253 @@
+"""What the daemon tells about itself: frozen values, one ``x_from_proto`` for each.
+
+Times are aware datetimes in UTC. Lists keep the order in which the daemon sent them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from opdispatch_wire.v1 import execution_pb2, registry_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The daemon at the other end of a session."""
+
+    protocol_version: int
+    server_version: str
+    max_message_bytes: int
+    """The largest message that the daemon accepts and sends."""
+    pid: int
+    epoch: int
+    """Counts publications: unequal values mean that the registry may have changed."""
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One version of a loaded library."""
+
+    name: str
+    version: int
+    sha256: str
+    """Of its content, in hexadecimal; empty for a module without a file."""
+    source: str
+    """The file's name, or the module's dotted name."""
+    interpreters: tuple[str, ...]
+    loaded_at: datetime | None
+    """When its registrations were published."""
+    operators: tuple[str, ...]
+    """Those that it defines or implements."""
+    active: bool
+    """Whether calls that start now use it."""
+    calls_in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLibrary(Library):
+    """What a load has led to."""
+
+    already_loaded: bool
+    """The same content was loaded under that name before, so nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A worker interpreter that is connected to the daemon."""
+
+    name: str
+    pid: int
+    supervised: bool
+    """Whether the daemon started it, and starts it again if it dies."""
+    state: str
+    libraries: tuple[str, ...]
+    calls_in_flight: int
+    calls_total: int
+    connected_at: datetime | None
+    python_version: str
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSummary:
+    """One operator, as a list shows it."""
+
+    name: str
+    schema: str
+    """Empty if there are kernels but no definition."""
+    libraries: tuple[str, ...]
+    keys: tuple[str, ...]
+    """The dispatch keys that have a kernel of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSummary:
+    """One registered kernel."""
+
+    key: str
+    registered_at: str
+    """``FILE:LINE``"""
+    library: str
+    interpreter: str
+    fallthrough: bool
+    active: bool
+    """Whether it is the newest of its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDescription(OperatorSummary):
+    """One operator in full."""
+
+    documentation: str
+    defined_at: str
+    """``FILE:LINE``; empty if there are kernels but no definition."""
+    kernels: tuple[KernelSummary, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One slot of an operator's computed dispatch table."""
+
+    key: str
+    kernel: str
+    """Where the kernel was registered."""
+    reason: str
+    """Why it has the slot: "kernel", "math kernel", "backend fallback", ..."""
+    fallthrough: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLine:
+    """One step of a dispatch: which key was served, by which kernel, and why."""
+
+    depth: int
+    kind: str
+    operator: str
+    key: str
+    kernel: str
+    reason: str
+    interpreter: str
+    """The process that the kernel ran in; empty for the daemon's own choice."""
+
+    def __str__(self) -> str:
+        """The line as PyTorch prints it, then the kernel and its reason."""
+        place = " ".join(filter(None, (self.reason, self.kernel, self.interpreter)))
+        head = f"{' ' * self.depth} [{self.kind}] op=[{self.operator}], key=[{self.key}]"
+        return f"{head} ({place})" if place else head
+
+
+def server_info_from_proto(msg: registry_pb2.GetServerInfoReply) -> ServerInfo:
+    """The value that the message carries."""
+    return ServerInfo(
+        protocol_version=msg.protocol_version,
+        server_version=msg.server_version,
+        max_message_bytes=msg.max_message_bytes,
+        pid=msg.pid,
+        epoch=msg.epoch,
+        addresses=tuple(msg.addresses),
+    )
+
+
+def library_from_proto(msg: registry_pb2.Library) -> Library:
+    """The value that the message carries."""
+    return Library(
+        name=msg.name,
+        version=msg.version,
+        sha256=msg.sha256,
+        source=msg.source,
+        interpreters=tuple(msg.interpreters),
+        loaded_at=_time_from_proto(msg.loaded_at) if msg.HasField("loaded_at") else None,
+        operators=tuple(msg.operators),
+        active=msg.active,
+        calls_in_flight=msg.calls_in_flight,
+    )
+
+
+def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibrary:
+    """The value that the message carries."""
+    library = library_from_proto(msg.library)
+    fields = {name: getattr(library, name) for name in Library.__dataclass_fields__}
+    return LoadedLibrary(**fields, already_loaded=msg.already_loaded)
+
+
+def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
+    """The value that the message carries."""
+    return Interpreter(
+        name=msg.name,
+        pid=msg.pid,
+        supervised=msg.supervised,
+        state=msg.state,
+        libraries=tuple(msg.libraries),
+        calls_in_flight=msg.calls_in_flight,
+        calls_total=msg.calls_total,
+        connected_at=_time_from_proto(msg.connected_at) if msg.HasField("connected_at") else None,
+        python_version=msg.python_version,
+        restarts=msg.restarts,
+    )
+
+
+def operator_summary_from_proto(msg: registry_pb2.OperatorSummary) -> OperatorSummary:
+    """The value that the message carries."""
+    return OperatorSummary(
+        name=msg.name,
+        schema=msg.schema,
+        libraries=tuple(msg.libraries),
+        keys=tuple(msg.keys),
+    )
+
+
+def kernel_summary_from_proto(msg: registry_pb2.KernelSummary) -> KernelSummary:
+    """The value that the message carries."""
+    return KernelSummary(
+        key=msg.key,
+        registered_at=msg.registered_at,
+        library=msg.library,
+        interpreter=msg.interpreter,
+        fallthrough=msg.fallthrough,
+        active=msg.active,
+    )
+
+
+def operator_description_from_proto(
+    msg: registry_pb2.DescribeOperatorReply,
+) -> OperatorDescription:
+    """The value that the message carries."""
+    return OperatorDescription(
+        name=msg.summary.name,
+        schema=msg.summary.schema,
+        libraries=tuple(msg.summary.libraries),
+        keys=tuple(msg.summary.keys),
+        documentation=msg.documentation,
+        defined_at=msg.defined_at,
+        kernels=tuple(kernel_summary_from_proto(kernel) for kernel in msg.kernels),
+        tags=tuple(msg.tags),
+    )
+
+
+def table_row_from_proto(msg: registry_pb2.TableRow) -> TableRow:
+    """The value that the message carries."""
+    return TableRow(key=msg.key, kernel=msg.kernel, reason=msg.reason, fallthrough=msg.fallthrough)
+
+
+def trace_line_from_proto(msg: execution_pb2.TraceLine) -> TraceLine:
+    """The value that the message carries."""
+    return TraceLine(
+        depth=msg.depth,
+        kind=msg.kind,
+        operator=msg.operator,
+        key=msg.key,
+        kernel=msg.kernel,
+        reason=msg.reason,
+        interpreter=msg.interpreter,
+    )
+
+
+def _time_from_proto(msg: Timestamp) -> datetime:
+    return msg.ToDatetime(tzinfo=UTC)

@@ -1,0 +1,183 @@
+"""What a session can ask of the daemon: each request, and how its reply is read. No I/O.
+
+The blocking and the asyncio session send these and differ in nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from opdispatch_client import listings
+from opdispatch_client.library_source import load_request
+from opdispatch_wire.calls import call_request, result_of_reply
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import execution_pb2, registry_pb2
+
+T = TypeVar("T")
+
+_EXECUTION = "/opdispatch.v1.ExecutionService"
+_REGISTRY = "/opdispatch.v1.RegistryService"
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc(Generic[T]):
+    """One request, and the function that turns its reply into what the caller gets."""
+
+    path: str
+    """The method's name on the wire."""
+    what: str
+    """The request in words, for error messages."""
+    request: Message
+    reply_type: type[Message]
+    read: Callable[[Any], T]
+
+
+def get_server_info() -> Rpc[listings.ServerInfo]:
+    """The handshake. Reading the reply raises WireError if the daemon speaks another version."""
+    return Rpc(
+        f"{_REGISTRY}/GetServerInfo",
+        "the handshake",
+        registry_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION),
+        registry_pb2.GetServerInfoReply,
+        _read_server_info,
+    )
+
+
+def call(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rpc[Any]:
+    """One operator call. Raises WireError for a value that has no representation."""
+    return Rpc(
+        f"{_EXECUTION}/Call",
+        f"the call of {operator}",
+        call_request(operator, args, kwargs),
+        execution_pb2.CallReply,
+        lambda reply: result_of_reply(reply, args, kwargs),
+    )
+
+
+def trace(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Rpc[tuple[Any, list[listings.TraceLine]]]:
+    """One operator call, with the kernels that it visits. Raises WireError as ``call`` does."""
+
+    def read(reply: execution_pb2.CallReply) -> tuple[Any, list[listings.TraceLine]]:
+        lines = [listings.trace_line_from_proto(line) for line in reply.trace]
+        return result_of_reply(reply, args, kwargs), lines
+
+    return Rpc(
+        f"{_EXECUTION}/Call",
+        f"the call of {operator}",
+        call_request(operator, args, kwargs, trace=True),
+        execution_pb2.CallReply,
+        read,
+    )
+
+
+def load(
+    source: str | os.PathLike[str], *, name: str | None, interpreter: str | None
+) -> Rpc[listings.LoadedLibrary]:
+    """Reads the source and uploads it. Raises LibraryLoadError if there is nothing to read."""
+    return Rpc(
+        f"{_REGISTRY}/LoadLibrary",
+        f"the library {os.fspath(source)!r}",
+        load_request(source, name=name, interpreter=interpreter),
+        registry_pb2.LoadLibraryReply,
+        listings.loaded_library_from_proto,
+    )
+
+
+def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
+    """The version that is active afterwards; None if the library is gone."""
+
+    def read(reply: registry_pb2.UnloadLibraryReply) -> listings.Library | None:
+        return listings.library_from_proto(reply.active) if reply.HasField("active") else None
+
+    return Rpc(
+        f"{_REGISTRY}/UnloadLibrary",
+        f"the request to unload {name}",
+        registry_pb2.UnloadLibraryRequest(name=name, version=version or 0),
+        registry_pb2.UnloadLibraryReply,
+        read,
+    )
+
+
+def list_libraries(*, all_versions: bool) -> Rpc[list[listings.Library]]:
+    """The loaded libraries, in order of name, then version."""
+    return Rpc(
+        f"{_REGISTRY}/ListLibraries",
+        "the request for the libraries",
+        registry_pb2.ListLibrariesRequest(all_versions=all_versions),
+        registry_pb2.ListLibrariesReply,
+        lambda reply: [listings.library_from_proto(msg) for msg in reply.libraries],
+    )
+
+
+def list_interpreters() -> Rpc[list[listings.Interpreter]]:
+    """The interpreters that are connected to the daemon."""
+    return Rpc(
+        f"{_REGISTRY}/ListInterpreters",
+        "the request for the interpreters",
+        registry_pb2.ListInterpretersRequest(),
+        registry_pb2.ListInterpretersReply,
+        lambda reply: [listings.interpreter_from_proto(msg) for msg in reply.interpreters],
+    )
+
+
+def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
+    """The operators that match a shell pattern, or contain a plain text, in order of name."""
+    return Rpc(
+        f"{_REGISTRY}/ListOperators",
+        "the request for the operators",
+        registry_pb2.ListOperatorsRequest(pattern=pattern),
+        registry_pb2.ListOperatorsReply,
+        lambda reply: [listings.operator_summary_from_proto(msg) for msg in reply.operators],
+    )
+
+
+def describe(operator: str) -> Rpc[listings.OperatorDescription]:
+    """Schema, documentation and kernels of one operator."""
+    return Rpc(
+        f"{_REGISTRY}/DescribeOperator",
+        f"the request to describe {operator}",
+        registry_pb2.DescribeOperatorRequest(operator=operator),
+        registry_pb2.DescribeOperatorReply,
+        listings.operator_description_from_proto,
+    )
+
+
+def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
+    """The computed dispatch table of one operator."""
+    return Rpc(
+        f"{_REGISTRY}/GetDispatchTable",
+        f"the request for the table of {operator}",
+        registry_pb2.GetDispatchTableRequest(operator=operator),
+        registry_pb2.GetDispatchTableReply,
+        lambda reply: [listings.table_row_from_proto(msg) for msg in reply.rows],
+    )
+
+
+def check_invariants() -> Rpc[list[str]]:
+    """What does not hold in the daemon's registry, in words."""
+    return Rpc(
+        f"{_REGISTRY}/CheckInvariants",
+        "the request to check the invariants",
+        registry_pb2.CheckInvariantsRequest(),
+        registry_pb2.CheckInvariantsReply,
+        lambda reply: list(reply.violations),
+    )
+
+
+def _read_server_info(reply: registry_pb2.GetServerInfoReply) -> listings.ServerInfo:
+    info = listings.server_info_from_proto(reply)
+    if info.protocol_version != PROTOCOL_VERSION:
+        raise WireError(
+            f"the daemon speaks protocol version {info.protocol_version}, "
+            f"this client version {PROTOCOL_VERSION}",
+            hint="install the same version of opdispatch on both sides",
+        )
+    return info

@@ -1,0 +1,212 @@
+"""The blocking session with a daemon.
+
+with connect() as session:
+    session.load("image_ops.py")
+    edges = session.ops.image.sobel(picture)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from opdispatch_client import rpcs
+from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
+from opdispatch_client.listings import (
+    Interpreter,
+    Library,
+    LoadedLibrary,
+    OperatorDescription,
+    OperatorSummary,
+    ServerInfo,
+    TableRow,
+    TraceLine,
+)
+from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.status import error_from_rpc
+
+T = TypeVar("T")
+
+
+def connect(
+    address: str | None = None,
+    *,
+    timeout: float | None = TIMEOUT_DEFAULT,
+    max_message_bytes: int | None = None,
+) -> Session:
+    """Opens a session with the daemon at `address`.
+
+    The address is like ``unix:///run/opdispatch.sock``, ``dns:///host:port`` or
+    ``host:port``; without one, it is ``OPDISPATCH_ADDRESS`` or the daemon's default. Each
+    request of the session may take `timeout` seconds, or any time with None. Messages are
+    limited to the daemon's own limit, or to `max_message_bytes` where that is less.
+
+    Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
+    there, WireError if the daemon speaks another version of the protocol.
+    """
+    endpoint = resolve_endpoint(address, timeout=timeout, max_message_bytes=max_message_bytes)
+    session = Session(endpoint)
+    try:
+        session.refresh_server_info(timeout=endpoint.handshake_timeout)
+    except DeadlineExceededError:
+        session.close()
+        raise endpoint.unanswered_error() from None
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+class Session:
+    """A session with one daemon; ``connect`` makes one. Any number of threads may share it.
+
+    Every method that asks the daemon raises the OpdispatchError that the daemon reports, and
+    of its own DaemonUnavailableError when the daemon is gone or the session is closed,
+    DeadlineExceededError when the session's timeout passes, and MessageTooLargeError before
+    it sends a request that is over the limit. Ctrl-C during a call cancels the call.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
+        self._methods: dict[str, Callable[..., Any]] = {}
+        self._server_info: ServerInfo
+        self._limit = endpoint.max_message_bytes
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """Where the daemon listens."""
+        return self._endpoint.address
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one request may take; None: any time."""
+        return self._endpoint.timeout
+
+    @property
+    def server_info(self) -> ServerInfo:
+        """The daemon, as it introduced itself on connecting."""
+        return self._server_info
+
+    def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """Asks the daemon again who it is, and takes over its message limit."""
+        info = self._send(rpcs.get_server_info(), timeout=timeout)
+        self._limit = self._endpoint.message_limit(info)
+        self._server_info = info
+        return info
+
+    @property
+    def ops(self) -> RemoteOps[Any]:
+        """The daemon's operators: ``session.ops.namespace.name(...)``."""
+        return RemoteOps(self.call, lambda: [operator.name for operator in self.operators()])
+
+    def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
+
+        Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
+        arrays. Arguments that the operator writes to are updated in place. Raises
+        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
+        and WireError for an argument that cannot be sent.
+        """
+        return self._send(rpcs.call(operator, args, kwargs))
+
+    def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
+        """Calls an operator; returns the result and the kernels visited, in order of entry."""
+        return self._send(rpcs.trace(operator, args, kwargs))
+
+    def load(
+        self,
+        path_or_module: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        interpreter: str | None = None,
+    ) -> LoadedLibrary:
+        """Loads a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
+
+        Files are uploaded. Without a `name` it is called like the file or module; without an
+        `interpreter` the daemon chooses one. Raises LibraryLoadError, or the registration's
+        own error, with the traceback in ``facts["traceback"]``; nothing is left behind then.
+        """
+        return self._send(rpcs.load(path_or_module, name=name, interpreter=interpreter))
+
+    def unload(self, name: str, *, version: int | None = None) -> Library | None:
+        """Unloads every version of a library, or one; returns the version active afterwards.
+
+        Raises LibraryNotFoundError.
+        """
+        return self._send(rpcs.unload(name, version=version))
+
+    def libraries(self, *, all_versions: bool = False) -> list[Library]:
+        """The loaded libraries; with `all_versions` also those kept below a newer version."""
+        return self._send(rpcs.list_libraries(all_versions=all_versions))
+
+    def interpreters(self) -> list[Interpreter]:
+        """The worker interpreters that are connected to the daemon."""
+        return self._send(rpcs.list_interpreters())
+
+    def operators(self, pattern: str = "") -> list[OperatorSummary]:
+        """The operators whose name matches a shell pattern, or contains a plain text."""
+        return self._send(rpcs.list_operators(pattern))
+
+    def describe(self, operator: str) -> OperatorDescription:
+        """Schema, documentation and kernels of an operator. Raises OperatorNotFoundError."""
+        return self._send(rpcs.describe(operator))
+
+    def table(self, operator: str) -> list[TableRow]:
+        """An operator's computed dispatch table. Raises OperatorNotFoundError."""
+        return self._send(rpcs.get_table(operator))
+
+    def check_invariants(self) -> list[str]:
+        """Has the daemon check its registry; returns what does not hold, in words."""
+        return self._send(rpcs.check_invariants())
+
+    def close(self) -> None:
+        """Closes the connection; may be called again. Calls of other threads fail."""
+        self._closed = True
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<opdispatch_client.Session {self.address} [{state}]>"
+
+    def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
+        if self._closed:
+            raise self._endpoint.closed_error()
+        check_message_size(rpc.request, self._limit, rpc.what)
+        # Threads may race to make a method; either one will do.
+        method = self._methods.get(rpc.path)
+        if method is None:
+            method = self._methods[rpc.path] = self._channel.unary_unary(
+                rpc.path,
+                request_serializer=type(rpc.request).SerializeToString,
+                response_deserializer=rpc.reply_type.FromString,
+            )
+        try:
+            reply = method(rpc.request, timeout=timeout or self._endpoint.timeout)
+        except (grpc.RpcError, ValueError) as error:
+            # gRPC raises ValueError for a channel that is closed already.
+            if self._closed:
+                raise self._endpoint.closed_error() from None
+            if not isinstance(error, grpc.RpcError):
+                raise
+            raise error_from_rpc(error, address=self.address) from None
+        return rpc.read(reply)

@@ -1,0 +1,116 @@
+"""Whether one registry can have shown what many threads saw. Pure.
+
+Each library is a register: a load writes the version's stamp into it, an unload writes
+"absent", a call reads it. A read must return what some write left there at some moment of the
+read. Writes and reads take time, so a write may have taken effect at any moment between its
+start and its end.
+
+    Guaranteed  every violation that is found is one: no order of the events explains it.
+    Not found   violations that need more than two writes and two reads to be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ABSENT = None
+"""What a register holds while its library is not loaded."""
+
+Stamp = int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A load or unload that changed, or may have changed, what a library answers."""
+
+    library: str
+    value: Stamp
+    started: float
+    finished: float | None
+    """None if nobody knows whether it took effect: the request failed in an unclear way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A call's answer, or anything else that shows which version was active."""
+
+    library: str
+    value: Stamp
+    started: float
+    finished: float
+
+
+def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]:
+    """The reads that no order of the writes explains, in words. Libraries begin absent."""
+    writes_of: dict[str, list[Write]] = defaultdict(list)
+    reads_of: dict[str, list[Read]] = defaultdict(list)
+    for write in writes:
+        writes_of[write.library].append(write)
+    for read in reads:
+        reads_of[read.library].append(read)
+    return [
+        violation
+        for library in sorted(reads_of)
+        for violation in _Register(writes_of[library], reads_of[library]).find_violations()
+    ]
+
+
+class _Register:
+    """The history of one library."""
+
+    def __init__(self, writes: list[Write], reads: list[Read]) -> None:
+        beginning = Write("", ABSENT, -math.inf, -math.inf)
+        self._writes = sorted([beginning, *writes], key=lambda write: write.started)
+        self._reads = reads
+        self._writers: dict[Stamp, list[Write]] = defaultdict(list)
+        for write in self._writes:
+            self._writers[write.value].append(write)
+        self._first_read = self._find_first_reads()
+        self._starts = [write.started for write in self._writes]
+        # For each place in `_writes`: when the first of it and those after it was surely done.
+        self._done_from = [math.inf] * (len(self._writes) + 1)
+        for place in reversed(range(len(self._writes))):
+            done = self._surely_done(self._writes[place])
+            self._done_from[place] = min(done, self._done_from[place + 1])
+
+    def find_violations(self) -> list[str]:
+        return [
+            _describe(read, known=read.value in self._writers)
+            for read in self._reads
+            if not any(self._explains(write, read) for write in self._writers.get(read.value, ()))
+        ]
+
+    def _explains(self, write: Write, read: Read) -> bool:
+        """Whether the read may have seen this write."""
+        if write.started > read.finished:
+            return False
+        # Overwritten: another write began when this one was done, and was itself done before
+        # the read began.
+        later = bisect_right(self._starts, self._surely_done(write))
+        return self._done_from[later] >= read.started
+
+    def _surely_done(self, write: Write) -> float:
+        """When the write had taken effect for certain: it ended, or somebody had read it."""
+        ended = math.inf if write.finished is None else write.finished
+        # With several writers of one value, nobody knows whose value was read.
+        is_only_writer = len(self._writers[write.value]) == 1
+        return min(ended, self._first_read[write.value]) if is_only_writer else ended
+
+    def _find_first_reads(self) -> dict[Stamp, float]:
+        first: dict[Stamp, float] = defaultdict(lambda: math.inf)
+        for read in self._reads:
+            first[read.value] = min(first[read.value], read.finished)
+        return first
+
+
+def _describe(read: Read, *, known: bool) -> str:
+    when = f"between {read.started:.6f} and {read.finished:.6f}"
+    if read.value is ABSENT:
+        return f"{read.library} was gone {when}, though it was loaded all that time"
+    if not known:
+        return f"{read.library} answered as version {read.value} {when}; nobody has loaded that"
+    return f"{read.library} answered as version {read.value} {when}, when that was not active"

@@ -1,0 +1,86 @@
+"""What a race comes to: rates, latencies, and everything that should not have happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opdispatch_client.stress.history import find_violations
+from opdispatch_client.stress.racers import RaceLog
+
+_PERCENTILES = (50, 90, 99, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """How long requests took, in milliseconds."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class StressReport:
+    """The outcome of one race."""
+
+    seed: int
+    seconds: float
+    interpreters: int
+    callers: int
+    libraries: int
+    counts: dict[str, int]
+    calls_per_second: float
+    loads_per_second: float
+    call_latencies_ms: Latencies | None
+    load_latencies_ms: Latencies | None
+    errors: dict[str, int]
+    """Requests that failed though nothing was wrong with them."""
+    violations: list[str]
+    """Answers that no order of the loads and unloads explains, and invariants that do not hold."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the daemon kept all its promises."""
+        return not self.errors and not self.violations
+
+
+def summarize(
+    log: RaceLog,
+    *,
+    seed: int,
+    seconds: float,
+    interpreters: int,
+    callers: int,
+    libraries: int,
+    aftermath: Sequence[str],
+) -> StressReport:
+    """Judges what a race saw; `aftermath` is what was found wrong when it was over."""
+    calls = len(log.call_seconds)
+    return StressReport(
+        seed=seed,
+        seconds=round(seconds, 3),
+        interpreters=interpreters,
+        callers=callers,
+        libraries=libraries,
+        counts=dict(sorted(log.counts.items())),
+        calls_per_second=round(calls / seconds, 1),
+        loads_per_second=round(len(log.load_seconds) / seconds, 1),
+        call_latencies_ms=_latencies(log.call_seconds),
+        load_latencies_ms=_latencies(log.load_seconds),
+        errors=dict(log.errors),
+        violations=[
+            *log.wrong_answers,
+            *find_violations(log.writes, log.reads),
+            *aftermath,
+        ],
+    )
+
+
+def _latencies(seconds: Sequence[float]) -> Latencies | None:
+    if not seconds:
+        return None
+    return Latencies(*(round(float(ms), 3) for ms in np.percentile(seconds, _PERCENTILES) * 1e3))

@@ -1,0 +1,239 @@
+"""``opdispatch serve`` and ``opdispatch worker``; the client's command line finds them by name.
+
+Whatever is heavy to import is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from opdispatch_server.configuration import (
+    LOAD_TIMEOUT_DEFAULT,
+    DaemonConfiguration,
+    default_state_folder,
+    default_worker_count,
+)
+from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
+from opdispatch_wire.addresses import AddressError, default_address
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
+
+FAILED = 1
+WRONG_USAGE = 2
+
+MaxMessageBytes = Annotated[
+    int,
+    typer.Option(
+        envvar="OPDISPATCH_MAX_MESSAGE_BYTES",
+        min=1024,
+        max=MAX_MESSAGE_BYTES_HIGHEST,
+        metavar="N",
+        help="The largest message, arguments and results included.",
+    ),
+]
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        envvar="OPDISPATCH_LOG_LEVEL",
+        metavar="LEVEL",
+        help=f"What to log, on stderr: {', '.join(LEVELS)}.",
+    ),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        envvar="OPDISPATCH_LOG_FORMAT",
+        metavar="FORMAT",
+        help="How to log: human, json, or auto, which is human on a terminal and json elsewhere.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Allow addresses that other machines can reach. Whoever reaches the daemon can run "
+        "code on this machine.",
+    ),
+]
+
+
+def serve(
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--listen",
+            "--address",
+            metavar="ADDR",
+            help="Where to listen: unix:///PATH or HOST:PORT (port 0: any that is free). Repeat it "
+            "for several. Default: OPDISPATCH_ADDRESS, else a socket in your runtime folder.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=256,
+            metavar="N",
+            help="How many worker interpreters to run. Default: 2, or 1 on a single core.",
+            show_default=False,
+        ),
+    ] = None,
+    library: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A kernel library to load at the start. Repeat it for several.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Where uploaded libraries are kept. Default: $XDG_STATE_HOME/opdispatch, else "
+            "~/.local/state/opdispatch.",
+            show_default=False,
+        ),
+    ] = None,
+    max_message_bytes: MaxMessageBytes = MAX_MESSAGE_BYTES_DEFAULT,
+    load_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="How long the import of a library may take. Its interpreter is replaced then.",
+        ),
+    ] = LOAD_TIMEOUT_DEFAULT,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
+    insecure: Insecure = False,
+) -> None:
+    """Run the daemon, in the foreground.
+
+    It prints a line "opdispatch VERSION listening on ADDR" for each address when it is ready.
+    SIGTERM and Ctrl-C let the calls in flight finish, then stop it and its worker
+    interpreters, within 5 seconds; a second signal stops it at once.
+    """
+    _check_choice("--log-level", log_level, LEVELS)
+    _check_choice("--log-format", log_format, FORMATS)
+    _quiet_grpc()
+    from opdispatch.errors import OpdispatchError
+    from opdispatch_server.daemon import StartError
+    from opdispatch_server.listeners import AddressInUseError
+
+    configure_logging(log_level, log_format)
+    try:
+        configuration = DaemonConfiguration(
+            listen=tuple(listen or [default_address()]),
+            workers=default_worker_count() if workers is None else workers,
+            state=state or default_state_folder(),
+            libraries=tuple(library or ()),
+            max_message_bytes=max_message_bytes,
+            load_timeout=load_timeout,
+            insecure=insecure,
+            log_level=log_level,
+        )
+        asyncio.run(_serve(configuration))
+    except AddressError as error:
+        _fail(str(error), WRONG_USAGE)
+    except OpdispatchError as error:
+        _fail(str(error), FAILED, error.facts.get("traceback", ""))
+    except (StartError, AddressInUseError, OSError) as error:
+        _fail(str(error), FAILED)
+
+
+def worker(
+    daemon: Annotated[
+        str | None,
+        typer.Option(
+            "--daemon",
+            "--address",
+            envvar="OPDISPATCH_ADDRESS",
+            metavar="ADDR",
+            help="The daemon to work for. Default: a socket in your runtime folder.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The interpreter's name. Default: the daemon chooses one."
+        ),
+    ] = "",
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDR",
+            help="Where the daemon reaches this interpreter, if it is on another machine: "
+            "HOST:PORT. Default: a private unix socket.",
+        ),
+    ] = "",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "auto",
+    insecure: Insecure = False,
+) -> None:
+    """Run one more worker interpreter for a daemon, in the foreground.
+
+    It ends with the daemon, and on Ctrl-C: the libraries that it holds move to other
+    interpreters.
+    """
+    _check_choice("--log-level", log_level, LEVELS)
+    _check_choice("--log-format", log_format, FORMATS)
+    _quiet_grpc()
+    from opdispatch.errors import OpdispatchError
+    from opdispatch_server.interpreter_process import leave_process, run_user_interpreter
+
+    configure_logging(log_level, log_format)
+    status = 0
+    try:
+        address = daemon or default_address()
+        run_user_interpreter(address, listen, name=name, insecure=insecure)
+    except (OpdispatchError, OSError) as error:
+        print(f"opdispatch: {error}", file=sys.stderr)
+        status = WRONG_USAGE if isinstance(error, AddressError) else FAILED
+    leave_process(status)
+
+
+async def _serve(configuration: DaemonConfiguration) -> None:
+    from opdispatch_server.daemon import Daemon
+    from opdispatch_server.run_folder import RunFolder
+
+    folder = RunFolder.create()
+    try:
+        await Daemon(configuration, folder).run(_announce)
+    finally:
+        folder.remove()
+
+
+def _announce(addresses: Sequence[str]) -> None:
+    for address in addresses:
+        print(f"opdispatch {version('opdispatch')} listening on {address}", flush=True)
+
+
+def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise typer.BadParameter(f"expected one of {', '.join(choices)}", param_hint=option)
+
+
+def _quiet_grpc() -> None:
+    # gRPC's C core writes to stderr by itself; what matters comes to us as errors. It reads
+    # the variable when it is first imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _fail(message: str, status: int, traceback: str = "") -> NoReturn:
+    if traceback:
+        print(traceback, file=sys.stderr)
+    print(f"opdispatch: {message}", file=sys.stderr)
+    raise typer.Exit(status)

@@ -1,0 +1,37 @@
+"""What a daemon is told when it starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
+
+LOAD_TIMEOUT_DEFAULT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonConfiguration:
+    """One daemon's settings. ``load_timeout`` is in seconds."""
+
+    listen: tuple[str, ...]
+    workers: int
+    state: Path
+    libraries: tuple[Path, ...] = ()
+    max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
+    load_timeout: float = LOAD_TIMEOUT_DEFAULT
+    insecure: bool = False
+    log_level: str = "info"
+
+
+def default_state_folder() -> Path:
+    """``$XDG_STATE_HOME/opdispatch``, or the place that the standard gives it without that."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return home / "opdispatch"
+
+
+def default_worker_count() -> int:
+    """Two, or one on a machine with a single core."""
+    return min(2, os.cpu_count() or 1)

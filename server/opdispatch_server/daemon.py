@@ -1,0 +1,219 @@
+"""The daemon: everything put together, started in order, and stopped in order.
+
+start   signals, sockets, health (not serving), interpreters, libraries, ready
+stop    health (not serving), no new calls, calls in flight finish, servers, interpreters
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+import grpc.aio
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+from opdispatch_server.call_router import CallRouter
+from opdispatch_server.configuration import DaemonConfiguration
+from opdispatch_server.execution_servicer import ExecutionServicer
+from opdispatch_server.grpc_services import add_service
+from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
+from opdispatch_server.interpreter_servicer import InterpreterServicer
+from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.library_registry import LibraryRegistry
+from opdispatch_server.library_store import LibraryStore
+from opdispatch_server.library_transaction import LibraryTransaction
+from opdispatch_server.listeners import Listener, bind
+from opdispatch_server.load_request import read_load_request
+from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
+from opdispatch_server.registry_view import RegistryView
+from opdispatch_server.run_folder import RunFolder
+from opdispatch_server.supervisor import Supervisor
+from opdispatch_wire.channel import server_options
+from opdispatch_wire.v1 import (
+    execution_pb2_grpc,
+    interpreter_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+)
+
+LOG = logging.getLogger("opdispatch.daemon")
+
+START_TIMEOUT = 60.0
+# How long a load waits for an interpreter, where one is being started.
+INTERPRETER_WAIT = 10.0
+# The parts of the five seconds in which a daemon stops.
+CALLS_GRACE = 2.5
+SERVER_GRACE = 0.25
+WORKERS_GRACE = 1.0
+
+
+class StartError(RuntimeError):
+    """The daemon cannot start; the message says why."""
+
+
+class Daemon:
+    """One daemon. Made and run inside an event loop."""
+
+    def __init__(self, configuration: DaemonConfiguration, folder: RunFolder) -> None:
+        self._configuration = configuration
+        self._folder = folder
+        self._limit = configuration.max_message_bytes
+        self._names = tuple(f"worker-{n + 1}" for n in range(configuration.workers))
+        self._stop = asyncio.Event()
+        self._listeners: list[Listener] = []
+        self._public = grpc.aio.server(options=server_options(self._limit))
+        # For our own interpreters: nobody else can reach it, and it is the last to close.
+        self._private = grpc.aio.server(options=server_options(internal_message_limit(self._limit)))
+        self._health = HealthBoard(interpreters_expected=bool(self._names))
+        self._sessions = InterpreterSessions()
+        self._supervisor = Supervisor(self._names, self._worker_command)
+        operators = OperatorRegistry()
+        store = LibraryStore(configuration.state / "libraries")
+        transaction = LibraryTransaction(operators, self._sessions, store, self._kill_interpreter)
+        self._libraries = LibraryRegistry(
+            transaction,
+            self._sessions,
+            self._health,
+            configuration.load_timeout,
+            INTERPRETER_WAIT if self._names else 0.0,
+        )
+        self._router = CallRouter(operators, self._libraries)
+        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor)
+        facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses)
+        self._interpreters = InterpreterServicer(
+            self._sessions,
+            self._supervisor.pid_of,
+            self._stop_process,
+            self._names,
+            max_message_bytes=self._limit,
+            insecure=configuration.insecure,
+        )
+        self._serve_on(self._public, RegistryServicer(facts, operators, self._libraries, view))
+
+    async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
+        """Serves until a signal says stop; ``on_ready`` is told the addresses.
+
+        Raises StartError, AddressError, AddressInUseError, or what a library that is to be
+        loaded at the start raises.
+        """
+        self._handle_signals()
+        try:
+            await self._start()
+            on_ready(self._addresses())
+            await self._stop.wait()
+            LOG.info("stopping")
+        finally:
+            await self._shut_down()
+
+    async def _start(self) -> None:
+        await self._health.interpreters(0)
+        bind(self._private, self._private_address, insecure=False)
+        for address in self._configuration.listen:
+            insecure = self._configuration.insecure
+            self._listeners.append(bind(self._public, address, insecure=insecure))
+        await self._private.start()
+        await self._public.start()
+        self._supervisor.start()
+        # A signal must not have to wait for a start that hangs.
+        starting = asyncio.create_task(self._bring_up())
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if starting.done():
+            starting.result()
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+
+    async def _bring_up(self) -> None:
+        if not await self._sessions.wait_for_ready(len(self._names), START_TIMEOUT):
+            ready = len(self._sessions.ready())
+            raise StartError(
+                f"{ready} of {len(self._names)} interpreters were ready after {START_TIMEOUT:g} s; "
+                "the log has their output"
+            )
+        for path in self._configuration.libraries:
+            content = await asyncio.to_thread(path.read_bytes)
+            request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
+            load = read_load_request(request)
+            await self._libraries.load(load.name, load.source, load.content)
+
+    async def _shut_down(self) -> None:
+        await self._health.drain()
+        if not await self._router.drain(CALLS_GRACE):
+            LOG.warning("calls that are still running are cut off")
+        await self._libraries.stop()
+        for session in self._sessions.all():
+            if not session.supervised:
+                session.end("the daemon is stopping")
+        await self._interpreters.wait_for_endings()
+        await self._public.stop(SERVER_GRACE)
+        await self._supervisor.stop(WORKERS_GRACE)
+        await self._private.stop(0)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._folder.remove()
+
+    def _handle_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            return
+        # The second one: somebody does not want to wait.
+        self._supervisor.kill_all()
+        self._clean_up()
+        os._exit(1)
+
+    def _serve_on(self, server: grpc.aio.Server, registry: RegistryServicer) -> None:
+        execution = ExecutionServicer(self._router)
+        add_service(server, registry_pb2_grpc.add_RegistryServiceServicer_to_server, registry)
+        for each in (server, self._private):
+            add_service(each, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, execution)
+            add_service(
+                each,
+                interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server,
+                self._interpreters,
+            )
+        self._health.add_to(server)
+        names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+
+    @property
+    def _private_address(self) -> str:
+        return self._folder.socket("daemon.sock")
+
+    def _addresses(self) -> list[str]:
+        return [listener.address for listener in self._listeners]
+
+    def _worker_command(self, name: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "opdispatch_server.interpreter_process"),
+            *("--daemon", self._private_address),
+            *("--listen", self._folder.socket(f"{name}.sock")),
+            *("--name", name),
+            *("--parent", str(os.getpid())),
+            *("--max-message-bytes", str(self._limit)),
+            *("--log-level", self._configuration.log_level),
+        ]
+
+    def _kill_interpreter(self, session: InterpreterSession, reason: str) -> None:
+        """Ends a session, and its process if that is ours."""
+        session.end(reason)
+        self._stop_process(session)
+
+    def _stop_process(self, session: InterpreterSession) -> None:
+        if self._supervisor.pid_of(session.name) == session.pid:
+            self._supervisor.kill(session.name)

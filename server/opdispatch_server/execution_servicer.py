@@ -1,0 +1,22 @@
+"""``opdispatch.v1.ExecutionService`` of the daemon: decode nothing, ask the router."""
+
+from __future__ import annotations
+
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_router import CallRouter
+from opdispatch_server.status_answers import Context, answers
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+
+
+class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
+    """The wire's side of CallRouter."""
+
+    def __init__(self, router: CallRouter) -> None:
+        self._router = router
+
+    @answers
+    async def Call(  # noqa: N802
+        self, request: execution_pb2.CallRequest, context: Context
+    ) -> execution_pb2.CallReply:
+        """Calls one operator."""
+        return await self._router.call(request, CallContext.of(context))

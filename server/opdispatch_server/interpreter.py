@@ -1,0 +1,194 @@
+"""A worker interpreter: its session with the daemon, and the lane on which it takes calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from opdispatch import default_dispatcher
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon_lane import DaemonLane
+from opdispatch_server.grpc_services import add_service
+from opdispatch_server.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.kernel_execution import KernelExecution
+from opdispatch_server.listeners import bind
+from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.status_answers import Context, answers
+from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.channel import (
+    PROTOCOL_VERSION,
+    channel_options,
+    server_options,
+)
+from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.status import error_from_rpc, status_from_error
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2_grpc
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+LOG = logging.getLogger("opdispatch.interpreter")
+
+# Calls that run at the same time; others of the same depth wait.
+KERNEL_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class InterpreterSettings:
+    """Where an interpreter belongs. Without a ``name`` the daemon chooses one.
+
+    ``max_message_bytes`` is the daemon's limit for clients.
+    """
+
+    daemon: str
+    listen: str
+    max_message_bytes: int
+    name: str = ""
+    insecure: bool = False
+
+
+class Interpreter:
+    """One interpreter, from hello to the end of its session."""
+
+    def __init__(self, settings: InterpreterSettings) -> None:
+        self._settings = settings
+        self._limit = internal_message_limit(settings.max_message_bytes)
+        self._name = settings.name
+        self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
+        self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
+        # One thread: instructions are carried out in the order in which they come.
+        self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
+        self._answering: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves until the session ends or ``stop`` is called.
+
+        Raises DaemonUnavailableError, or the error with which the daemon refused the session
+        or ended it; and AddressError or OSError if it cannot listen.
+        """
+        server = grpc.aio.server(options=server_options(self._limit))
+        execution = KernelExecution(
+            self._libraries, lambda: self._name, self._settings.max_message_bytes
+        )
+        servicer = _InterpreterExecutionServicer(execution)
+        add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
+        listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
+        await server.start()
+        try:
+            await self._hold_session(listener.address)
+        finally:
+            await server.stop(grace=2.0 if self._stopping.is_set() else None)
+            self._lane.close()
+            listener.close()
+
+    def stop(self) -> None:
+        """Ends the session from this side; calls that are running finish."""
+        self._stopping.set()
+
+    async def _hold_session(self, address: str) -> None:
+        daemon = self._settings.daemon
+        options = channel_options(self._limit, address=daemon)
+        async with grpc.aio.insecure_channel(grpc_target(daemon), options=options) as channel:
+            stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)  # type: ignore[no-untyped-call]
+            session = stub.Session()
+            reading = asyncio.create_task(self._follow(session, address))
+            stopping = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    reading.result()
+                    raise DaemonUnavailableError(f"the daemon at {daemon} has ended the session")
+            except grpc.aio.AioRpcError as error:
+                raise error_from_rpc(error, address=daemon) from error
+            finally:
+                reading.cancel()
+                stopping.cancel()
+                session.cancel()
+                with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
+                    await reading
+
+    async def _follow(self, session: Session, address: str) -> None:
+        """Says hello, then carries out what the daemon says, until it says no more."""
+        await session.write(
+            pb.InterpreterMessage(
+                hello=pb.Hello(
+                    protocol_version=PROTOCOL_VERSION,
+                    name=self._settings.name,
+                    pid=os.getpid(),
+                    address=address,
+                    python_version=platform.python_version(),
+                )
+            )
+        )
+        loop = asyncio.get_running_loop()
+        while True:
+            message = await session.read()
+            if not isinstance(message, pb.DaemonMessage):
+                return  # grpc.aio.EOF
+            if message.HasField("welcome"):
+                self._name = message.welcome.name
+                LOG.debug("welcome as %s", self._name)
+                continue
+            # Handed over before the next message is read, so that the order stays; answered
+            # later, so that the end of the session is noticed in the middle of an import.
+            outcome = loop.run_in_executor(self._registrar, self._obey, message)
+            task = asyncio.create_task(self._answer(session, outcome))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
+        try:
+            return self._libraries.obey(message)
+        except BaseException as error:  # an instruction is always answered
+            if not isinstance(error, OpdispatchError):
+                LOG.exception("instruction %s failed", message.WhichOneof("kind"))
+            return pb.InterpreterMessage(
+                instruction_id=message.instruction_id, failed=status_from_error(error)
+            )
+
+    async def _answer(
+        self, session: Session, outcome: asyncio.Future[pb.InterpreterMessage]
+    ) -> None:
+        answer = await outcome
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            async with self._writing:
+                await session.write(answer)  # the session may have ended meanwhile
+
+
+Session = grpc.aio.StreamStreamCall[pb.InterpreterMessage, pb.DaemonMessage]
+
+
+class _InterpreterExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
+    """``opdispatch.v1.ExecutionService`` of an interpreter: kernels run in threads."""
+
+    def __init__(self, execution: KernelExecution) -> None:
+        self._execution = execution
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+
+    @answers
+    async def Call(  # noqa: N802
+        self, request: execution_pb2.CallRequest, context: Context
+    ) -> execution_pb2.CallReply:
+        """Runs one kernel; a call that is cancelled while it waits is dropped."""
+        call = CallContext.of(context)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._pool_for(call.depth), self._execution.run, request, call
+        )
+
+    def _pool_for(self, depth: int) -> ThreadPoolExecutor:
+        # See call_context: a pool for each depth.
+        pool = self._pools.get(depth)
+        if pool is None:
+            pool = ThreadPoolExecutor(KERNEL_THREADS, thread_name_prefix=f"kernel-{depth}")
+            self._pools[depth] = pool
+        return pool

@@ -1,0 +1,147 @@
+"""The libraries of an interpreter: it carries out what the daemon instructs, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opdispatch import Dispatcher, KernelFunction
+from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
+from opdispatch_server.library_archive import read_archive
+from opdispatch_server.loaded_library import LoadedLibrary
+from opdispatch_server.module_import import ArchiveImport, LibraryImport, ModuleImport
+from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
+from opdispatch_server.user_traceback import (
+    describe_exception,
+    find_user_line,
+    format_user_traceback,
+)
+from opdispatch_wire.errors import LibraryLoadError, RefusedError
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+
+class InterpreterLibraries:
+    """What is loaded here, and what is mirrored from elsewhere, by load id.
+
+    Instructions come from one thread. ``get`` may be called from any.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, make_forwarding_kernel: Callable[[int, str], KernelFunction]
+    ) -> None:
+        self.dispatcher = dispatcher
+        self._make_forwarding_kernel = make_forwarding_kernel
+        self._libraries: dict[int, LoadedLibrary] = {}
+        # The version that was imported last, and not published yet.
+        self._staged: LoadedLibrary | None = None
+
+    def get(self, load_id: int) -> LoadedLibrary:
+        """The version with code that has this load id. Raises RefusedError if it is gone."""
+        library = self._libraries.get(load_id)
+        if library is None or library.imported is None:
+            raise RefusedError(
+                f"the interpreter does not hold the library of load {load_id}",
+                hint="it has just been unloaded; try again",
+            )
+        return library
+
+    def obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
+        """Carries out one instruction. Raises OpdispatchError: then nothing has changed."""
+        answer = pb.InterpreterMessage(instruction_id=message.instruction_id)
+        match message.WhichOneof("kind"):
+            case "stage":
+                answer.staged.CopyFrom(self._stage(message.stage))
+                return answer
+            case "commit":
+                self._commit(message.commit)
+            case "abort":
+                self._abort(message.abort)
+            case "retire":
+                self._retire(message.retire)
+            case "mirror":
+                self._mirror(message.mirror)
+            case "restore":
+                self._restore(message.restore)
+            case kind:
+                raise InternalError(f"an interpreter cannot carry out {kind!r}")
+        answer.done.SetInParent()
+        return answer
+
+    def _stage(self, stage: pb.Stage) -> pb.RegistrationBatch:
+        replaced = self._libraries.get(stage.replaces)
+        imported = _prepare_import(stage, replaced.imported if replaced else None)
+        with self.dispatcher.transaction() as transaction:
+            for library in self._libraries.values():
+                # Versions that are neither active nor replaced are on their way out.
+                if library is replaced or library.name == stage.name:
+                    for handle in library.handles:
+                        handle.close()
+            try:
+                imported.run()
+            except BaseException as error:  # sys.exit() too must not end the interpreter
+                raise _load_error(error, stage, imported) from error
+            registrations = list(dict.fromkeys(transaction.registrations))
+            transaction.rollback()
+        self._staged = LoadedLibrary(stage.load_id, stage.name, registrations, imported)
+        return batch_to_proto(registrations)
+
+    def _commit(self, commit: pb.Commit) -> None:
+        staged = self._staged
+        if staged is None or staged.imported is None or staged.load_id != commit.load_id:
+            raise InternalError(f"load {commit.load_id} was not staged")
+        self._publish(staged)
+        staged.imported.confirm()
+        self._staged = None
+
+    def _abort(self, abort: pb.Abort) -> None:
+        staged = self._staged
+        if staged is not None and staged.imported is not None and staged.load_id == abort.load_id:
+            staged.imported.abandon()
+            self._staged = None
+
+    def _retire(self, retire: pb.Retire) -> None:
+        library = self._libraries.get(retire.load_id)
+        if library is None:
+            return
+        library.retire(self.dispatcher)
+        if not retire.keep:
+            del self._libraries[retire.load_id]
+            library.release()
+
+    def _mirror(self, mirror: pb.Mirror) -> None:
+        registrations = batch_from_proto(mirror.batch, self._make_forwarding_kernel)
+        self._publish(LoadedLibrary(mirror.load_id, mirror.name, registrations))
+
+    def _restore(self, restore: pb.Restore) -> None:
+        library = self.get(restore.load_id)
+        self._publish(library)
+        if library.imported is not None:
+            library.imported.reinstate()
+
+    def _publish(self, library: LoadedLibrary) -> None:
+        others = [other for other in self._libraries.values() if other is not library]
+        library.publish(self.dispatcher, others)
+        self._libraries[library.load_id] = library
+
+
+def _prepare_import(stage: pb.Stage, replaced: LibraryImport | None) -> LibraryImport:
+    if stage.WhichOneof("source") == "module":
+        return ModuleImport(stage.module, replaced)
+    archive = read_archive(stage.content, stage.filename, stage.name)
+    return ArchiveImport(archive, stage.load_id)
+
+
+def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) -> OpdispatchError:
+    """What the client gets: the error with the traceback, and the line that is to blame."""
+    if isinstance(error, LibraryLoadError):
+        return error
+    line = find_user_line(error, imported.owns)
+    found = {"library": stage.name, "line": line, "traceback": format_user_traceback(error)}
+    if isinstance(error, RegistrationError):
+        return type(error)(error.message, hint=error.hint, **{**error.facts, **found})
+    label = stage.filename or stage.module
+    where = f", at {line}" if line else ""
+    return LibraryLoadError(
+        f"{label} raised {describe_exception(error)} when it was imported{where}",
+        exception_type=type(error).__qualname__,
+        **found,
+    )

@@ -1,0 +1,249 @@
+"""The interpreters that are connected: instructions to them, calls to them, their end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import grpc.aio
+
+from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.channel import channel_options
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    InterpreterNotFoundError,
+)
+from opdispatch_wire.status import error_from_status
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2
+
+LOG = logging.getLogger("opdispatch.interpreters")
+
+# Replies that are under way when a session ends still have this long to arrive.
+LAST_REPLIES_WAIT = 2.0
+
+
+class InterpreterSession:
+    """One live interpreter. Belongs to the event loop."""
+
+    def __init__(
+        self, hello: interpreter_pb2.Hello, name: str, *, supervised: bool, max_message_bytes: int
+    ) -> None:
+        self.name = name
+        self.pid = hello.pid
+        self.address = hello.address
+        self.python_version = hello.python_version
+        self.supervised = supervised
+        self.connected_at = datetime.now(UTC)
+        self.ready = False  # has every library mirrored, and may be given one
+        self.loading = False
+        self.calls_in_flight = 0
+        self.calls_total = 0
+        self.ended = asyncio.Event()
+        self._reason = "its session ended"
+        self._instruction_ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
+        self._outbox: asyncio.Queue[interpreter_pb2.DaemonMessage] = asyncio.Queue()
+        limit = internal_message_limit(max_message_bytes)
+        self._channel = grpc.aio.insecure_channel(
+            grpc_target(self.address), options=channel_options(limit, address=self.address)
+        )
+        self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session is still open."""
+        return not self.ended.is_set()
+
+    async def instruct(
+        self, message: interpreter_pb2.DaemonMessage, *, timeout: float
+    ) -> interpreter_pb2.InterpreterMessage:
+        """Gives one instruction and waits for its answer.
+
+        Instructions reach the interpreter in the order of these calls. Raises the error that it
+        answers with, InterpreterDiedError, or DeadlineExceededError: then the answer is unknown.
+        """
+        if not self.alive:
+            raise self.death()
+        message.instruction_id = next(self._instruction_ids)
+        answer: asyncio.Future[interpreter_pb2.InterpreterMessage] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._answers[message.instruction_id] = answer
+        self._outbox.put_nowait(message)
+        try:
+            reply = await asyncio.wait_for(answer, timeout)
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"interpreter {self.name} did not answer a {message.WhichOneof('kind')} "
+                f"instruction within {timeout:g} s",
+                interpreter=self.name,
+            ) from error
+        finally:
+            del self._answers[message.instruction_id]
+        if reply.HasField("failed"):
+            raise error_from_status(reply.failed)
+        return reply
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        *,
+        timeout: float | None,
+        metadata: tuple[tuple[str, str], ...],
+    ) -> execution_pb2.CallReply:
+        """Has the interpreter run a kernel. Raises what gRPC raises."""
+        self.calls_in_flight += 1
+        self.calls_total += 1
+        try:
+            reply: execution_pb2.CallReply = await self._execution.Call(
+                request, timeout=timeout, metadata=metadata
+            )
+            return reply
+        finally:
+            self.calls_in_flight -= 1
+
+    def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
+        """The error of something that this interpreter was doing, or should have done."""
+        doing = f" while {what}" if what else ""
+        return InterpreterDiedError(
+            f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self._reason}",
+            interpreter=self.name,
+            **facts,
+        )
+
+    def end(self, reason: str) -> None:
+        """Ends the session: whoever waits for the interpreter is told. Idempotent."""
+        if not self.alive:
+            return
+        self._reason = reason
+        self.ended.set()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self.death())
+
+    async def close(self) -> None:
+        """Closes the lane of calls, once the last replies have had their time."""
+        await self._channel.close(grace=LAST_REPLIES_WAIT)
+
+    # -- the stream, served by the servicer -----------------------------------------------------
+
+    async def write_to(self, context: SessionContext) -> None:
+        """Sends instructions as they come, for as long as the session lasts."""
+        while True:
+            await context.write(await self._outbox.get())
+
+    async def read_from(self, context: SessionContext) -> None:
+        """Takes answers until the interpreter ends its side."""
+        while True:
+            message = await context.read()
+            if not isinstance(message, interpreter_pb2.InterpreterMessage):
+                return  # grpc.aio.EOF
+            answer = self._answers.get(message.instruction_id)
+            if answer is not None and not answer.done():
+                answer.set_result(message)
+
+
+SessionContext = grpc.aio.ServicerContext[
+    interpreter_pb2.InterpreterMessage, interpreter_pb2.DaemonMessage
+]
+SessionEvent = Callable[[InterpreterSession], Awaitable[None]]
+
+
+class InterpreterSessions:
+    """All live interpreters by name.
+
+    ``on_joined`` runs when one has said hello, and makes it ready; ``on_left`` when one is gone.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, InterpreterSession] = {}
+        self._changed = asyncio.Condition()
+        self.on_joined: SessionEvent = _nothing
+        self.on_left: SessionEvent = _nothing
+
+    def all(self) -> list[InterpreterSession]:
+        """Every live interpreter, in order of name, whether ready or not."""
+        return [self._by_name[name] for name in sorted(self._by_name)]
+
+    def ready(self) -> list[InterpreterSession]:
+        """The interpreters that libraries can be loaded into, in order of name."""
+        return [session for session in self.all() if session.ready]
+
+    def find(self, name: str) -> InterpreterSession | None:
+        """The live interpreter of that name."""
+        return self._by_name.get(name)
+
+    def get_ready(self, name: str) -> InterpreterSession:
+        """The ready interpreter of that name. Raises InterpreterNotFoundError."""
+        session = self._by_name.get(name)
+        if session is None or not session.ready:
+            known = ", ".join(session.name for session in self.ready()) or "none"
+            raise InterpreterNotFoundError(
+                f"there is no interpreter named {name!r}; connected: {known}", interpreter=name
+            )
+        return session
+
+    def choose_name(self, taken: tuple[str, ...]) -> str:
+        """A name that no live interpreter has, and none of ``taken``."""
+        return next(
+            name
+            for number in itertools.count(1)
+            if (name := f"worker-{number}") not in self._by_name and name not in taken
+        )
+
+    async def wait_for_ready(self, count: int, timeout: float) -> bool:
+        """Waits until that many are ready; False if they are not in time."""
+        try:
+            async with self._changed, asyncio.timeout(timeout):
+                await self._changed.wait_for(lambda: len(self.ready()) >= count)
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_until_free(self, name: str, timeout: float) -> bool:
+        """Waits until no interpreter has the name; False if one still has it then."""
+        try:
+            async with self._changed, asyncio.timeout(timeout):
+                await self._changed.wait_for(lambda: name not in self._by_name)
+        except TimeoutError:
+            return False
+        return True
+
+    def admit(self, session: InterpreterSession) -> None:
+        """Gives a new interpreter its name, which must be free."""
+        self._by_name[session.name] = session
+
+    async def join(self, session: InterpreterSession) -> None:
+        """Makes an admitted interpreter ready."""
+        try:
+            await self.on_joined(session)
+        except Exception as error:  # whatever it is, this interpreter cannot be used
+            LOG.exception("interpreter %s could not be made ready", session.name)
+            session.end(f"it could not be made ready ({type(error).__name__})")
+            return
+        session.ready = session.alive
+        await self._announce()
+
+    async def leave(self, session: InterpreterSession) -> None:
+        """Strikes an interpreter off; afterwards its name is free."""
+        session.ready = False
+        try:
+            await self.on_left(session)
+        finally:
+            if self._by_name.get(session.name) is session:
+                del self._by_name[session.name]
+            await self._announce()
+            await session.close()
+
+    async def _announce(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+async def _nothing(session: InterpreterSession) -> None:
+    pass

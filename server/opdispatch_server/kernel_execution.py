@@ -1,0 +1,187 @@
+"""Runs kernels for calls that the daemon has routed to this interpreter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from opdispatch import (
+    DispatchKeySet,
+    ForceDispatchKeyGuard,
+    KernelFunction,
+    OperatorHandle,
+    OperatorName,
+)
+from opdispatch.errors import (
+    AmbiguousKernelError,
+    InternalError,
+    NoKernelError,
+    OpdispatchError,
+    ReturnError,
+)
+from opdispatch.local_dispatch_key_set import LocalStateGuard
+from opdispatch.signature import Signature
+from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
+from opdispatch_server.daemon_lane import CallTrace, RemoteTraceLine
+from opdispatch_server.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.loaded_library import LoadedLibrary
+from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_server.user_traceback import (
+    describe_exception,
+    exception_message,
+    format_user_traceback,
+)
+from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
+from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.errors import KernelError
+from opdispatch_wire.v1 import execution_pb2
+
+# What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
+# finds no kernel, a return that breaks the schema's promise.
+_OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
+
+
+class _ChosenKernel:
+    """A kernel, and how to call it."""
+
+    def __init__(
+        self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
+    ) -> None:
+        self.name = name
+        self.signature = signature
+        self.call = call
+
+    @classmethod
+    def of_library(
+        cls,
+        libraries: InterpreterLibraries,
+        library: LoadedLibrary,
+        name: OperatorName,
+        ref: execution_pb2.KernelRef,
+    ) -> _ChosenKernel:
+        """The kernel of a library that the daemon has chosen.
+
+        It can be called though the operator has changed or gone since, if its library
+        defined it, and unless it is a boxed one, which takes the operator as an argument.
+        """
+        keys = DispatchKeySet.from_raw_repr(ref.dispatch_keys)
+        kernel = library.get_kernel(ref.registration)
+        signature = library.find_signature(name)
+        if signature is None or kernel.is_boxed:
+            op = libraries.dispatcher.get_schema(name)
+            return cls(name, signature or op.signature, _boxed(kernel, op, keys))
+        own = signature
+        first = (keys,) if kernel.with_keyset else ()
+
+        def call(stack: list[Any]) -> list[Any]:
+            args, kwargs = own.split(stack)
+            function = library.get_function(ref.registration, own)
+            return own.box_returns(function(*first, *args, **kwargs))
+
+        return cls(name, own, call)
+
+    @classmethod
+    def of_slot(
+        cls, libraries: InterpreterLibraries, name: OperatorName, bits: int
+    ) -> _ChosenKernel:
+        """The kernel for exactly these keys."""
+        keys = DispatchKeySet.from_raw_repr(bits)
+        op = libraries.dispatcher.get_schema(name)
+        return cls(name, op.signature, _boxed(op.lookup(keys).kernel, op, keys))
+
+
+def _boxed(
+    kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet
+) -> Callable[[list[Any]], list[Any]]:
+    def call(stack: list[Any]) -> list[Any]:
+        kernel.call_boxed(op, keys, stack)
+        return stack
+
+    return call
+
+
+class KernelExecution:
+    """Runs one call at a time in whichever thread asks."""
+
+    def __init__(
+        self, libraries: InterpreterLibraries, interpreter: Callable[[], str], message_limit: int
+    ) -> None:
+        self._libraries = libraries
+        self._interpreter = interpreter
+        self._limit = message_limit
+
+    def run(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
+        ``request.redispatch_keys``, which every process has.
+
+        Raises KernelError for whatever the kernel raises, and the errors of arguments and
+        returns that do not fit.
+        """
+        name = parse_operator_name(request.operator)
+        if request.HasField("kernel"):
+            library = self._libraries.get(request.kernel.load_id)
+            choice = _ChosenKernel.of_library(self._libraries, library, name, request.kernel)
+        else:
+            library = None
+            choice = _ChosenKernel.of_slot(self._libraries, name, request.redispatch_keys)
+        deadline = time.monotonic() + context.timeout if context.timeout is not None else None
+        if library is not None:
+            library.begin_call()
+        token = RUNNING_CALL.set(RunningCall(deadline, context.depth))
+        try:
+            with ForceDispatchKeyGuard(*local_keys_of(request)):
+                return self._run(request, choice)
+        finally:
+            RUNNING_CALL.reset(token)
+            if library is not None:
+                library.end_call()
+
+    def _run(
+        self, request: execution_pb2.CallRequest, choice: _ChosenKernel
+    ) -> execution_pb2.CallReply:
+        signature = choice.signature
+        args, kwargs = decode_arguments(request, signature.schema)
+        arguments = signature.bind(args, kwargs)
+        trace = CallTrace() if request.trace else None
+        with LocalStateGuard(trace=trace.sink() if trace else None):
+            stack = self._call(choice, list(arguments))
+        name = self._interpreter()
+        reply = reply_of_returns(
+            request,
+            signature.schema,
+            arguments,
+            signature.check_returns(stack),
+            interpreter=name,
+            trace=trace.lines if trace else (),
+        )
+        for line, message in zip(trace.lines if trace else (), reply.trace, strict=True):
+            if isinstance(line, RemoteTraceLine):
+                message.interpreter = line.interpreter
+        check_message_size(reply, self._limit, f"the result of {choice.name}")
+        return reply
+
+    def _call(self, choice: _ChosenKernel, stack: list[Any]) -> list[Any]:
+        try:
+            return choice.call(stack)
+        except InternalError:
+            raise
+        except BaseException as error:  # a kernel may raise anything, and survive it
+            operator = str(choice.name)
+            if isinstance(error, _OWN_ERRORS) and error.facts.get("operator") == operator:
+                raise
+            raise self._kernel_error(error, operator) from error
+
+    def _kernel_error(self, error: BaseException, operator: str) -> KernelError:
+        interpreter = self._interpreter()
+        message = error.message if isinstance(error, OpdispatchError) else exception_message(error)
+        return KernelError(
+            f"the kernel of {operator} raised {describe_exception(error)}",
+            operator=operator,
+            interpreter=interpreter,
+            exception_type=type(error).__qualname__,
+            exception_message=message,
+            traceback=format_user_traceback(error),
+        )

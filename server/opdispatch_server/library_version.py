@@ -1,0 +1,155 @@
+"""One version of one loaded library, as the daemon knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, Registration
+from opdispatch.errors import InternalError
+from opdispatch.registration import RegistrationHandle
+from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
+
+if TYPE_CHECKING:
+    from opdispatch_server.interpreter_sessions import InterpreterSession
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarySource:
+    """What to import: an upload, kept in the library store, or a module by its dotted name."""
+
+    # The file's name for an upload, else the module's dotted name.
+    label: str
+    sha256: str
+    is_module: bool = False
+
+
+class VersionState(enum.Enum):
+    """What a version is doing."""
+
+    LOADING = "loading"  # not published yet
+    ACTIVE = "active"  # calls that start now use it
+    KEPT = "kept"  # below a newer one, which it can take the place of again
+    WAITING = "waiting"  # was active, and lost its interpreter
+    GONE = "gone"
+
+
+class LibraryVersion:
+    """A version, its registrations in the daemon's dispatcher, and the calls it is running.
+
+    Changes in the event loop only; other threads may look.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        load_id: int,
+        source: LibrarySource,
+        content: bytes | None = None,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.load_id = load_id
+        self.source = source
+        self.state = VersionState.LOADING
+        self.interpreter: InterpreterSession | None = None
+        self.batch = interpreter_pb2.RegistrationBatch()
+        self.registrations: Sequence[Registration] = ()
+        # The operators that it defines or implements, sorted.
+        self.operators: Sequence[str] = ()
+        self._operators: frozenset[str] = frozenset()
+        self.handles: Sequence[RegistrationHandle] = ()
+        # The upload, until the library store has it.
+        self.content = content
+        self.loaded_at = datetime.now(UTC)
+        # The publication that made it active: the order of kernels for one slot.
+        self.epoch = 0
+        self.failed_attempts = 0
+        self.calls_in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+    def take_batch(
+        self, batch: interpreter_pb2.RegistrationBatch, registrations: Sequence[Registration]
+    ) -> None:
+        """Notes what its import has registered."""
+        self.batch = batch
+        self.registrations = registrations
+        names = {r.schema.name if r.schema is not None else r.name for r in registrations}
+        self.operators = tuple(sorted(str(name) for name in names if name is not None))
+        self._operators = frozenset(self.operators)
+
+    def has_operator(self, name: str) -> bool:
+        """Whether it defines or implements the operator."""
+        return name in self._operators
+
+    @property
+    def is_active(self) -> bool:
+        """Whether calls that start now use it."""
+        return self.state is VersionState.ACTIVE
+
+    def become_active(self, epoch: int) -> None:
+        """Notes that its registrations have been published."""
+        self.state = VersionState.ACTIVE
+        self.epoch = epoch
+        self.loaded_at = datetime.now(UTC)
+
+    def begin_call(self) -> None:
+        """Counts a call; from the moment its kernel is chosen, in the same step of the loop."""
+        self.calls_in_flight += 1
+        self._idle.clear()
+
+    def end_call(self) -> None:
+        """Takes a call off the count."""
+        self.calls_in_flight -= 1
+        if not self.calls_in_flight:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Waits until none of its calls is running."""
+        await self._idle.wait()
+
+    def to_proto(self) -> registry_pb2.Library:
+        """The version as clients see it."""
+        message = registry_pb2.Library(
+            name=self.name,
+            version=self.version,
+            sha256=self.source.sha256,
+            source=self.source.label,
+            interpreters=[self.interpreter.name] if self.interpreter else [],
+            operators=self.operators,
+            active=self.is_active,
+            calls_in_flight=self.calls_in_flight,
+        )
+        message.loaded_at.FromDatetime(self.loaded_at)
+        return message
+
+
+class KernelRoute:
+    """The function of a kernel in the daemon's dispatcher: where the kernel really is.
+
+    The daemon looks slots up and forwards calls without waiting for them; so nothing here is
+    ever called.
+    """
+
+    def __init__(self, library: LibraryVersion, place: int, documentation: str) -> None:
+        self.library = library
+        self.place = place
+        self.__doc__ = documentation
+
+    def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """Raises InternalError."""
+        raise InternalError(f"the daemon was about to run the kernel of {op.name} itself")
+
+    @classmethod
+    def kernel(cls, library: LibraryVersion, place: int, documentation: str) -> KernelFunction:
+        """A kernel that stands for the one at ``place`` in the library's batch."""
+        return KernelFunction.from_boxed(cls(library, place, documentation))

@@ -1,0 +1,161 @@
+"""The addresses that a daemon listens on, each held by one daemon at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+from pathlib import Path
+
+import grpc.aio
+
+from opdispatch_wire.addresses import AddressError, TcpAddress, UnixAddress, parse_address
+
+
+class AddressInUseError(OSError):
+    """Somebody else listens at the address already; the message is one sentence."""
+
+
+class SocketLock:
+    """The right to listen on a unix socket, held through a lock on ``SOCKET.lock``.
+
+    The system drops the lock with the process that holds it, however that ends; so a socket
+    whose lock is free belongs to nobody, and may be replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Takes the lock; raises AddressInUseError if a living daemon has it."""
+        self._path = path.with_name(path.name + ".lock")
+        while True:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(self._file)
+                raise AddressInUseError(
+                    f"a daemon already listens on unix://{path}: stop it, or give this one "
+                    "another address with --listen"
+                ) from error
+            if self._is_current():
+                return
+            os.close(self._file)  # its last owner removed it between our two calls
+
+    def release(self) -> None:
+        """Gives the right back and removes the lock file. Idempotent."""
+        if self._file < 0:
+            return
+        if self._is_current():
+            self._path.unlink(missing_ok=True)
+        os.close(self._file)
+        self._file = -1
+
+    def _is_current(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(self._path.stat(), os.fstat(self._file))
+        return False
+
+
+class Listener:
+    """One bound address. ``address`` is what clients use: a real port, an absolute path."""
+
+    def __init__(self, address: str, *, socket_path: Path | None, lock: SocketLock | None) -> None:
+        self.address = address
+        self._socket_path = socket_path
+        self._lock = lock
+
+    def close(self) -> None:
+        """Removes what is left of the address on disk. Idempotent."""
+        if self._socket_path is not None and self._lock is not None:
+            self._socket_path.unlink(missing_ok=True)
+            self._lock.release()
+        self._socket_path = self._lock = None
+
+
+def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
+    """Binds ``server`` to ``address``, which must be free.
+
+    Raises AddressError for one that is malformed, or reachable from other machines without
+    ``insecure``, and AddressInUseError.
+    """
+    parsed = parse_address(address)
+    if isinstance(parsed, UnixAddress):
+        return _bind_unix(server, parsed)
+    if not parsed.is_loopback and not insecure:
+        raise AddressError(
+            f"{parsed} can be reached from other machines, and whoever reaches the daemon can "
+            "run code in it",
+            hint="listen on 127.0.0.1 or a unix socket, or add --insecure",
+        )
+    return _bind_tcp(server, parsed)
+
+
+def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
+    path = Path(parsed.path).absolute()
+    address = str(parse_address(f"unix:{path}"))
+    try:
+        # Only a folder that is made here is made private: others are somebody's decision.
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = SocketLock(path)
+    except AddressInUseError:
+        raise
+    except OSError as error:
+        raise AddressError(f"cannot listen on {address}: {error.strerror}") from error
+    try:
+        _remove_stale_socket(path)
+        # The socket file appears with its final mode: there is no moment in which others
+        # could connect.
+        before = os.umask(0o177)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        finally:
+            os.umask(before)
+    except RuntimeError as error:
+        lock.release()
+        raise AddressError(f"cannot listen on {address}: {error}") from error
+    except BaseException:
+        lock.release()
+        raise
+    return Listener(address, socket_path=path, lock=lock)
+
+
+def _remove_stale_socket(path: Path) -> None:
+    """Removes the socket of a daemon that is no more; the caller holds the lock."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise AddressError(f"{path} exists and is no socket", hint="choose another address")
+    with socket.socket(socket.AF_UNIX) as probe:
+        refused = probe.connect_ex(str(path)) == errno.ECONNREFUSED
+    if not refused:
+        raise AddressInUseError(f"another program listens on unix://{path}")
+    path.unlink(missing_ok=True)
+
+
+def _bind_tcp(server: grpc.aio.Server, parsed: TcpAddress) -> Listener:
+    try:
+        port = server.add_insecure_port(parsed.target)
+    except RuntimeError as error:
+        if parsed.port and _is_taken(parsed):
+            raise AddressInUseError(
+                f"a daemon or another program already listens on {parsed}: stop it, or give "
+                "this daemon another address with --listen"
+            ) from error
+        raise AddressError(f"cannot listen on {parsed}: {error}") from error
+    return Listener(str(TcpAddress(parsed.host, port)), socket_path=None, lock=None)
+
+
+def _is_taken(parsed: TcpAddress) -> bool:
+    # gRPC's error has the reason only in prose, so the question is asked again.
+    try:
+        info = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(info[0], info[1]) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(info[4])
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False

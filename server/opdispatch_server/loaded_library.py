@@ -1,0 +1,146 @@
+"""One version of a library in an interpreter: its own, with code, or the mirror of another's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
+from opdispatch.boxing import elide_defaults
+from opdispatch.errors import InternalError
+from opdispatch.registration import RegistrationHandle
+from opdispatch.signature import Signature
+from opdispatch_server.module_import import LibraryImport
+
+
+class LoadedLibrary:
+    """The registrations of one version, in their order, and whether they are in force.
+
+    ``imported`` is None for a mirror. Registrations change in one thread only; ``begin_call`` and
+    ``end_call`` may come from any.
+    """
+
+    def __init__(
+        self,
+        load_id: int,
+        name: str,
+        registrations: Sequence[Registration],
+        imported: LibraryImport | None = None,
+    ) -> None:
+        self.load_id = load_id
+        self.name = name
+        self.registrations = registrations
+        self.imported = imported
+        self.handles: Sequence[RegistrationHandle] = ()
+        self._signatures = {
+            registration.schema.name: Signature(registration.schema)
+            for registration in registrations
+            if registration.schema is not None
+        }
+        # Unboxed kernels by place, fitted to the signature they were last called with.
+        self._adapted: dict[int, tuple[Signature, Callable[..., Any]]] = {}
+        self._lock = threading.Lock()
+        self._running = 0
+        self._released = False
+
+    def publish(self, dispatcher: Dispatcher, others: Iterable[LoadedLibrary]) -> None:
+        """Puts the registrations in force, in one publication.
+
+        Of ``others``, versions of the same library yield whatever this one registers too; what
+        only they have stays until they are retired, since their kernels that are still
+        running may call it. Any other library yields what cannot be in force twice: the
+        daemon has checked that it is on its way out.
+        Raises RegistrationError, and then changes nothing.
+        """
+        operators = {_operator_of(registration) for registration in self.registrations}
+        unique = {_unique_part_of(registration) for registration in self.registrations} - {None}
+        with dispatcher.transaction():
+            for handle in self.handles:
+                handle.close()
+            for other in others:
+                for handle in other.handles:
+                    same = other.name == self.name
+                    registration = handle.registration
+                    if (same and _operator_of(registration) in operators) or (
+                        _unique_part_of(registration) in unique
+                    ):
+                        handle.close()
+            self.handles = [dispatcher.register(r) for r in self.registrations]
+
+    def retire(self, dispatcher: Dispatcher) -> None:
+        """Undoes the registrations, in one publication. Idempotent."""
+        with dispatcher.transaction():
+            for handle in reversed(self.handles):
+                handle.close()
+        self.handles = ()
+
+    def release(self) -> None:
+        """Lets the code go as soon as none of its kernels is running for a call."""
+        with self._lock:
+            self._released = True
+            now = not self._running
+        if now:
+            self._forget()
+
+    def begin_call(self) -> None:
+        """Counts a call that runs one of the kernels."""
+        with self._lock:
+            self._running += 1
+
+    def end_call(self) -> None:
+        """Takes a call off the count."""
+        with self._lock:
+            self._running -= 1
+            now = self._released and not self._running
+        if now:
+            self._forget()
+
+    def get_kernel(self, place: int) -> KernelFunction:
+        """The kernel of the registration at ``place``; raises InternalError if it has none."""
+        kernel = self.registrations[place].kernel if place < len(self.registrations) else None
+        if kernel is None or kernel.is_fallthrough:
+            raise InternalError(f"registration {place} of {self.name} has no kernel to call")
+        return kernel
+
+    def find_signature(self, operator: OperatorName) -> Signature | None:
+        """The signature of an operator that this version defines.
+
+        Calls that were routed to this version are bound by it, whatever has become of the
+        operator since.
+        """
+        return self._signatures.get(operator)
+
+    def get_function(self, place: int, signature: Signature) -> Callable[..., Any]:
+        """The unboxed kernel at ``place``, to be called with every argument of ``signature``."""
+        adapted = self._adapted.get(place)
+        if adapted is None or adapted[0] is not signature:
+            kernel = self.get_kernel(place)
+            assert kernel.function is not None, "get_kernel gives no fallthrough"
+            skip = int(kernel.with_keyset)
+            adapted = (signature, elide_defaults(kernel.function, signature, skip=skip))
+            self._adapted[place] = adapted
+        return adapted[1]
+
+    def _forget(self) -> None:
+        if self.imported is not None:
+            self.imported.forget()
+
+
+def _operator_of(registration: Registration) -> OperatorName | None:
+    if registration.schema is not None:
+        return registration.schema.name
+    return registration.name
+
+
+def _unique_part_of(registration: Registration) -> Hashable:
+    """What no two registrations in force have in common; None for kernels, which pile up."""
+    match registration.kind:
+        case "library":
+            return registration.namespace
+        case "def":
+            return _operator_of(registration)
+        case "fallback":
+            return registration.kind  # for an alias key, or for one of its keys
+        case "impl":
+            return None

@@ -1,0 +1,38 @@
+"""Which file a module would be imported from, found without importing anything."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from opdispatch_server.library_store import digest_content
+
+
+def digest_module(name: str) -> str:
+    """The SHA-256 of the file that the module ``name`` is in; "" if there is no such file.
+
+    Looks where the daemon's own interpreters look: in the current folder, then in
+    ``sys.path``. Packages on the way are not imported, so one that changes its ``__path__``
+    hides its modules from us.
+    """
+    path = find_module_file(name)
+    try:
+        return digest_content(path.read_bytes()) if path else ""
+    except OSError:
+        return ""
+
+
+def find_module_file(name: str) -> Path | None:
+    """The file that the module ``name`` is in; None if it is nowhere, or is no file."""
+    places: list[str] | None = [str(Path.cwd()), *sys.path]
+    qualified = ""
+    spec = None
+    PathFinder.invalidate_caches()
+    for part in name.split("."):
+        qualified = f"{qualified}.{part}" if qualified else part
+        spec = PathFinder.find_spec(qualified, places)
+        if spec is None:
+            return None
+        places = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None

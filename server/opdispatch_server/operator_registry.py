@@ -1,0 +1,77 @@
+"""The daemon's own dispatcher: the operators of all libraries, with kernels that forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registration, SchemaError
+from opdispatch.registration import RegistrationHandle
+
+if TYPE_CHECKING:
+    from opdispatch_server.library_version import LibraryVersion
+
+
+class OperatorRegistry:
+    """Whole libraries come and go, each change in one publication.
+
+    ``epoch`` counts the publications. ``check`` and ``publish`` block, and are called from worker
+    threads; the rest is for the event loop.
+    """
+
+    def __init__(self) -> None:
+        self.dispatcher = Dispatcher()
+        self.epoch = 0
+        self._owners: dict[Registration, LibraryVersion] = {}
+
+    def own(self, version: LibraryVersion) -> None:
+        """Notes whose the registrations of ``version`` are."""
+        self._owners.update(dict.fromkeys(version.registrations, version))
+
+    def disown(self, version: LibraryVersion) -> None:
+        """Forgets the registrations of ``version``."""
+        for registration in version.registrations:
+            self._owners.pop(registration, None)
+
+    def find_owner(self, registration: Registration | None) -> LibraryVersion | None:
+        """The version that made a registration; None for one that every dispatcher has."""
+        return self._owners.get(registration) if registration is not None else None
+
+    def check(
+        self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
+    ) -> None:
+        """Raises the RegistrationError that ``publish`` would; changes nothing."""
+        with self.dispatcher.transaction() as transaction:
+            self._swap(registrations, replacing)
+            transaction.rollback()
+
+    def publish(
+        self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
+    ) -> Sequence[RegistrationHandle]:
+        """Puts ``registrations`` in the place of what the handles own; returns their handles.
+
+        Raises RegistrationError, and then changes nothing.
+        """
+        with self.dispatcher.transaction():
+            handles = self._swap(registrations, replacing)
+        self.epoch += 1
+        return handles
+
+    def _swap(
+        self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
+    ) -> Sequence[RegistrationHandle]:
+        for handle in reversed(replacing):
+            handle.close()
+        return [self.dispatcher.register(registration) for registration in registrations]
+
+
+def parse_operator_name(name: str) -> OperatorName:
+    """A name as a client wrote it. Raises OperatorNotFoundError if no operator can have it."""
+    try:
+        return OperatorName.parse(name)
+    except SchemaError:
+        raise OperatorNotFoundError(
+            f"there is no operator {name!r}",
+            hint="the name of an operator is like namespace::name, or namespace::name.overload",
+            operator=name,
+        ) from None

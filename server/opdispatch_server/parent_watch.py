@@ -1,0 +1,39 @@
+"""Keeps a supervised interpreter from outliving its daemon, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ends this process when its parent, which holds the other end of stdin, is gone.
+
+    Two ways, since neither is enough alone: a thread that waits for the end of stdin works
+    everywhere, but not while a kernel keeps the interpreter lock; the signal of the Linux
+    kernel works then too.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)  # it went before we asked for the signal
+    # Kernels that read stdin must not get hold of the lifeline.
+    lifeline = os.dup(0)
+    os.set_inheritable(lifeline, False)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_wait_for_end, args=(lifeline,), name="lifeline", daemon=True).start()
+
+
+def _wait_for_end(lifeline: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(lifeline, 1):
+            pass
+    os._exit(1)

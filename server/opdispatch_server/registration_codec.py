@@ -1,0 +1,121 @@
+"""Registrations <-> ``opdispatch.v1.Registration``: how a library's registrations travel.
+
+Kernels stay where they are. What arrives elsewhere is a kernel that forwards, made by the
+receiver from the place that the registration has in its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opdispatch import (
+    DispatchKey,
+    DispatchKeyError,
+    KernelFunction,
+    OperatorName,
+    Registration,
+    parse_schema,
+)
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+MakeKernel = Callable[[int, str], KernelFunction]
+"""From a registration's place in its batch, and the kernel's docstring, to a kernel."""
+
+
+def batch_to_proto(registrations: Iterable[Registration]) -> pb.RegistrationBatch:
+    """The registrations of a library, in their order."""
+    return pb.RegistrationBatch(
+        registrations=[registration_to_proto(registration) for registration in registrations]
+    )
+
+
+def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> list[Registration]:
+    """The registrations in their order; ``make_kernel`` gives those that need one a kernel.
+
+    Raises RegistrationError, or WireError if a registration is of no known kind.
+    """
+    return [
+        registration_from_proto(message, place, make_kernel)
+        for place, message in enumerate(batch.registrations)
+    ]
+
+
+def registration_to_proto(registration: Registration) -> pb.Registration:
+    """One registration."""
+    message = pb.Registration(site=registration.site)
+    match registration.kind:
+        case "library":
+            message.namespace.namespace = registration.namespace
+        case "def":
+            message.definition.schema = str(registration.schema)
+            message.definition.tags.extend(registration.tags)
+        case "impl":
+            message.implementation.operator = str(registration.name)
+            message.implementation.key = _key_to_proto(registration.key)
+            message.implementation.kernel.CopyFrom(_traits_of(registration.kernel))
+        case "fallback":
+            message.fallback.key = _key_to_proto(registration.key)
+            message.fallback.kernel.CopyFrom(_traits_of(registration.kernel))
+    return message
+
+
+def registration_from_proto(
+    message: pb.Registration, place: int, make_kernel: MakeKernel
+) -> Registration:
+    """One registration, the one at ``place`` in its batch. Raises as ``batch_from_proto``."""
+    match message.WhichOneof("kind"):
+        case "namespace":
+            return Registration("library", message.site, namespace=message.namespace.namespace)
+        case "definition":
+            schema = parse_schema(message.definition.schema)
+            tags = tuple(message.definition.tags)
+            return Registration("def", message.site, schema=schema, tags=tags)
+        case "implementation":
+            body = message.implementation
+            return Registration(
+                "impl",
+                message.site,
+                name=OperatorName.parse(body.operator),
+                key=_key_from_proto(body.key),
+                kernel=_kernel_from_proto(body.kernel, place, make_kernel),
+            )
+        case "fallback":
+            return Registration(
+                "fallback",
+                message.site,
+                key=_key_from_proto(message.fallback.key),
+                kernel=_kernel_from_proto(message.fallback.kernel, place, make_kernel),
+            )
+        case _:
+            raise WireError(f"$.registrations[{place}] is of no kind that this daemon knows")
+
+
+def _traits_of(kernel: KernelFunction | None) -> pb.KernelTraits:
+    if kernel is None:
+        return pb.KernelTraits()
+    return pb.KernelTraits(
+        fallthrough=kernel.is_fallthrough,
+        with_keyset=kernel.with_keyset,
+        documentation=kernel.documentation,
+    )
+
+
+def _kernel_from_proto(
+    traits: pb.KernelTraits, place: int, make_kernel: MakeKernel
+) -> KernelFunction:
+    if traits.fallthrough:
+        return KernelFunction.fallthrough()
+    return make_kernel(place, traits.documentation)
+
+
+def _key_to_proto(key: DispatchKey | None) -> str:
+    # A kernel without a key is what PyTorch calls a catch-all.
+    return (DispatchKey.CompositeImplicitAutograd if key is None else key).name
+
+
+def _key_from_proto(name: str) -> DispatchKey:
+    try:
+        return DispatchKey[name]
+    except KeyError:
+        raise DispatchKeyError(f"there is no dispatch key {name!r}", key=name) from None

@@ -1,0 +1,147 @@
+"""``opdispatch.v1.RegistryService``: decode, ask the registry or its view, encode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+
+from opdispatch_server.library_registry import LibraryRegistry
+from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.load_request import LoadRequest, read_load_request
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.registry_view import RegistryView
+from opdispatch_server.status_answers import Context, abort_with_code, answers
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import registry_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """What a daemon tells of itself."""
+
+    version: str
+    max_message_bytes: int
+    addresses: Callable[[], Sequence[str]]
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """The wire's side of LibraryRegistry and RegistryView."""
+
+    def __init__(
+        self,
+        facts: DaemonFacts,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        view: RegistryView,
+    ) -> None:
+        self._facts = facts
+        self._operators = operators
+        self._libraries = libraries
+        self._view = view
+
+    @answers
+    async def GetServerInfo(  # noqa: N802
+        self, request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoReply:
+        """Who is there."""
+        if request.protocol_version < PROTOCOL_VERSION:
+            error = WireError(
+                f"$.protocol_version is {request.protocol_version}; this daemon speaks "
+                f"{PROTOCOL_VERSION}"
+            )
+            await abort_with_code(context, error, grpc.StatusCode.FAILED_PRECONDITION)
+        return pb.GetServerInfoReply(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=self._facts.version,
+            max_message_bytes=self._facts.max_message_bytes,
+            pid=os.getpid(),
+            epoch=self._operators.epoch,
+            addresses=self._facts.addresses(),
+        )
+
+    @answers
+    async def LoadLibrary(  # noqa: N802
+        self, request: pb.LoadLibraryRequest, context: Context
+    ) -> pb.LoadLibraryReply:
+        """Loads a library."""
+        load = await asyncio.to_thread(read_load_request, request)
+        version, already = await self._load(load, request.interpreter)
+        return pb.LoadLibraryReply(library=version.to_proto(), already_loaded=already)
+
+    async def _load(self, load: LoadRequest, interpreter: str) -> tuple[LibraryVersion, bool]:
+        # A client that gives up must not leave half a load behind: what has begun ends
+        # in order, by publishing nothing.
+        abandoned = asyncio.Event()
+        task = asyncio.create_task(
+            self._libraries.load(
+                load.name,
+                load.source,
+                load.content,
+                interpreter=interpreter,
+                still_wanted=lambda: not abandoned.is_set(),
+            )
+        )
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            abandoned.set()
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+    @answers
+    async def UnloadLibrary(  # noqa: N802
+        self, request: pb.UnloadLibraryRequest, context: Context
+    ) -> pb.UnloadLibraryReply:
+        """Unloads a library, or one version of it."""
+        unload = asyncio.create_task(self._libraries.unload(request.name, request.version))
+        active = await asyncio.shield(unload)
+        return pb.UnloadLibraryReply(active=active.to_proto() if active else None)
+
+    @answers
+    async def ListLibraries(  # noqa: N802
+        self, request: pb.ListLibrariesRequest, context: Context
+    ) -> pb.ListLibrariesReply:
+        """The libraries."""
+        return self._view.list_libraries(all_versions=request.all_versions)
+
+    @answers
+    async def ListInterpreters(  # noqa: N802
+        self, request: pb.ListInterpretersRequest, context: Context
+    ) -> pb.ListInterpretersReply:
+        """The interpreters."""
+        return self._view.list_interpreters()
+
+    @answers
+    async def ListOperators(  # noqa: N802
+        self, request: pb.ListOperatorsRequest, context: Context
+    ) -> pb.ListOperatorsReply:
+        """The operators that match a pattern."""
+        return await asyncio.to_thread(self._view.list_operators, request.pattern)
+
+    @answers
+    async def DescribeOperator(  # noqa: N802
+        self, request: pb.DescribeOperatorRequest, context: Context
+    ) -> pb.DescribeOperatorReply:
+        """One operator."""
+        return await asyncio.to_thread(self._view.describe_operator, request.operator)
+
+    @answers
+    async def GetDispatchTable(  # noqa: N802
+        self, request: pb.GetDispatchTableRequest, context: Context
+    ) -> pb.GetDispatchTableReply:
+        """The dispatch table of one operator."""
+        return await asyncio.to_thread(self._view.dispatch_table, request.operator)
+
+    @answers
+    async def CheckInvariants(  # noqa: N802
+        self, request: pb.CheckInvariantsRequest, context: Context
+    ) -> pb.CheckInvariantsReply:
+        """Whether the registry is consistent, between two publications."""
+        async with self._libraries.publication:
+            return await asyncio.to_thread(self._view.check_invariants)

@@ -1,0 +1,167 @@
+"""The registry as clients see it: replies built from the dispatcher and the libraries."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from opdispatch import Dispatcher, OperatorHandle, Registration
+from opdispatch.errors import OperatorNotFoundError
+from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.library_registry import LibraryRegistry
+from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.supervisor import Supervisor
+from opdispatch_wire.v1 import registry_pb2 as pb
+
+
+class RegistryView:
+    """Reads only. Its methods may run in any thread while the registry changes."""
+
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        sessions: InterpreterSessions,
+        supervisor: Supervisor,
+    ) -> None:
+        self._operators = operators
+        self._libraries = libraries
+        self._sessions = sessions
+        self._supervisor = supervisor
+
+    @property
+    def _dispatcher(self) -> Dispatcher:
+        return self._operators.dispatcher
+
+    def list_libraries(self, *, all_versions: bool) -> pb.ListLibrariesReply:
+        """The libraries, in order of name and version."""
+        versions = self._libraries.all_versions() if all_versions else self._libraries.newest()
+        return pb.ListLibrariesReply(libraries=[version.to_proto() for version in versions])
+
+    def list_interpreters(self) -> pb.ListInterpretersReply:
+        """The interpreters that libraries can be in, in order of name."""
+        return pb.ListInterpretersReply(
+            interpreters=[self._interpreter(session) for session in self._sessions.ready()]
+        )
+
+    def list_operators(self, pattern: str) -> pb.ListOperatorsReply:
+        """The operators whose names match a shell pattern or contain a text, sorted."""
+        if not any(wildcard in pattern for wildcard in "*?["):
+            pattern = f"*{pattern}*"
+        names = sorted(str(name) for name in self._dispatcher.operators())
+        handles = [
+            self._dispatcher.find_op(name) for name in names if fnmatch.fnmatchcase(name, pattern)
+        ]
+        return pb.ListOperatorsReply(
+            operators=[self._summary(handle) for handle in handles if handle is not None]
+        )
+
+    def describe_operator(self, name: str) -> pb.DescribeOperatorReply:
+        """Everything about one operator. Raises OperatorNotFoundError."""
+        op = self._get(name)
+        return pb.DescribeOperatorReply(
+            summary=self._summary(op),
+            documentation=_documentation(op),
+            defined_at=op.defined_at,
+            kernels=[
+                self._kernel(str(key), registration, active)
+                for key, registration, active in op.kernels()
+            ],
+            tags=op.tags,
+        )
+
+    def dispatch_table(self, name: str) -> pb.GetDispatchTableReply:
+        """The computed table of one operator. Raises OperatorNotFoundError."""
+        return pb.GetDispatchTableReply(
+            rows=[
+                pb.TableRow(
+                    key=str(row.key),
+                    kernel=row.registered_at,
+                    reason=row.reason,
+                    fallthrough=row.fallthrough,
+                )
+                for row in self._get(name).table_rows()
+            ]
+        )
+
+    def check_invariants(self) -> pb.CheckInvariantsReply:
+        """Recomputes and compares; the dispatcher first, then libraries against it."""
+        violations = self._dispatcher.check_invariants()
+        for version in self._libraries.all_versions():
+            violations += find_violations(version)
+        return pb.CheckInvariantsReply(
+            violations=violations, operators_checked=len(self._dispatcher.operators())
+        )
+
+    def _get(self, name: str) -> OperatorHandle:
+        """The operator, defined or not; of a name without overload, the first one there is."""
+        op = self._dispatcher.find_op(parse_operator_name(name))
+        if op is None and "." not in name:
+            overloads = self._dispatcher.overloads(name)
+            op = self._dispatcher.find_op(overloads[0]) if overloads else None
+        if op is not None:
+            return op
+        raise OperatorNotFoundError(
+            f"there is no operator {name}",
+            hint=self._libraries.explain_absence(name),
+            operator=name,
+        )
+
+    def _summary(self, op: OperatorHandle) -> pb.OperatorSummary:
+        name = str(op.name)
+        kernels = op.kernels()
+        return pb.OperatorSummary(
+            name=name,
+            schema=str(op.schema) if op.has_schema else "",
+            libraries=[v.name for v in self._libraries.newest() if v.has_operator(name)],
+            keys=list(dict.fromkeys(str(kernel.key) for kernel in kernels)),
+        )
+
+    def _kernel(self, key: str, registration: Registration, active: bool) -> pb.KernelSummary:
+        version = self._operators.find_owner(registration)
+        return pb.KernelSummary(
+            key=key,
+            registered_at=registration.site,
+            library=version.name if version else "",
+            interpreter=version.interpreter.name if version and version.interpreter else "",
+            fallthrough=registration.kernel is not None and registration.kernel.is_fallthrough,
+            active=active,
+        )
+
+    def _interpreter(self, session: InterpreterSession) -> pb.Interpreter:
+        held = [v for v in self._libraries.all_versions() if v.interpreter is session]
+        message = pb.Interpreter(
+            name=session.name,
+            pid=session.pid,
+            supervised=session.supervised,
+            state="loading" if session.loading else "ready",
+            libraries=[str(version) for version in held],
+            calls_in_flight=session.calls_in_flight,
+            calls_total=session.calls_total,
+            python_version=session.python_version,
+            restarts=self._supervisor.restarts.get(session.name, 0),
+        )
+        message.connected_at.FromDatetime(session.connected_at)
+        return message
+
+
+def find_violations(version: LibraryVersion) -> list[str]:
+    """What does not hold of one version, in words."""
+    wrong = []
+    live = sum(handle.live for handle in version.handles)
+    expected = len(version.registrations) if version.is_active else 0
+    if live != expected:
+        wrong.append(f"{version} has {live} registrations in force, expected {expected}")
+    if version.is_active and version.interpreter is None:
+        wrong.append(f"{version} is active, but in no interpreter")
+    if version.calls_in_flight < 0:
+        wrong.append(f"{version} counts {version.calls_in_flight} calls in flight")
+    return wrong
+
+
+def _documentation(op: OperatorHandle) -> str:
+    """The docstring of its first kernel that has one."""
+    for kernel in op.kernels():
+        if kernel.registration.kernel and (text := kernel.registration.kernel.documentation):
+            return text
+    return ""

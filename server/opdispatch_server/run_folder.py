@@ -1,0 +1,82 @@
+"""The private folder of a running daemon, for the sockets between it and its interpreters."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from opdispatch_wire.addresses import MAX_UNIX_PATH_BYTES, grpc_target
+
+_PREFIX = "opdispatch-run-"
+_LOCK = "owner.lock"
+# "/opdispatch-run-xxxxxxxx/worker-999.sock.lock"
+_ROOM_NEEDED = 50
+
+
+class RunFolder:
+    """A folder of mode 0700 that lives as long as its daemon.
+
+    Its owner holds a lock inside it, so the next daemon can tell the folder of one that was
+    killed from one in use, and removes it.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def create(cls) -> RunFolder:
+        """A new folder below XDG_RUNTIME_DIR, or else among the temporary files."""
+        parent = _choose_parent()
+        _remove_abandoned(parent)
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (path / _LOCK).exists():
+                return cls(path, lock)
+            # Another daemon, starting too, got the lock between our two calls, and took
+            # the folder for an abandoned one.
+            os.close(lock)
+
+    def socket(self, name: str) -> str:
+        """The address of the socket of that name in the folder; AddressError if too long."""
+        return grpc_target(f"unix:{self.path / name}")
+
+    def remove(self) -> None:
+        """Deletes the folder with all that is in it. Idempotent."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _choose_parent() -> Path:
+    """The first place that can be written to, and leaves room for the path of a socket."""
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    for place in filter(None, places):
+        room = MAX_UNIX_PATH_BYTES - len(os.fsencode(place))
+        if room >= _ROOM_NEEDED and os.access(place, os.W_OK):
+            return Path(place)
+    return Path(tempfile.gettempdir())
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for path in parent.glob(f"{_PREFIX}*"):
+        try:
+            if path.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue  # being made or removed this moment, or not ours to read
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # its daemon lives
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(lock)

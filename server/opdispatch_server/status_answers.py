@@ -1,0 +1,65 @@
+"""How errors leave the daemon: as the status that the client rebuilds them from."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.grpc_services import Malformed
+from opdispatch_wire.status import DETAILS_KEY, abort_with, status_from_error
+
+LOG = logging.getLogger("opdispatch.requests")
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+Context = grpc.aio.ServicerContext[Any, Any]
+Method = Callable[[Any, Request, Context], Awaitable[Reply]]
+
+
+def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
+    """Makes a servicer's method answer its errors.
+
+    Errors of ours keep their class. An error of an interpreter passes as it came. Anything
+    else is a bug: the client learns its type, and the log has the traceback.
+    """
+
+    @functools.wraps(method)
+    async def answering(self: Any, request: Request, context: Context) -> Reply:
+        try:
+            if isinstance(request, Malformed):
+                raise request.error()
+            return await method(self, request, context)
+        except grpc.aio.AbortError:
+            raise  # it has answered already
+        except grpc.aio.AioRpcError as error:
+            await _pass_on(context, error)
+        except OpdispatchError as error:
+            await abort_with(context, error)
+        except Exception as error:
+            LOG.exception("%s failed", method.__name__)
+            await abort_with(context, error)
+
+    return answering
+
+
+async def abort_with_code(
+    context: Context, error: OpdispatchError, code: grpc.StatusCode
+) -> NoReturn:
+    """Ends the call with the status of ``error``, but with another code."""
+    status = status_from_error(error)
+    status.code = code.value[0]
+    details = ((DETAILS_KEY, status.SerializeToString()),)
+    await context.abort(code, status.message, details)
+
+
+async def _pass_on(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
+    details = tuple(
+        (key, value) for key, value in error.trailing_metadata() or () if key == DETAILS_KEY
+    )
+    await context.abort(error.code(), error.details() or "", details)

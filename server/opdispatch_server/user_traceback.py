@@ -1,0 +1,97 @@
+"""Tracebacks of users' code, without the frames of the machinery that runs it.
+
+The lines of an uploaded library are shown from the version that raised, whatever file of the
+same name lies on disk.
+"""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+from opdispatch_server.module_import import ArchiveLoader
+
+_MACHINERY = (
+    "opdispatch",
+    "opdispatch_server",
+    "opdispatch_wire",
+    "importlib",
+    "concurrent",
+    "contextlib",
+    "threading",
+)
+
+
+def format_user_traceback(error: BaseException) -> str:
+    """``error`` with its causes, as Python prints it, cut down to frames outside of opdispatch.
+
+    Python leaves out of a traceback nothing that matters to the author of a kernel library
+    but the lines of an upload, and shows much that does not.
+    """
+    report = traceback.TracebackException.from_exception(error)
+    _trim(report, error)
+    return "".join(report.format()).rstrip("\n")
+
+
+def find_user_line(error: BaseException, owns: Callable[[str], bool]) -> str:
+    """ "FILE:LINE" of the innermost line, in a file that ``owns`` accepts, that led to ``error``.
+
+    Without one, of the innermost line outside of opdispatch; "" if there is none either.
+    """
+    if isinstance(error, SyntaxError) and error.lineno and owns(error.filename or ""):
+        return f"{error.filename}:{error.lineno}"
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not _is_machinery(frame)
+    ]
+    own = [place for place in frames if owns(place[0])] or frames
+    return "{}:{}".format(*own[-1]) if own else ""
+
+
+def describe_exception(error: BaseException) -> str:
+    """ "TYPE: MESSAGE" as Python prints it, or "TYPE" alone; never raises."""
+    name, message = type(error).__qualname__, exception_message(error)
+    return f"{name}: {message}" if message else name
+
+
+def exception_message(error: BaseException) -> str:
+    """``str(error)``, also for a type whose ``__str__`` raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "<its message cannot be shown>"
+
+
+def _trim(report: traceback.TracebackException, error: BaseException) -> None:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if len(frames) == len(report.stack):
+        report.stack[:] = [
+            _shown(frame, summary)
+            for (frame, _), summary in zip(frames, report.stack, strict=True)
+            if not _is_machinery(frame)
+        ]
+    for inner, cause in (
+        (report.__cause__, error.__cause__),
+        (report.__context__, error.__context__),
+    ):
+        if inner is not None and cause is not None:
+            _trim(inner, cause)
+
+
+def _shown(frame: FrameType, summary: traceback.FrameSummary) -> traceback.FrameSummary:
+    filename, number = summary.filename, summary.lineno or 0
+    loader = frame.f_globals.get("__loader__")
+    if isinstance(loader, ArchiveLoader):
+        line = loader.get_line(filename, number)
+    else:
+        line = linecache.getline(filename, number, frame.f_globals).strip()
+    return traceback.FrameSummary(filename, number, summary.name, line=line)
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    module = frame.f_globals.get("__name__")
+    top = module.partition(".")[0] if isinstance(module, str) else ""
+    return top in _MACHINERY or frame.f_code.co_filename.startswith(("<frozen ", "<opdispatch"))

@@ -1,0 +1,117 @@
+"""Real daemons for tests. Each test's teardown checks that nothing of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.libraries import IMAGE
+from tests.service.running_daemon import RunningDaemon
+
+StartDaemon = Callable[..., RunningDaemon]
+WriteLibrary = Callable[..., Path]
+
+
+@pytest.fixture
+def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
+    """Starts a daemon with the options given, and waits until it is ready."""
+    running: list[RunningDaemon] = []
+
+    def start(*options: str, **settings: Any) -> RunningDaemon:
+        daemon = RunningDaemon(tmp_path, *options, **settings)
+        running.append(daemon)
+        daemon.wait_until_ready()
+        return daemon
+
+    yield start
+    failures = []
+    for daemon in running:
+        try:
+            daemon.clean_up()
+        except Exception as error:  # the others must go too
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> RunningDaemon:
+    """A daemon of the test's own, with two interpreters."""
+    return start_daemon()
+
+
+@pytest.fixture
+def session(daemon: RunningDaemon) -> Iterator[oc.Session]:
+    """A session with the test's own daemon."""
+    with daemon.connect() as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon for the tests of a module that do it no harm."""
+    daemon = RunningDaemon(tmp_path_factory.mktemp("shared"))
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+@pytest.fixture
+def shared(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
+    """A session with the shared daemon; what a test loads is unloaded after it."""
+    with shared_daemon.connect() as session:
+        yield session
+        for library in session.libraries():
+            session.unload(library.name)
+        assert session.check_invariants() == []
+        assert session.operators() == []
+
+
+@pytest.fixture
+def write_library(tmp_path: Path) -> WriteLibrary:
+    """Writes a kernel library: ``write_library("image", text)`` gives ``image.py``."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def loaded(shared_daemon: RunningDaemon) -> RunningDaemon:
+    """The shared daemon with the image library, for all tests of this module."""
+    path = shared_daemon.folder / "image.py"
+    path.write_text(IMAGE)
+    with shared_daemon.connect() as session:
+        session.load(path)
+    return shared_daemon
+
+
+@pytest.fixture(scope="module")
+def channel(loaded: RunningDaemon) -> Iterator[grpc.Channel]:
+    """A plain gRPC channel, which checks nothing before it sends."""
+    target = loaded.address.replace("unix://", "unix:")
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(target, options=options) as channel:
+        yield channel
+
+
+@pytest.fixture
+def unharmed(loaded: RunningDaemon) -> Iterator[oc.Session]:
+    """A session; after the test, the daemon is as it was before."""
+    with loaded.connect() as session:
+        yield session
+        x = np.arange(3.0)
+        np.testing.assert_array_equal(session.ops.image.pipeline(x), 1 - x * 3)
+        assert session.check_invariants() == []
+        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())

@@ -1,0 +1,202 @@
+"""A daemon process for tests: started as a user starts it, and watched until nothing is left."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import opdispatch_client as oc
+
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+MARK = "OPDISPATCH_TEST_MARK"
+
+
+class RunningDaemon:
+    """One daemon. Every process that it starts carries a mark of its own in its environment."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        workers: int = 2,
+        listen: Sequence[str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        # Short: the sockets below it have a limit on their path.
+        self.runtime_folder = Path(tempfile.mkdtemp(prefix="od-"))
+        self.log_path = folder / f"{self.mark}.log"
+        self.addresses: list[str] = []
+        # What the log is allowed to say; see check_log.
+        self.expects_errors = False
+        listen = [f"unix://{folder}/daemon.sock"] if listen is None else listen
+        self._command = [
+            *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
+            *(part for address in listen for part in ("--listen", address)),
+            *("--workers", str(workers), "--state", str(folder / "state")),
+            *("--log-format", "json", *options),
+        ]
+        self._environment = {
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(self.runtime_folder),
+            MARK: self.mark,
+            **(environment or {}),
+        }
+        self._listening = len(listen)
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self._environment,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def address(self) -> str:
+        """The first address it listens on."""
+        return self.addresses[0]
+
+    def wait_until_ready(self) -> None:
+        """Waits for the lines that say where it listens."""
+        assert self.process.stdout is not None
+        output = b""
+        deadline = time.monotonic() + START_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while output.count(b"\n") < self._listening:
+                if not selector.select(max(deadline - time.monotonic(), 0)):
+                    raise TimeoutError(f"the daemon is not ready: {self.log()}")
+                chunk = os.read(self.process.stdout.fileno(), 4096)
+                if not chunk:
+                    raise RuntimeError(f"the daemon did not start: {self.log()}")
+                output += chunk
+        self.addresses = [line.split()[-1] for line in output.decode().splitlines()]
+
+    def connect(self, **options: Any) -> oc.Session:
+        """A session with it."""
+        return oc.connect(self.address, **options)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the daemon, and to it alone."""
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit status; it must end in time."""
+        return self.process.wait(STOP_SECONDS)
+
+    def stop(self) -> int:
+        """Asks it to stop; its exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def log(self) -> str:
+        """What it has logged so far."""
+        return self.log_path.read_text(errors="replace")
+
+    def log_records(self) -> list[dict[str, Any]]:
+        """The log, taken apart."""
+        lines = self.log().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def processes(self) -> set[int]:
+        """Everything alive that it has started, and itself."""
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"{MARK}={self.mark}".encode() in path.read_bytes():
+                    found.add(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+    def clean_up(self) -> None:
+        """Ends what is left, and then checks that nothing should have been."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+        try:
+            self.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            left = wait_for(lambda: not self.processes(), 5.0) or self.processes()
+            for pid in self.processes():
+                os.kill(pid, signal.SIGKILL)
+            sockets = sorted(path.name for path in self.runtime_folder.iterdir())
+            shutil.rmtree(self.runtime_folder)
+        assert left is True, f"processes are left: {left}; {self.log()}"
+        if self.process.returncode != -signal.SIGKILL:
+            assert not sockets, f"left behind: {sockets}"
+        self.check_log()
+
+    def check_log(self) -> None:
+        """Nothing in the log is a mistake of ours."""
+        log = self.log()
+        assert "never retrieved" not in log, log
+        assert "Fatal Python error" not in log or self.expects_errors, log
+        if not self.expects_errors:
+            wrong = [r for r in self.log_records() if r["level"] == "error" or "traceback" in r]
+            assert not wrong, wrong
+
+
+def wait_for(reached: Callable[[], object], seconds: float) -> bool:
+    """Whether ``reached()`` becomes true in time. Asks again and again; nothing tells us."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not reached():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(0.01)
+    return True
+
+
+class Background:
+    """Something done in a thread: ``with Background(f, x) as call: ...; call.result()``."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        self._work = functools.partial(function, *args, **kwargs)
+        self._outcome: list[Any] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._outcome.append(self._work())
+        except BaseException as error:
+            self._error = error
+
+    def __enter__(self) -> Background:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._thread.join(20)
+
+    def result(self) -> Any:
+        """What the function returned; raises what it raised."""
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "it is still running"
+        if self._error is not None:
+            raise self._error
+        return self._outcome[0]

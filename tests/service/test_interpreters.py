@@ -1,0 +1,315 @@
+"""Interpreters die, come back, join and leave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import GATE, IMAGE, constant
+from tests.service.running_daemon import MARK, Background, RunningDaemon, wait_for
+
+X = np.zeros(2)
+
+DIES = """\
+import os, signal
+from opdispatch import Library
+
+lib = Library("dies", "DEF")
+lib.define("die(Tensor x) -> Tensor")
+lib.impl("die", lambda x: os.kill(os.getpid(), signal.SIGKILL), "CPU")
+"""
+
+
+@contextmanager
+def worker(daemon: RunningDaemon, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An interpreter that a user starts."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "opdispatch_client.cli", "worker"),
+            *("--daemon", daemon.address, *options),
+        ],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(daemon.runtime_folder), MARK: daemon.mark},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=10)
+
+
+def pid_of(session: oc.Session, name: str) -> int:
+    return next(i.pid for i in session.interpreters() if i.name == name)
+
+
+def is_recovered(session: oc.Session, restarts: dict[str, int]) -> bool:
+    return {i.name: i.restarts for i in session.interpreters()} == restarts and all(
+        library.active for library in session.libraries()
+    )
+
+
+def test_an_interpreter_that_dies_in_a_call_fails_that_call_and_is_replaced(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("dies", DIES), interpreter="worker-1")
+    session.load(write_library("image", IMAGE), interpreter="worker-1")
+    session.load(write_library("const", constant(5)), interpreter="worker-2")
+    with pytest.raises(oc.InterpreterDiedError) as caught:
+        session.ops.dies.die(X)
+    assert caught.value.facts["interpreter"] == "worker-1"
+    assert caught.value.facts["operator"] == "dies::die"
+    assert "worker-1" in str(caught.value)
+    assert "dies::die" in str(caught.value)
+    assert session.ops.const.get(X) == 5
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    # Loaded again, from what was uploaded, under the same version.
+    np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+    assert {library.version for library in session.libraries()} == {1}
+    assert session.check_invariants() == []
+    log = [record["message"] for record in daemon.log_records()]
+    assert any("worker-1 was ended by SIGKILL" in message for message in log)
+
+
+def test_libraries_move_to_a_live_interpreter_at_once(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(5)), interpreter="worker-1")
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    moved = ("worker-2",)
+    assert wait_for(lambda: session.libraries()[0].interpreters == moved, 20)
+    assert session.ops.const.get(X) == 5
+
+
+def test_mirrors_of_a_dead_interpreters_operators_are_renewed(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    outer = (
+        "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
+        "lib.define('get(Tensor x) -> int')\n"
+        "lib.impl('get', lambda x: ops.const.get(x) + 1, 'CPU')\n"
+    )
+    session.load(write_library("const", constant(5)), interpreter="worker-1")
+    session.load(write_library("outer", outer), interpreter="worker-2")
+    assert session.ops.outer.get(X) == 6
+    for name, restarts in (
+        ("worker-1", {"worker-1": 1, "worker-2": 0}),
+        ("worker-2", {"worker-1": 1, "worker-2": 1}),
+    ):
+        os.kill(pid_of(session, name), signal.SIGKILL)
+        assert wait_for(lambda expected=restarts: is_recovered(session, expected), 20)
+        assert session.ops.outer.get(X) == 6
+        assert session.check_invariants() == []
+
+
+def test_calls_in_flight_elsewhere_are_not_disturbed(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("gate", GATE), interpreter="worker-1")
+    with Background(session.ops.gate.wait, X, str(daemon.folder), 4) as call:
+        assert wait_for((daemon.folder / "entered-4").exists, 10)
+        os.kill(pid_of(session, "worker-2"), signal.SIGKILL)
+        assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}), 20)
+        (daemon.folder / "open").touch()
+        assert call.result() == 4
+
+
+def test_a_library_without_any_interpreter_says_that_it_will_be_back(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(5)))
+        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+
+        def refusal() -> oc.OpdispatchError | None:
+            try:
+                session.ops.const.get(X)
+            except oc.RefusedError as error:
+                return error
+            except oc.InterpreterDiedError:
+                pass
+            return None
+
+        caught: list[oc.OpdispatchError] = []
+        assert wait_for(lambda: (error := refusal()) and not caught.append(error), 10)
+        assert "library 'const' has lost its interpreter" in str(caught[0])
+        assert wait_for(lambda: is_recovered(session, {"worker-1": 1}), 20)
+        assert session.ops.const.get(X) == 5
+
+
+def test_a_library_that_brings_every_interpreter_down_is_given_up(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    flag = daemon.folder / "deadly"
+    text = (
+        "import os, signal\n"
+        f"if os.path.exists({str(flag)!r}):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with daemon.connect() as session:
+        session.load(write_library("const", text + constant(5)))
+        flag.touch()
+        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+        assert wait_for(lambda: not session.libraries(), 30)
+        assert wait_for(lambda: session.interpreters(), 30)
+        session.load(write_library("other", constant(6, namespace="other")))
+        assert session.ops.other.get(X) == 6
+        assert session.check_invariants() == []
+
+
+def test_a_library_whose_stored_content_is_damaged_is_given_up_and_says_so(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    path = write_library("const", constant(5))
+    with daemon.connect() as session:
+        loaded = session.load(path)
+        stored = daemon.folder / "state" / "libraries" / loaded.sha256
+        stored.write_text("tampered with")
+        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+        assert wait_for(lambda: not session.libraries(), 20)
+        assert f"the stored content {loaded.sha256[:12]} of the library is damaged" in daemon.log()
+        with pytest.raises(oc.OperatorNotFoundError, match="could not be loaded again"):
+            session.ops.const.get(X)
+        session.load(path)
+        assert session.ops.const.get(X) == 5
+        assert stored.read_text() == path.read_text()
+
+
+def test_a_load_that_kills_its_interpreter_is_an_error_and_leaves_nothing(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    text = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    with pytest.raises(oc.InterpreterDiedError, match="worker-1"):
+        session.load(write_library("deadly", text), interpreter="worker-1")
+    assert session.libraries() == []
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+
+
+def test_the_version_below_is_loaded_again_if_its_interpreter_has_died(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(1)), interpreter="worker-1")
+    session.load(write_library("const", constant(2)), interpreter="worker-2")
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert session.ops.const.get(X) == 2
+    active = session.unload("const", version=2)
+    assert active is not None
+    assert active.version == 1
+    assert session.ops.const.get(X) == 1
+    assert session.check_invariants() == []
+
+
+def test_what_a_kernel_has_started_goes_with_its_interpreter(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    text = (
+        "import subprocess\nfrom opdispatch import Library\nlib = Library('forks', 'DEF')\n"
+        "lib.define('start(Tensor x) -> int')\n"
+        "lib.impl('start', lambda x: subprocess.Popen(['sleep', '1000']).pid, 'CPU')\n"
+    )
+    session.load(write_library("forks", text))
+    pid = session.ops.forks.start(X)
+    assert pid in daemon.processes()
+    assert daemon.stop() == 0
+    assert not daemon.processes()
+
+
+def test_a_user_can_add_an_interpreter_and_take_it_away(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        session.load(write_library("image", IMAGE))
+        with worker(daemon, "--name", "extra") as process:
+            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            extra = next(i for i in session.interpreters() if i.name == "extra")
+            assert (extra.pid, extra.supervised, extra.state) == (process.pid, False, "ready")
+            outer = (
+                "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
+                "lib.define('invert(Tensor x) -> Tensor')\n"
+                "lib.impl('invert', lambda x: ops.image.invert(x), 'CPU')\n"
+            )
+            assert session.load(write_library("outer", outer)).interpreters == ("extra",)
+            np.testing.assert_array_equal(session.ops.outer.invert(X), 1 - X)
+            process.terminate()
+            assert process.wait(10) == 0
+            worker_1 = ("worker-1",)
+            assert wait_for(lambda: session.libraries()[1].interpreters == worker_1, 20)
+            np.testing.assert_array_equal(session.ops.outer.invert(X), 1 - X)
+        assert session.check_invariants() == []
+
+
+def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
+    daemon = start_daemon(workers=0, listen=["127.0.0.1:0"])
+    with daemon.connect() as session, worker(daemon) as process:
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert session.interpreters()[0].name == "worker-1"
+        assert daemon.stop() == 0
+        _, errors = process.communicate(timeout=10)
+        assert process.returncode == 1
+        assert errors.decode() == (
+            f"opdispatch: the daemon at {daemon.address} has ended the session\n"
+        )
+
+
+def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--load-timeout", "0.5", workers=1)
+    with daemon.connect() as session, worker(daemon, "--name", "extra") as process:
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        path = write_library("slow", "import time\ntime.sleep(1000)\n")
+        with pytest.raises(oc.DeadlineExceededError, match="extra"):
+            session.load(path, interpreter="extra")
+        assert process.wait(10) == 1
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert session.load(write_library("const", constant(1))).interpreters == ("worker-1",)
+
+
+def test_names_of_interpreters_are_unique(daemon: RunningDaemon):
+    for name in ("worker-1", "worker-2"):
+        with worker(daemon, "--name", name) as process:
+            _, errors = process.communicate(timeout=20)
+            assert process.returncode == 1
+            assert f"another interpreter is named '{name}'".encode() in errors
+
+
+def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):
+    with daemon.connect():
+        pass
+    assert daemon.stop() == 0
+    with worker(daemon) as process:
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert b"no daemon answers at" in errors
+        assert b"opdispatch serve" in errors
+
+
+def test_an_added_interpreter_must_be_within_reach(daemon: RunningDaemon):
+    command = [sys.executable, "-m", "opdispatch_client.cli", "worker"]
+    for options in (["--daemon", "example.org:1"], ["--daemon", "nonsense"]):
+        done = subprocess.run([*command, *options], capture_output=True, timeout=20)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"opdispatch: ")
+        assert done.stderr.count(b"\n") == 1

@@ -1,0 +1,64 @@
+"""What `load` takes, and the upload that it becomes."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import pytest
+
+from opdispatch_client.library_source import load_request
+from opdispatch_wire.errors import LibraryLoadError
+
+
+def test_a_file_is_uploaded_whole(tmp_path):
+    path = tmp_path / "image_ops.py"
+    path.write_text("x = 1\n")
+    for source in (path, str(path)):
+        request = load_request(source, name="other", interpreter="worker-1")
+        assert (request.content, request.filename) == (b"x = 1\n", "image_ops.py")
+        assert (request.name, request.interpreter) == ("other", "worker-1")
+        assert request.WhichOneof("source") == "content"
+
+
+@pytest.mark.parametrize("name", ["kernels", "my_kernels.image", "_private"])
+def test_a_dotted_name_is_a_module(name):
+    request = load_request(name)
+    assert (request.module, request.WhichOneof("source")) == (name, "module")
+
+
+def test_a_package_folder_is_sent_as_the_same_archive_every_time(tmp_path):
+    package = tmp_path / "kernels"
+    (package / "inner").mkdir(parents=True)
+    (package / "__pycache__").mkdir()
+    for name in ("__init__.py", "inner/__init__.py", "__pycache__/a.pyc", ".hidden"):
+        (package / name).write_text(name)
+    request = load_request(package)
+    assert request.filename == "kernels.zip"
+    with zipfile.ZipFile(io.BytesIO(request.content)) as archive:
+        assert archive.namelist() == ["kernels/__init__.py", "kernels/inner/__init__.py"]
+    (package / "inner" / "__init__.py").touch()
+    assert load_request(package).content == request.content
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("missing.py", "there is no file 'missing.py'"),
+        ("./missing", "there is no file 'missing'"),
+        ("my-kernels", "neither a .py or .zip file nor the dotted name"),
+        ("", "neither"),
+    ],
+)
+def test_what_is_not_there_is_said_so(source, problem, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LibraryLoadError, match=problem):
+        load_request(source)
+
+
+def test_other_files_and_folders_are_refused(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(LibraryLoadError, match="no kernel library"):
+        load_request(tmp_path / "a.txt")
+    with pytest.raises(LibraryLoadError, match=r"no __init__\.py"):
+        load_request(tmp_path)

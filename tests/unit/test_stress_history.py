@@ -1,0 +1,109 @@
+"""The judge of races: it accepts what can have happened, and nothing else."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from opdispatch_client.stress.history import ABSENT, Read, Write, find_violations
+from opdispatch_client.stress.library_text import check_answer, library_text
+from opdispatch_client.stress.racers import RaceLog
+from opdispatch_client.stress.report import summarize
+
+
+def _violations(writes, reads):
+    """Times are (started, finished) of each event; all about one library."""
+    return find_violations(
+        [Write("a", value, *times) for value, *times in writes],
+        [Read("a", value, *times) for value, *times in reads],
+    )
+
+
+ACCEPTED = {
+    "the version that is loaded": ([(1, 0, 1)], [(1, 2, 3)]),
+    "gone before the first load": ([(1, 2, 3)], [(ABSENT, 0, 1)]),
+    "gone during the first load": ([(1, 2, 9)], [(ABSENT, 4, 5)]),
+    "new during its own load": ([(1, 2, 9)], [(1, 4, 5)]),
+    "old and new while replaced": ([(1, 0, 1), (2, 4, 8)], [(1, 5, 6), (2, 5, 6)]),
+    "old if the call began before": ([(1, 0, 1), (2, 4, 8)], [(1, 3, 20)]),
+    "gone after the unload": ([(1, 0, 1), (ABSENT, 2, 3)], [(ABSENT, 4, 5)]),
+    "brought back": ([(1, 0, 1), (2, 2, 3), (1, 4, 5)], [(1, 6, 7)]),
+    "a load that failed unclearly, used": ([(1, 0, None)], [(1, 8, 9)]),
+    "a load that failed unclearly, unused": ([(1, 0, None)], [(ABSENT, 8, 9)]),
+    "either of two loads at once": ([(1, 0, 5), (2, 0, 5)], [(1, 6, 7)]),
+}
+PLANTED = {
+    "a version of nobody": ([(1, 0, 1)], [(7, 2, 3)]),
+    "replaced long ago": ([(1, 0, 1), (2, 2, 3)], [(1, 4, 5)]),
+    "gone though loaded": ([(1, 0, 1)], [(ABSENT, 2, 3)]),
+    "there though unloaded": ([(1, 0, 1), (ABSENT, 2, 3)], [(1, 4, 5)]),
+    "before it was loaded": ([(1, 6, 7)], [(1, 2, 3)]),
+    "old again after new was seen": ([(1, 0, 1), (2, 2, 20)], [(2, 5, 6), (1, 7, 8)]),
+    "gone after an unclear load was used": ([(1, 0, None)], [(1, 4, 5), (ABSENT, 6, 7)]),
+}
+
+
+@pytest.mark.parametrize("story", ACCEPTED)
+def test_what_can_have_happened_is_accepted(story):
+    assert _violations(*ACCEPTED[story]) == []
+
+
+@pytest.mark.parametrize("story", PLANTED)
+def test_a_planted_violation_is_found(story):
+    assert len(_violations(*PLANTED[story])) == 1
+
+
+def test_libraries_are_told_apart():
+    writes = [Write("a", 1, 0, 1), Write("b", 2, 0, 1)]
+    reads = [Read("a", 1, 2, 3), Read("b", 1, 2, 3)]
+    [violation] = find_violations(writes, reads)
+    assert violation.startswith("b answered as version 1 between")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_true_register_is_never_accused(seed):
+    """Events in a known order, whose times are widened at random, always pass."""
+    random = Random(seed)
+    value, stamp = ABSENT, 0
+    writes, reads = [], []
+    for moment in range(300):
+        started = moment - random.expovariate(0.2)
+        finished = moment + random.expovariate(0.2)
+        if random.random() < 0.3:
+            stamp += 1
+            value = random.choice([ABSENT, stamp, stamp, random.randrange(1, stamp + 1)])
+            known = random.random() < 0.9
+            writes.append(Write("a", value, started, finished if known else None))
+        else:
+            reads.append(Read("a", value, started, finished))
+    assert find_violations(writes, reads) == []
+
+
+def test_a_generated_library_answers_with_its_stamp():
+    source = library_text("t", 7)
+    assert "STAMP = 7" in source
+    compile(source, "t.py", "exec")
+    argument = np.arange(4)
+    assert check_answer(argument, 3, (argument * 3 + 7, 7)) == 7
+    for wrong in ((argument, 7), (argument * 3 + 7, 8), argument, (argument * 3.0 + 7, 7)):
+        with pytest.raises(ValueError, match=r"answered|expected"):
+            check_answer(argument, 3, wrong)
+
+
+def test_the_report_counts_what_went_wrong():
+    log = RaceLog(
+        writes=[Write("a", 1, 0, 1)],
+        reads=[Read("a", 1, 2, 3), Read("a", ABSENT, 2, 3)],
+        call_seconds=[0.001] * 99 + [1.0],
+    )
+    settings = {"seed": 1, "seconds": 2.0, "interpreters": 1, "callers": 1, "libraries": 1}
+    report = summarize(log, **settings, aftermath=["an operator is left"])
+    assert len(report.violations) == 2
+    assert not report.ok
+    assert report.calls_per_second == 50
+    assert report.call_latencies_ms is not None
+    assert (report.call_latencies_ms.p50, report.call_latencies_ms.max) == (1.0, 1000.0)
+    assert report.load_latencies_ms is None
+    assert summarize(RaceLog(), **settings, aftermath=[]).ok
