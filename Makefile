@@ -34,8 +34,9 @@ check: lint types test ## all that CI runs
 fix: $(VENV)/.stamp-dev ## reformat and apply safe fixes
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## in-process dispatch beside its peers
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process and remote calls, beside their peers
 	@$(BIN)/python -m tests.bench.in_process
+	@$(BIN)/python -m tests.bench.remote
 
 stress: $(VENV)/.stamp-dev ## a minute of racing loads, unloads and calls
 	@$(BIN)/opdispatch stress --seconds 60

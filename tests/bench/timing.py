@@ -1,0 +1,55 @@
+"""Timing of short calls side by side on a noisy machine.
+
+The contestants take turns, many short rounds each, so that a slow spell of the machine hits all of
+them; the median over the rounds is quoted.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+ROUNDS = 41
+ROUND_SECONDS = 0.01
+
+
+def calls_per_round(call: Callable[[], object]) -> int:
+    """How many calls last about one round; also warms the call up."""
+    count = 1
+    while True:
+        seconds = time_calls(call, count)
+        if seconds > ROUND_SECONDS:
+            return count
+        count *= 2
+
+
+def time_calls(call: Callable[[], object], count: int) -> float:
+    """Seconds for ``count`` calls, the loop included."""
+    repeats = range(count)
+    start = time.perf_counter()
+    for _ in repeats:
+        call()
+    return time.perf_counter() - start
+
+
+def median_seconds(contestants: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """The median seconds of one call of each contestant, an empty call's share taken off."""
+    contestants = {"": _nothing, **contestants}
+    counts = {name: calls_per_round(call) for name, call in contestants.items()}
+    rounds: dict[str, list[float]] = {name: [] for name in contestants}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(ROUNDS):
+            for name, call in contestants.items():
+                rounds[name].append(time_calls(call, counts[name]) / counts[name])
+    finally:
+        gc.enable()
+    empty = statistics.median(rounds.pop(""))
+    return {name: statistics.median(times) - empty for name, times in rounds.items()}
+
+
+def _nothing() -> None:
+    """What a contestant's lambda costs without the call inside it."""

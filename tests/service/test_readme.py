@@ -1,0 +1,89 @@
+"""The README's code runs as it stands, and prints what it says it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.service.running_daemon import RunningDaemon
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+CONSOLE_BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+
+
+def promised_output(block: str) -> list[str]:
+    """What the comments behind the print calls say."""
+    return re.findall(r"^\s*print\(.*\)\s+# (.*)$", block, re.MULTILINE)
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """The commands of a console block, each with the output shown below it."""
+    parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "edges.py").write_text(PYTHON_BLOCKS[0])
+    return tmp_path
+
+
+def run_python(block: str, folder: Path, address: str = "") -> list[str]:
+    completed = subprocess.run(
+        [sys.executable, "-c", block],
+        cwd=folder,
+        env={**os.environ, "OPDISPATCH_ADDRESS": address},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.splitlines()
+
+
+def test_the_first_library_has_ten_lines_of_code() -> None:
+    lines = [line for line in PYTHON_BLOCKS[0].splitlines() if line and not line.startswith("#")]
+    assert len(lines) <= 10
+
+
+def test_the_library_works_in_one_process(folder: Path) -> None:
+    block = PYTHON_BLOCKS[1]
+    assert run_python(block, folder) == promised_output(block) != []
+
+
+def test_sessions_print_what_the_readme_says(folder: Path, daemon: RunningDaemon) -> None:
+    blocks = PYTHON_BLOCKS[2:]
+    assert len(blocks) == 2
+    for block in blocks:
+        assert run_python(block, folder, daemon.address) == promised_output(block) != []
+
+
+def test_the_console_shows_what_the_commands_print(folder: Path, daemon: RunningDaemon) -> None:
+    shown = [pair for block in CONSOLE_BLOCKS for pair in commands(block)]
+    tried = 0
+    for command, output in shown:
+        if not output:  # starts the daemon, or needs a photograph
+            continue
+        completed = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            env={
+                **os.environ,
+                "OPDISPATCH_ADDRESS": daemon.address,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert completed.stderr == ""
+        assert completed.stdout == output
+        tried += 1
+    assert tried >= 2

@@ -1,0 +1,38 @@
+"""The tables in docs/ are complete and true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import opdispatch_wire.addresses
+import opdispatch_wire.errors  # noqa: F401  both define error classes
+from opdispatch.errors import OpdispatchError
+from opdispatch_wire.status import STATUS_OF_CODE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def error_rows() -> dict[str, tuple[str, str, str]]:
+    pattern = re.compile(r"^\| `(\w+)` \| `(\w+)` \| `(\w+)` \| (\w+) \|", re.MULTILINE)
+    text = (ROOT / "docs" / "errors.md").read_text()
+    return {name: (base, reason, status) for name, base, reason, status in pattern.findall(text)}
+
+
+def test_the_table_of_errors_has_every_class_with_its_base_reason_and_status() -> None:
+    rows = error_rows()
+    classes = {c.__name__: c for code, c in OpdispatchError.by_code.items() if code != "opdispatch"}
+    assert rows.keys() == classes.keys()
+    for name, (base, reason, status) in rows.items():
+        cls = classes[name]
+        assert base in {ancestor.__name__ for ancestor in cls.__mro__}, name
+        assert reason == cls.code.upper(), name
+        assert status == STATUS_OF_CODE[cls.code].name, name
+
+
+def test_every_link_to_a_file_leads_to_one() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    assert pages
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
