@@ -178,7 +178,8 @@ class KernelExecution:
         interpreter = self._interpreter()
         message = error.message if isinstance(error, OpdispatchError) else exception_message(error)
         return KernelError(
-            f"the kernel of {operator} raised {describe_exception(error)}",
+            f"the kernel of {operator} in interpreter {interpreter} raised "
+            f"{describe_exception(error)}",
             operator=operator,
             interpreter=interpreter,
             exception_type=type(error).__qualname__,

@@ -158,16 +158,16 @@ class LibraryRegistry:
             top = versions[-1]
             if below and top in gone:
                 await self._bring_back(below[-1], top)
-            async with self._transaction.publication:
-                await self._transaction.withdraw(gone, VersionState.GONE)
-            self._versions[name] = below
-            if not below:
-                del self._versions[name]
             self._remember_gone(
                 {operator for version in gone for operator in version.operators}
                 - set(below[-1].operators if below else ()),
                 f"library {name!r}, which had it, was unloaded",
             )
+            async with self._transaction.publication:
+                await self._transaction.withdraw(gone, VersionState.GONE)
+            self._versions[name] = below
+            if not below:
+                del self._versions[name]
             await self._release(gone)
         await self._health.library(name, serving=below[-1].is_active if below else None)
         for version in gone:

@@ -139,12 +139,13 @@ class LibraryTransaction:
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
         """Takes versions out of the registry, in one publication. The lock is held."""
         handles = [handle for version in versions for handle in version.handles]
+        for version in versions:
+            version.state = state  # first: it explains why an operator is not there
         if handles:
             await asyncio.to_thread(self._operators.publish, (), handles)
         for version in versions:
             self._operators.disown(version)
             version.handles = ()
-            version.state = state
 
     async def _stage(
         self,

@@ -6,6 +6,7 @@ logs. Fields beside the message are given as ``extra={"fields": {...}}``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -37,8 +38,18 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("grpc._cython.cygrpc").addFilter(is_no_cancellation)
     # The event loop tells at DEBUG which selector it uses; nobody asked.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Whether a record is more than gRPC's remark that a call was cancelled.
+
+    A client that goes away at the wrong moment makes it log a CancelledError as an error of the
+    servicer, whatever the servicer does.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 class JsonLines(logging.Formatter):

@@ -145,7 +145,9 @@ def test_a_kernels_exception_arrives_with_its_traceback(image: oc.Session):
     with pytest.raises(oc.KernelError) as caught:
         image.ops.image.boom(X)
     error = caught.value
-    assert str(error) == "the kernel of image::boom raised ValueError: no picture: (2, 3)"
+    assert str(error) == (
+        "the kernel of image::boom in interpreter worker-1 raised ValueError: no picture: (2, 3)"
+    )
     assert error.facts["exception_type"] == "ValueError"
     assert error.facts["exception_message"] == "no picture: (2, 3)"
     assert error.facts["interpreter"] == "worker-1"
@@ -161,7 +163,7 @@ def test_a_kernels_exception_arrives_with_its_traceback(image: oc.Session):
 def test_an_exception_of_a_nested_call_names_both_operators(composite: oc.Session):
     with pytest.raises(oc.KernelError) as caught:
         composite.ops.composite.boom(X)
-    assert "composite::boom raised" in str(caught.value)
+    assert "composite::boom in interpreter worker-" in str(caught.value)
     assert "no picture: (2, 3)" in str(caught.value)
     assert caught.value.facts["operator"] == "composite::boom"
     traceback = caught.value.facts["traceback"]

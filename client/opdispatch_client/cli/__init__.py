@@ -31,7 +31,7 @@ from opdispatch_client.cli.outcome import Exit, report_failure
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, by default that of the process; returns its exit code."""
     from opdispatch_client.cli.app import build_app
-    from opdispatch_client.cli.command import Settings
+    from opdispatch_client.cli.command import Settings, drop_unwritable_output
     from opdispatch_client.cli.completion import colons_in_bash
 
     # Without one (`>&-`), Python has None there.
@@ -49,5 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except Exception as error:
-        return report_failure(error, debug=settings.debug)
+        code = report_failure(error, debug=settings.debug)
+        drop_unwritable_output()
+        return code
     return code if isinstance(code, int) else Exit.OK

@@ -136,6 +136,16 @@ def _quiet_broken_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # Python flushes once more at exit, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritable_output()
         raise typer.Exit(Exit.BROKEN_PIPE) from None
+
+
+def drop_unwritable_output() -> None:
+    """Lets go of what is left for stdout, if it cannot be written there.
+
+    Python flushes once more at exit; it would complain, and end with an exit code of its own.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
