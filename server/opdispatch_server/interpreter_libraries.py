@@ -137,7 +137,8 @@ def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) 
     line = find_user_line(error, imported.owns)
     found = {"library": stage.name, "line": line, "traceback": format_user_traceback(error)}
     if isinstance(error, RegistrationError):
-        return type(error)(error.message, hint=error.hint, **{**error.facts, **found})
+        message = f"{line}: {error.message}" if line else error.message
+        return type(error)(message, hint=error.hint, **{**error.facts, **found})
     label = stage.filename or stage.module
     where = f", at {line}" if line else ""
     return LibraryLoadError(

@@ -73,6 +73,7 @@ def test_a_library_that_fails_leaves_nothing_behind(
     assert words in str(caught.value)
     if line:
         assert caught.value.facts["line"] == f"wrong.py:{line}"
+        assert f"wrong.py:{line}" in str(caught.value)
         assert f'File "wrong.py", line {line}' in caught.value.facts["traceback"]
         assert "opdispatch_server" not in caught.value.facts["traceback"]
     after = (shared.refresh_server_info().epoch, shared.operators(), shared.libraries())
