@@ -184,6 +184,11 @@ class _Inference:
     def _type_of(self, annotation: Any, what: str) -> SchemaType:
         annotation = self._resolve(annotation, what)
         origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+        # An alias made with `type X = ...` (Python 3.12), as newer NumPy's NDArray is one.
+        aliased = getattr(origin or annotation, "__value__", None)
+        if aliased is not None:
+            generic = getattr(aliased, "__parameters__", ())
+            return self._type_of(aliased[members] if generic and members else aliased, what)
         if origin is typing.Annotated:
             return self._type_of(members[0], what)
         if origin in (typing.Union, types.UnionType):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Optional
@@ -170,3 +171,15 @@ def test_a_parameter_with_a_reserved_name_is_an_error():
     exec("def f(None_: int, Ellipsis: int) -> None: ...", namespace)
     with pytest.raises(SchemaError, match="reserved word"):
         infer_schema(namespace["f"])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="type aliases are of Python 3.12")
+def test_a_type_alias_stands_for_what_it_names():
+    names: dict[str, object] = {}
+    exec("type Picture = np.ndarray\ntype Many[T] = list[T]", {"np": np}, names)
+
+    def f(x, xs):
+        pass
+
+    f.__annotations__ = {"x": names["Picture"], "xs": names["Many"][int], "return": np.ndarray}
+    assert infer_schema(f) == "(Tensor x, SymInt[] xs) -> Tensor"
