@@ -16,7 +16,7 @@ import plum
 from rich.console import Console
 from rich.table import Table
 
-from opdispatch import Dispatcher, Library, Tensor
+from opdispatch import Dispatcher, DispatchKey, DispatchKeySet, Library, Tensor
 from opdispatch.ops import Ops
 from tests.bench.timing import median_seconds
 
@@ -43,7 +43,10 @@ def contestants() -> dict[str, Callable[[], object]]:
     library.define("scaled(Tensor x, Tensor y, *, int k=1, bool flip=False) -> Tensor")
     library.impl("scaled", lambda x, y, *, k, flip: x, "CPU")
     ops = Ops(dispatcher)
+    library.define("offset(Tensor x, Tensor y, int k=1) -> Tensor")
+    library.impl("offset", lambda x, y, k: x, "CPU")
     overload = ops.bench.first.default
+    with_default = ops.bench.offset.default
     scaled = ops.bench.scaled.default
 
     single = functools.singledispatch(lambda x, y: None)
@@ -56,12 +59,17 @@ def contestants() -> dict[str, Callable[[], object]]:
         return x
 
     x, y = np.ones(2), np.ones(2)
-    tensor = Tensor(x)
+    tensor, cpu = Tensor(x), DispatchKeySet.of(DispatchKey.CPU)
     calls: dict[str, Callable[[], object]] = {
         "plain function": lambda: kernel(x, y),
         "opdispatch, held overload": lambda: overload(x, y),
         "opdispatch, ops.ns.name": lambda: ops.bench.first(x, y),
-        "opdispatch, keywords and defaults": lambda: scaled(x, y, k=2),
+        "opdispatch, keyword-only and a default": lambda: scaled(x, y, k=2),
+        "opdispatch, op(x, y=y)": lambda: overload(x, y=y),
+        "opdispatch, op(x=x, y=y)": lambda: overload(x=x, y=y),
+        "opdispatch, a default left out": lambda: with_default(x, y),
+        "opdispatch, redispatch": lambda: overload.redispatch(cpu, x, y),
+        "opdispatch, redispatch_boxed": lambda: overload.redispatch_boxed(cpu, [x, y]),
         "opdispatch, readable twin": lambda: overload.interpret_call((x, y), {}),
         "opdispatch.Tensor, through autograd": lambda: overload(tensor, tensor),
         "functools.singledispatch": lambda: single(x, y),
