@@ -97,11 +97,7 @@ def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
 def compile_handle_class(schema: FunctionSchema, shape: str) -> type[OperatorHandle]:
     """Generates the subclass of OperatorHandle with the compiled entry points."""
     source = _CallSource(schema)
-    functions = [
-        source.call("__call__"),
-        source.redispatch("redispatch"),
-        source.redispatch_boxed("redispatch_boxed"),
-    ]
+    functions = [source.call("__call__"), source.redispatch("redispatch"), source.boxed()]
     return _subclass(OperatorHandle, f"<opdispatch call {shape}>", source, functions)
 
 
@@ -190,10 +186,10 @@ class _CallSource:
         unusual = "_extra or _more or _local().trace is not None"
         return self._function(function, ["_op", "_keys"], [], unusual, body, fallback)
 
-    def redispatch_boxed(self, function: str) -> str:
+    def boxed(self) -> str:
         """``redispatch_boxed``: a stack is taken as it is, and its returns are checked."""
         lines = [
-            f"def {function}(_op, keys, stack):",
+            "def redispatch_boxed(_op, keys, stack):",
             "    _k = _op._entry.boxed_redispatches.get(keys.bits)",
             "    if _k is None or _local().trace is not None:",
             "        return _op.interpret_redispatch_boxed(keys, stack)",
@@ -201,10 +197,8 @@ class _CallSource:
         ]
         returns = self.schema.returns
         if len(returns) == 1 and returns[0].type is TENSOR:
-            lines += [
-                "    if len(stack) == 1 and (_type(stack[0]) in _PLAIN or"
-                " _type(stack[0]) is _Tensor): return",
-            ]
+            one = "len(stack) == 1 and ((_t := _type(stack[0])) in _PLAIN or _t is _Tensor)"
+            lines.append(f"    if {one}: return")
         lines.append("    stack[:] = _op._entry.signature.check_returns(stack)")
         return "\n".join(lines) + "\n"
 
@@ -217,7 +211,7 @@ class _CallSource:
         body: list[str],
         fallback: str,
     ) -> str:
-        checks = [line for i, a in enumerate(self.schema.arguments) for line in self._check(i, a)]
+        values = [line for i, a in enumerate(self.schema.arguments) for line in self._value(i, a)]
         positional = sum(not argument.kwarg_only for argument in self.schema.arguments)
         lines = [
             f"def {function}({self._parameters(own)}):",
@@ -226,9 +220,8 @@ class _CallSource:
             f"    if {unusual}:",
             *(f"        {line}" for line in self._place_by_name()),
             f"        if {unusual}: {fallback}",
-            *(f"    {line}" for line in self._values()),
             "    try:",
-            *(f"        {line}" for line in (*checks, *body)),
+            *(f"        {line}" for line in (*values, *body)),
             "    except _errors:",
             "        _k = None",
             # Outside the handler, or the twin's errors would drag this one along.
@@ -250,19 +243,19 @@ class _CallSource:
         keyword_only = [f"{n}=_M" for n, a in named if a.kwarg_only and n == a.name]
         return ", ".join([*own, *positional, "/", "*_extra", *keyword_only, "**_more"])
 
-    def _values(self) -> list[str]:
-        """Lines that set the values of arguments to what was given, or to the default."""
-        lines = []
-        for place, argument in enumerate(self.schema.arguments):
-            name, value = self.names[place], self.values[place]
-            default = f"_d{place}" if argument.has_default else "_M"
-            if argument.kwarg_only and name != argument.name:
-                lines.append(f"{value} = {default}")
-            elif argument.has_default:
-                lines.append(f"{value} = {default} if {name} is _M else {name}")
-            elif value != name:
-                lines.append(f"{value} = {name}")
-        return lines
+    def _value(self, place: int, argument: Argument) -> list[str]:
+        """Lines that set an argument's value to what was given, or to the default."""
+        name, value = self.names[place], self.values[place]
+        check = self._check(place, argument)
+        default = f"_d{place}" if argument.has_default else "_M"
+        if argument.kwarg_only and name != argument.name:
+            return [f"{value} = {default}", *check]
+        if not argument.has_default:
+            return check if value == name else [f"{value} = {name}", *check]
+        if not _is_converted(argument):
+            return [f"{value} = {default} if {name} is _M else {name}", *check]
+        given = [f"{value} = {name}", *check]
+        return [f"if {name} is _M: {value} = {default}", "else:", *(f"    {g}" for g in given)]
 
     def _place_by_name(self) -> list[str]:
         """Lines that put arguments in place which were given by name.
@@ -271,21 +264,16 @@ class _CallSource:
         no argument, or was given twice: then the call is unusual still, and so the twin's.
         """
         known = [argument.name for argument in self.schema.arguments]
-        positional = [
-            name
-            for name, argument in zip(self.names, self.schema.arguments, strict=True)
-            if not argument.kwarg_only
-        ]
+        positional = self.names[: sum(not a.kwarg_only for a in self.schema.arguments)]
         # A name that two arguments have stands for both: the twin knows.
         if not positional or len(set(known)) < len(known):
             return []
         first = " else ".join(f"{i} if {name} is _M" for i, name in enumerate(positional))
         return [
             "if _more:",
-            "    _pop = _more.pop",
             f"    _n = {first} else {len(positional)}",
             *(
-                f"    if _n <= {i}: {name} = _pop({known[i]!r}, _M)"
+                f"    if _n <= {i}: {name} = _more.pop({known[i]!r}, _M)"
                 for i, name in enumerate(positional)
             ),
         ]
@@ -321,8 +309,9 @@ class _CallSource:
         if kind in _EXACT:
             return [f"if _type({name}) is not _{_EXACT[kind]}: {convert}"]
         if kind is INT or kind is SYM_INT:
-            in_range = f"-0x8000000000000000 <= {name} <= 0x7FFFFFFFFFFFFFFF"
-            return [f"if _type({name}) is not _int or not {in_range}: {convert}"]
+            # Python compares small numbers faster; the converter knows of the larger ones.
+            unusual = f"{name} > 0x3FFFFFFF or {name} < -0x3FFFFFFF"
+            return [f"if _type({name}) is not _int or {unusual}: {convert}"]
         if isinstance(kind, OptionalType):
             return [f"if {name} is not None: {convert}"]
         return [convert]
@@ -330,7 +319,7 @@ class _CallSource:
     def _bits(self, place: int, argument: Argument) -> list[str]:
         """Lines that add the key bits of a tensor argument to ``_b``, or raise KeyError."""
         name, kind = self.values[place], argument.type
-        one = "({0}.key_bits if _type({0}) is _Tensor else _PLAIN[_type({0})])"
+        one = "({0}.key_bits if (_t := _type({0})) is _Tensor else _PLAIN[_t])"
         if kind is TENSOR:
             return [f"_b |= {one.format(name)}"]
         if isinstance(kind, OptionalType):
@@ -367,6 +356,15 @@ class _CallSource:
 def _is_one_tensor(kind: SchemaType) -> bool:
     """Whether it is ``Tensor`` or ``Tensor?``."""
     return kind.dispatches and not isinstance(kind, ListType)
+
+
+def _is_converted(argument: Argument) -> bool:
+    """Whether the default can be passed to kernels as it is: a new list is due to each call."""
+    try:
+        converted = converter_of(argument.type)(argument.default)
+    except TypeError:  # PyTorch's schemas may have defaults of the wrong type
+        return False
+    return converted is argument.default and isinstance(converted, int | float | str | None)
 
 
 def _accepts_anything(convert: Callable[[Any], Any]) -> bool:

@@ -189,6 +189,7 @@ class OperatorHandle:
     def interpret_redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
         """``redispatch_boxed`` in readable steps."""
         handle, state = self._follow()
+        handle._signature_in(state)  # without a definition, that is what is wrong
         kernel = handle._lookup(state, keys.bits)
         if LOCAL_STATE.get().trace is None:
             function = kernel.kernel.boxed(handle, keys)
