@@ -21,6 +21,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from opdispatch.argument_conversion import converter_of
 from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
 from opdispatch.function_schema import Argument, FunctionSchema
@@ -43,6 +45,9 @@ COMPILE = os.environ.get("OPDISPATCH_COMPILE", "1") != "0"
 
 # The types whose Python class alone says that a value needs no conversion.
 _EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
+
+# True of what is known to be a tensor, the commonest types first.
+_IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
 
 # Handle classes by the text of their parameters and returns: operators of one shape share one.
 # Two threads may both compile a shape; either class will do.
@@ -125,6 +130,7 @@ class _CallSource:
         self.globals: dict[str, Any] = {
             "_M": _MISSING,
             "_PLAIN": PLAIN_KEY_BITS,
+            "_ndarray": np.ndarray,
             "_Tensor": Tensor,
             "_bits_of": key_bits_of,
             "_local": LOCAL_STATE.get,
@@ -164,8 +170,7 @@ class _CallSource:
         """``__call__`` of a packet: of what its ``_only`` is when the call begins."""
         unusual = "_op is None or _extra or _more or _local() is not _DEFAULT"
         fallback = f"return _packet._interpret_call(*{self._collected()})"
-        # Read once: another thread may set it to None at any moment.
-        first = ["_op = _packet._only"]
+        first = ["_op = _packet._only"]  # once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
 
     def _find_kernel(self) -> list[str]:
@@ -197,8 +202,8 @@ class _CallSource:
         ]
         returns = self.schema.returns
         if len(returns) == 1 and returns[0].type is TENSOR:
-            one = "len(stack) == 1 and ((_t := _type(stack[0])) in _PLAIN or _t is _Tensor)"
-            lines.append(f"    if {one}: return")
+            one = _IS_TENSOR.format("stack[0]")
+            lines.append(f"    if len(stack) == 1 and ({one}): return")
         lines.append("    stack[:] = _op._entry.signature.check_returns(stack)")
         return "\n".join(lines) + "\n"
 
@@ -349,7 +354,7 @@ class _CallSource:
         if not returns:
             return ["if _r is None: return None", check]
         if len(returns) == 1 and returns[0].type is TENSOR:
-            return ["if _type(_r) in _PLAIN or _type(_r) is _Tensor: return _r", check]
+            return [f"if {_IS_TENSOR.format('_r')}: return _r", check]
         return [check]
 
 

@@ -2,8 +2,8 @@
 
 Every contestant calls the same Python function of two arrays, which returns one of them; what it
 costs beyond calling the function itself is the price of dispatching. ``functools.singledispatch``
-looks at the type of the first argument and ``plum`` at the types of both; neither knows of keys,
-layouts, schemas, keyword arguments or local modes.
+looks at the type of the first argument; ``plum``, ``multipledispatch`` and ``ovld`` at the types of
+both; none of them knows of keys, layouts, schemas or local modes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
+import ovld
 import plum
+from multipledispatch import dispatch
 from rich.console import Console
 from rich.table import Table
 
@@ -58,6 +60,14 @@ def contestants() -> dict[str, Callable[[], object]]:
     def by_plum(x: np.ndarray, y: np.ndarray):  # a return type would be checked, and cost
         return x
 
+    @dispatch(np.ndarray, np.ndarray, namespace={})
+    def by_multipledispatch(x, y):
+        return x
+
+    @ovld.ovld
+    def by_ovld(x: np.ndarray, y: np.ndarray):
+        return x
+
     x, y = np.ones(2), np.ones(2)
     tensor, cpu = Tensor(x), DispatchKeySet.of(DispatchKey.CPU)
     calls: dict[str, Callable[[], object]] = {
@@ -74,6 +84,8 @@ def contestants() -> dict[str, Callable[[], object]]:
         "opdispatch.Tensor, through autograd": lambda: overload(tensor, tensor),
         "functools.singledispatch": lambda: single(x, y),
         "plum": lambda: by_plum(x, y),
+        "multipledispatch": lambda: by_multipledispatch(x, y),
+        "ovld": lambda: by_ovld(x, y),
     }
     if torch is not None:
         torch_library = torch.library.Library("opdispatch_bench", "DEF")

@@ -10,12 +10,15 @@ interpreter take turns every switch interval, dispatcher or not.
 from __future__ import annotations
 
 import gc
+import gzip
+import json
 import statistics
 import sys
 import threading
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -34,6 +37,7 @@ OPERATORS = 10_000
 ROUNDS = 5
 READER_SECONDS = 2.0
 X = np.ones(2)
+SCHEMAS = Path(__file__).parents[1] / "conformance" / "golden" / "schemas.json.gz"
 
 
 def register(dispatcher: Dispatcher, count: int) -> list[RegistrationHandle]:
@@ -70,6 +74,13 @@ def bulk_seconds() -> tuple[float, float]:
         registering.append(seconds(lambda: handles.extend(register(dispatcher, OPERATORS))))  # noqa: B023
         undoing.append(seconds(lambda: undo(handles)))  # noqa: B023
     return statistics.median(registering), statistics.median(undoing)
+
+
+def parsing_seconds() -> tuple[int, float]:
+    """How many schemas PyTorch 2.13 has, and the median seconds to parse them all."""
+    texts = [text for text, _ in json.loads(gzip.decompress(SCHEMAS.read_bytes()))["real"]]
+    times = [seconds(lambda: [parse_schema(text) for text in texts]) for _ in range(ROUNDS)]
+    return len(texts), statistics.median(times)
 
 
 def memory_per_operator(count: int = 1_000) -> tuple[float, float]:
@@ -141,6 +152,8 @@ def main() -> None:
     table.add_row("undo, one by one", f"{undoing:.2f} s")
     table.add_row("memory an operator, registered", f"{registered / 1024:.1f} KiB")
     table.add_row("memory an operator, called once", f"{called / 1024:.1f} KiB")
+    count, parsing = parsing_seconds()
+    table.add_row(f"parse PyTorch's {count:,} schemas", f"{parsing:.2f} s")
     Console(width=100).print(table)
 
     interval = sys.getswitchinterval() * 1e3
