@@ -34,11 +34,13 @@ check: lint types test ## all that CI runs
 fix: $(VENV)/.stamp-dev ## reformat and apply safe fixes
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process and remote calls, beside their peers
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, registering, and remote calls, beside their peers
 	@$(BIN)/python -m tests.bench.in_process
+	@$(BIN)/python -m tests.bench.registration
 	@$(BIN)/python -m tests.bench.remote
 
-stress: $(VENV)/.stamp-dev ## a minute of racing loads, unloads and calls
+stress: $(VENV)/.stamp-dev ## half a minute of calls while others register, a minute of racing loads
+	@OPDISPATCH_STRESS_SECONDS=30 $(BIN)/python -m pytest -q tests/stress
 	@$(BIN)/opdispatch stress --seconds 60
 
 # Its own environment: grpcio-tools 1.81.1 needs protobuf 6.

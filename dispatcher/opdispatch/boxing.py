@@ -25,6 +25,16 @@ def unboxed_from_boxed(
     """``boxed`` as a function of ``op``'s arguments."""
     signature = op.call_signature
     keyword_only = signature.keyword_only_names
+    num_returns = len(signature.schema.returns)
+
+    if not keyword_only:
+
+        def unboxed_positional(*args: Any) -> Any:
+            stack = list(args)
+            boxed(op, keys, stack)
+            return stack[0] if len(stack) == num_returns == 1 else signature.unbox_returns(stack)
+
+        return unboxed_positional
 
     def unboxed(*args: Any, **kwargs: Any) -> Any:
         stack = [*args, *(kwargs[name] for name in keyword_only)]
@@ -32,6 +42,25 @@ def unboxed_from_boxed(
         return signature.unbox_returns(stack)
 
     return unboxed
+
+
+def boxed_from_unboxed(
+    function: Callable[..., Any], signature: Signature
+) -> Callable[[list[Any]], None]:
+    """``function`` as a function of a stack, whose arguments it replaces by the returns."""
+    box_returns = signature.box_returns
+    if not signature.keyword_only_names:
+
+        def boxed_positional(stack: list[Any]) -> None:
+            stack[:] = box_returns(function(*stack))
+
+        return boxed_positional
+
+    def boxed(stack: list[Any]) -> None:
+        args, kwargs = signature.split(stack)
+        stack[:] = box_returns(function(*args, **kwargs))
+
+    return boxed
 
 
 def elide_defaults(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.boxing import elide_defaults, unboxed_from_boxed
+from opdispatch.boxing import boxed_from_unboxed, elide_defaults, unboxed_from_boxed
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import RegistrationError
 
@@ -111,14 +111,15 @@ class KernelFunction:
             self._adapted = adapted
         return partial(adapted[1], keys) if self.with_keyset else adapted[1]
 
+    def boxed(self, op: OperatorHandle, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
+        """The kernel as a function of a stack of ``op``'s arguments, for calls with ``keys``."""
+        if self._boxed is not None:
+            return partial(self._boxed, op, keys)
+        return boxed_from_unboxed(self.unboxed(op, keys), op.call_signature)
+
     def call_boxed(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
         """Replaces the arguments on ``stack``, in schema order, by the returns."""
-        if self._boxed is not None:
-            self._boxed(op, keys, stack)
-            return
-        signature = op.call_signature
-        args, kwargs = signature.split(stack)
-        stack[:] = signature.box_returns(self.unboxed(op, keys)(*args, **kwargs))
+        self.boxed(op, keys)(stack)
 
     def __repr__(self) -> str:
         if self.is_fallthrough:

@@ -24,12 +24,13 @@ NO_CALLS: dict[int, Callable[..., Any]] = {}
 class OperatorEntry:
     """What has been registered for one operator name, newest first.
 
-    Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state``,
-                ``calls`` and ``redispatches`` are published under it and read without.
+    Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state`` and
+                its memos ``calls``, ``redispatches`` and ``boxed_redispatches`` are published
+                under it and read without.
     Invariants  I1  ``definitions`` has at most one element;
                 I2  no list in ``kernels`` is empty;
-                I3  outside a transaction, ``state`` is the snapshot of the two, and ``calls``
-                    and ``redispatches`` are its memos; a dead entry has none of them;
+                I3  outside a transaction, ``state`` is the snapshot of the two, and the
+                    memos are the state's; a dead entry has none of them;
                 I4  the schema of an entry never changes once published: a definition with
                     another schema gets an entry of its own, so code compiled for the old
                     schema can never meet a kernel for the new one.
@@ -37,6 +38,7 @@ class OperatorEntry:
 
     __slots__ = (
         "__weakref__",
+        "boxed_redispatches",
         "calls",
         "definitions",
         "dispatcher",
@@ -61,6 +63,7 @@ class OperatorEntry:
         self.state: OperatorState | None = None
         self.calls = NO_CALLS
         self.redispatches = NO_CALLS
+        self.boxed_redispatches = NO_CALLS
         self.handle: OperatorHandle | None = None
 
     @property
@@ -95,7 +98,8 @@ class OperatorEntry:
             self.handle = None  # it was made when there was no schema to compile
         self.state = state
         self.redispatches = state.redispatches if state is not None else NO_CALLS
-        # Last, and in one store: compiled code reads nothing else.
+        self.boxed_redispatches = state.boxed_redispatches if state is not None else NO_CALLS
+        # Last: compiled code reads one memo a call, and nothing else.
         self.calls = state.calls if state is not None else NO_CALLS
 
     @property
@@ -134,7 +138,10 @@ class OperatorEntry:
             wrong.append("its published definition is not the registered one")
         if self.state.fallbacks is not fallbacks:
             wrong.append("its published fallbacks are not the registered ones")
-        if self.calls is not self.state.calls or self.redispatches is not self.state.redispatches:
+        state = self.state
+        memos = (self.calls, self.redispatches, self.boxed_redispatches)
+        theirs = (state.calls, state.redispatches, state.boxed_redispatches)
+        if any(mine is not its for mine, its in zip(memos, theirs, strict=True)):
             wrong.append("its compiled callers look at another state")
         wrong += self.state.find_violations()
         return [f"{self.name}: {text}" for text in wrong]

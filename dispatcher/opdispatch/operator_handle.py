@@ -179,18 +179,28 @@ class OperatorHandle:
     def call_boxed(self, stack: list[Any]) -> None:
         """Replaces the arguments on ``stack``, as ``bind`` gives them, by the returns."""
         handle, state = self._follow()
-        handle._run_boxed(state, handle._bits(state, stack), stack, "callBoxed")
+        bits = handle._bits(state, stack)
+        handle._call_kernel_boxed(state, handle._lookup(state, bits), bits, stack, "callBoxed")
 
     def redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
         """``call_boxed`` with exactly ``keys``, whatever keys the arguments have."""
+        self.interpret_redispatch_boxed(keys, stack)
+
+    def interpret_redispatch_boxed(self, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """``redispatch_boxed`` in readable steps."""
         handle, state = self._follow()
-        handle._run_boxed(state, keys.bits, stack, "redispatchBoxed")
+        handle._signature_in(state)  # without a definition, that is what is wrong
+        kernel = handle._lookup(state, keys.bits)
+        if LOCAL_STATE.get().trace is None:
+            function = kernel.kernel.boxed(handle, keys)
+            state.remember(state.boxed_redispatches, keys.bits, function)
+        handle._call_kernel_boxed(state, kernel, keys.bits, stack, "redispatchBoxed")
 
     def call_boxed_for_dispatch_key(self, key: DispatchKey, stack: list[Any]) -> None:
         """``call_boxed`` of the kernel in the slot of ``key``, with the keys of the arguments."""
         handle, state = self._follow()
         bits = handle._bits(state, stack)
-        kernel = handle._checked(state, key, str(key), bits)
+        kernel = handle._checked(state, key, bits, arrived=str(key))
         handle._call_kernel_boxed(state, kernel, bits, stack, "callBoxed")
 
     # -- looking inside -----------------------------------------------------------------------
@@ -272,16 +282,16 @@ class OperatorHandle:
         return state.mask(LOCAL_STATE.get().apply(argument_bits))
 
     def _lookup(self, state: OperatorState, bits: int) -> Resolution:
-        key, _ = state.resolve(bits)
-        # The name that PyTorch gives the highest key differs from its slot's if no backend
-        # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.
-        return self._checked(state, key, str(DispatchKeySet(bits).highest_priority_key), bits)
+        return self._checked(state, state.resolve(bits)[0], bits)
 
     def _checked(
-        self, state: OperatorState, key: DispatchKey, arrived: str, bits: int
+        self, state: OperatorState, key: DispatchKey, bits: int, arrived: str = ""
     ) -> Resolution:
         registration, reason = state.slot(key)
         if registration is None or registration.kernel is None or is_fallthrough(registration):
+            # The name that PyTorch gives the highest key differs from its slot's if no backend
+            # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.
+            arrived = arrived or str(DispatchKeySet(bits).highest_priority_key)
             self._raise_no_kernel(state, arrived, reason, registration)
         return Resolution(key, registration, registration.kernel, reason)
 
@@ -325,9 +335,6 @@ class OperatorHandle:
             return signature.check_result(function(*args, **kwargs))
         finally:
             LOCAL_STATE.reset(token)
-
-    def _run_boxed(self, state: OperatorState, bits: int, stack: list[Any], kind: str) -> None:
-        self._call_kernel_boxed(state, self._lookup(state, bits), bits, stack, kind)
 
     def _call_kernel_boxed(
         self, state: OperatorState, kernel: Resolution, bits: int, stack: list[Any], kind: str

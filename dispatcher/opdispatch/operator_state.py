@@ -75,12 +75,14 @@ class OperatorState:
 
     Guards      nothing: the registrations never change, and the memos below only gain
                 entries, each of which follows from the registrations.
-    Invariants  every entry of ``calls`` and ``redispatches`` is what ``resolve`` says for its key.
+    Invariants  every entry of ``calls``, ``redispatches`` and ``boxed_redispatches`` is what
+                ``resolve`` says for its key.
     """
 
     __slots__ = (
         "_masks",
         "_slots",
+        "boxed_redispatches",
         "calls",
         "definition",
         "fallbacks",
@@ -101,9 +103,10 @@ class OperatorState:
         self.kernels = kernels
         self.fallbacks = fallbacks
         # From the key bits of a call's arguments, in the default local state, to the function
-        # to call; and the same from the key bits of a redispatch.
+        # to call; and the same from the key bits of a redispatch, unboxed and boxed.
         self.calls: dict[int, Callable[..., Any]] = {}
         self.redispatches: dict[int, Callable[..., Any]] = {}
+        self.boxed_redispatches: dict[int, Callable[..., Any]] = {}
         self._slots: dict[DispatchKey, Slot] = {}
         self._masks: dict[int, int] = {}
 

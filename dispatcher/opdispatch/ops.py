@@ -2,16 +2,21 @@
 
 Note [What attributes remember]
     Namespaces keep their packets as attributes, and a packet keeps its only overload, so that a
-    call by name costs little more than a call of a handle. Both forget as soon as an overload of
-    that name comes or goes: ``Ops`` listens to the dispatcher, is told with the registration
-    mutex held, and whatever is kept is looked up with the mutex held. So nothing that is
-    kept can be older than the last change.
+    call by name costs little more than a call of a handle. A packet that a namespace makes for
+    an operator with one overload has its call compiled for that overload's schema. Both forget
+    as soon as an overload of that name comes or goes: ``Ops`` listens to the dispatcher, is told
+    with the registration mutex held, and whatever is kept is looked up with the mutex held. So
+    nothing that is kept can be older than the last change. A compiled packet that has forgotten
+    does not learn again, since the next overload may have another schema: it goes on without
+    compiled code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opdispatch.compiled_call import packet_class_for
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
@@ -25,15 +30,20 @@ class OpOverloadPacket:
         self._dispatcher = dispatcher
         self._name = name
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
+        self._only: OperatorHandle | None = None  # the one that the packet is compiled for
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
+        return self._interpret_call(args, kwargs)
+
+    def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call in readable steps; what compiled packets do whenever they are in doubt."""
         single = self._single
         if single is not None:
             return single(*args, **kwargs)
         return self._choose(args, kwargs)(*args, **kwargs)
 
-    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorHandle:
+    def _choose(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OperatorHandle:
         dispatcher = self._dispatcher
         if not dispatcher.in_transaction:  # what only this thread sees must not be kept
             with dispatcher.hold_publications():
@@ -44,7 +54,7 @@ class OpOverloadPacket:
 
     def _forget(self) -> None:
         """Looks its overloads up again at the next call."""
-        self._single = None
+        self._single = self._only = None
 
     def overloads(self) -> list[str]:
         """The names of its overloads; ``"default"`` for the one without a name."""
@@ -71,6 +81,17 @@ class OpOverloadPacket:
         return f"<OpOverloadPacket {self._name}>"
 
 
+def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
+    """A packet, compiled if it can be. The caller holds the mutex."""
+    names = dispatcher.overloads(name)
+    only = dispatcher.find_schema(names[0]) if len(names) == 1 else None
+    if only is None:
+        return OpOverloadPacket(dispatcher, name)
+    packet = packet_class_for(OpOverloadPacket, only.schema)(dispatcher, name)
+    packet._single = packet._only = only
+    return packet
+
+
 class OpNamespace:
     """The operators of one namespace, as attributes."""
 
@@ -83,14 +104,14 @@ class OpNamespace:
             raise AttributeError(name)
         dispatcher = self._dispatcher
         qualified = f"{self._namespace}::{name}"
-        packet = OpOverloadPacket(dispatcher, qualified)
         if dispatcher.in_transaction:  # what only this thread sees must not be kept
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
-            return packet
+            return OpOverloadPacket(dispatcher, qualified)
         with dispatcher.hold_publications():
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
+            packet = _make_packet(dispatcher, qualified)
             kept: OpOverloadPacket = self.__dict__.setdefault(name, packet)
         return kept
 

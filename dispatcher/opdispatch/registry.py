@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from opdispatch.dispatch_key import DispatchKey, is_alias_key
 from opdispatch.dispatch_key_set import get_runtime_dispatch_key_set
@@ -76,8 +75,11 @@ class Registry:
         try:
             while self._depth == 1 and self.log.has_changes:
                 log, self._log = self.log, ChangeLog()
-                with self._uninterrupted():
+                self._busy = True
+                try:
                     self._publish(log)
+                finally:
+                    self._busy = False
                 self._undo_deferred()
         finally:
             self._depth -= 1
@@ -96,11 +98,14 @@ class Registry:
     def insert(self, handle: RegistrationHandle) -> None:
         """Registers. Raises RegistrationError, and changes nothing, if it cannot be."""
         registration = handle.registration
-        with self._uninterrupted():
+        self._busy = True
+        try:
             self._check(registration)
             for handles in self._lists_of(registration):
                 self.log.insert(handles, handle)
             self._touch(registration)
+        finally:
+            self._busy = False
         self._undo_deferred()
 
     def remove(self, handle: RegistrationHandle) -> None:
@@ -109,24 +114,19 @@ class Registry:
             self._deferred.append(handle)
             return
         registration = handle.registration
-        with self._uninterrupted():
+        self._busy = True
+        try:
             for handles in self._lists_of(registration):
                 self.log.remove(handles, handle)
             self._touch(registration)
+        finally:
+            self._busy = False
         self._undo_deferred()
 
     # Note [Finalizers may undo]
     # The garbage collector can run a finalizer at almost any point of this file, in the thread
     # that holds the mutex, and a finalizer may well close a handle. In the middle of a change
     # such an undoing is only noted; it is done as soon as the change is complete.
-
-    @contextmanager
-    def _uninterrupted(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
 
     def _undo_deferred(self) -> None:
         while self._deferred:
@@ -159,6 +159,8 @@ class Registry:
     def _touch(self, registration: Registration) -> None:
         if registration.kind == "fallback":
             self.log.fallbacks_changed = True
+        if registration.kind == "library":
+            self.log.namespaces_changed = True
         name = registration.schema.name if registration.schema else registration.name
         if name is not None:
             self.log.touched[self._entry(name)] = None
@@ -218,7 +220,8 @@ class Registry:
 
     def _publish(self, log: ChangeLog) -> None:
         """Shows the changes of the outermost transaction to all threads."""
-        self.namespaces = {namespace: h for namespace, h in self.namespaces.items() if h}
+        if log.namespaces_changed:
+            self.namespaces = {namespace: h for namespace, h in self.namespaces.items() if h}
         if log.fallbacks_changed:
             self.published_fallbacks = self._newest_fallbacks()
             for entry in self.entries.values():

@@ -32,6 +32,7 @@ class ChangeLog:
         self.changes: list[_Change] = []
         self.touched: dict[OperatorEntry, None] = {}  # a set that keeps its order
         self.fallbacks_changed = False
+        self.namespaces_changed = False
 
     @property
     def has_changes(self) -> bool:

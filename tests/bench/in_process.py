@@ -2,8 +2,8 @@
 
 Every contestant calls the same Python function of two arrays, which returns one of them; what it
 costs beyond calling the function itself is the price of dispatching. ``functools.singledispatch``
-looks at the type of the first argument and ``plum`` at the types of both; neither knows of keys,
-layouts, schemas, keyword arguments or local modes.
+looks at the type of the first argument; ``plum``, ``multipledispatch`` and ``ovld`` at the types of
+both; none of them knows of keys, layouts, schemas or local modes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import functools
 from collections.abc import Callable
 
 import numpy as np
+import ovld
 import plum
+from multipledispatch import dispatch
 from rich.console import Console
 from rich.table import Table
 
-from opdispatch import Dispatcher, Library, Tensor
+from opdispatch import Dispatcher, DispatchKey, DispatchKeySet, Library, Tensor
 from opdispatch.ops import Ops
 from tests.bench.timing import median_seconds
 
@@ -43,7 +45,10 @@ def contestants() -> dict[str, Callable[[], object]]:
     library.define("scaled(Tensor x, Tensor y, *, int k=1, bool flip=False) -> Tensor")
     library.impl("scaled", lambda x, y, *, k, flip: x, "CPU")
     ops = Ops(dispatcher)
+    library.define("offset(Tensor x, Tensor y, int k=1) -> Tensor")
+    library.impl("offset", lambda x, y, k: x, "CPU")
     overload = ops.bench.first.default
+    with_default = ops.bench.offset.default
     scaled = ops.bench.scaled.default
 
     single = functools.singledispatch(lambda x, y: None)
@@ -55,17 +60,32 @@ def contestants() -> dict[str, Callable[[], object]]:
     def by_plum(x: np.ndarray, y: np.ndarray):  # a return type would be checked, and cost
         return x
 
+    @dispatch(np.ndarray, np.ndarray, namespace={})
+    def by_multipledispatch(x, y):
+        return x
+
+    @ovld.ovld
+    def by_ovld(x: np.ndarray, y: np.ndarray):
+        return x
+
     x, y = np.ones(2), np.ones(2)
-    tensor = Tensor(x)
+    tensor, cpu = Tensor(x), DispatchKeySet.of(DispatchKey.CPU)
     calls: dict[str, Callable[[], object]] = {
         "plain function": lambda: kernel(x, y),
         "opdispatch, held overload": lambda: overload(x, y),
         "opdispatch, ops.ns.name": lambda: ops.bench.first(x, y),
-        "opdispatch, keywords and defaults": lambda: scaled(x, y, k=2),
+        "opdispatch, keyword-only and a default": lambda: scaled(x, y, k=2),
+        "opdispatch, op(x, y=y)": lambda: overload(x, y=y),
+        "opdispatch, op(x=x, y=y)": lambda: overload(x=x, y=y),
+        "opdispatch, a default left out": lambda: with_default(x, y),
+        "opdispatch, redispatch": lambda: overload.redispatch(cpu, x, y),
+        "opdispatch, redispatch_boxed": lambda: overload.redispatch_boxed(cpu, [x, y]),
         "opdispatch, readable twin": lambda: overload.interpret_call((x, y), {}),
         "opdispatch.Tensor, through autograd": lambda: overload(tensor, tensor),
         "functools.singledispatch": lambda: single(x, y),
         "plum": lambda: by_plum(x, y),
+        "multipledispatch": lambda: by_multipledispatch(x, y),
+        "ovld": lambda: by_ovld(x, y),
     }
     if torch is not None:
         torch_library = torch.library.Library("opdispatch_bench", "DEF")

@@ -20,8 +20,10 @@ from opdispatch import (
     DispatchKey,
     DispatchKeySet,
     KernelFunction,
+    NoKernelError,
     OpdispatchError,
     OperatorHandle,
+    ReturnError,
     Tensor,
     compiled_call,
     parse_schema,
@@ -174,6 +176,42 @@ def test_a_keyword_only_argument_may_be_called_like_a_word_of_python():
     assert op(n=0, **{"lambda": 3, "async": 4}) == [3, 4]
     with pytest.raises(ArgumentError, match="t::f is missing its argument 'async'"):
         op(0)
+
+
+def test_a_name_that_two_arguments_have_stands_for_both():
+    op = define("t::f(int n, int n=2, *, int m=3) -> int[]", lambda a, b, *, m: [a, b, m])
+    specification = OperatorHandle(op._entry)
+    for call in (op, op, specification):
+        assert [call(1), call(n=1), call(n=1, m=4)] == [[1, 2, 3], [1, 1, 3], [1, 1, 4]]
+
+
+def test_what_came_by_name_goes_by_name_when_the_schema_has_changed():
+    dispatcher = Dispatcher()
+    kernel = KernelFunction.from_unboxed(lambda a, b: [a, b])
+    name = parse_schema("t::f(int a, int b) -> int[]").name
+    dispatcher.register_impl(name, K.CompositeImplicitAutograd, kernel)
+    first = dispatcher.register_def(parse_schema("t::f(int a, int b) -> int[]"))
+    op = dispatcher.get_schema(name)
+    assert op(1, b=2) == op(b=2, a=1) == [1, 2]
+    first.close()
+    dispatcher.register_def(parse_schema("t::f(int b, int a) -> int[]"))
+    assert op(b=2, a=1) == [2, 1]
+    with pytest.raises(ArgumentError, match="t::f is missing its argument 'a'"):
+        op(1, b=2)
+
+
+def test_boxed_redispatches_agree_with_their_specification():
+    op = define("t::f(Tensor x, *, int n=1) -> Tensor", lambda x, *, n: x if n else n, K.CPU)
+    specification, keys = OperatorHandle(op._entry), DispatchKeySet.of(K.CPU)
+    for call in (op.redispatch_boxed, op.redispatch_boxed, specification.redispatch_boxed):
+        stack = [X, 1]
+        call(keys, stack)
+        assert len(stack) == 1
+        assert stack[0] is X
+        with pytest.raises(ReturnError, match="t::f returned what its schema does not promise"):
+            call(keys, [X, 0])
+        with pytest.raises(NoKernelError, match="no kernel for arguments from the CUDA backend"):
+            call(DispatchKeySet.of(K.CUDA), [X, 1])
 
 
 def test_the_names_of_the_generated_code_are_no_names_of_arguments():
