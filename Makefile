@@ -2,10 +2,12 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# pip's options for torch alone, such as an index that has builds without CUDA.
+TORCH_OPTIONS ?=
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check fix bench stress protos clean
+.PHONY: help demo test lint types check fix bench conformance stress protos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -39,6 +41,16 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.registration
 	@$(BIN)/python -m tests.bench.remote
 
+.venv-conformance/.stamp: pyproject.toml
+	@test -x .venv-conformance/bin/python || $(PYTHON) -m venv .venv-conformance
+	@echo "setting up .venv-conformance with opdispatch[dev,conformance] ..."
+	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install $(TORCH_OPTIONS) 'torch==2.13.0'
+	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[dev,conformance]'
+	@touch $@
+
+conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
+	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
+
 stress: $(VENV)/.stamp-dev ## half a minute of calls while others register, a minute of racing loads
 	@OPDISPATCH_STRESS_SECONDS=30 $(BIN)/python -m pytest -q tests/stress
 	@$(BIN)/opdispatch stress --seconds 60
@@ -50,4 +62,4 @@ protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
 	@.venv-protos/bin/python proto/generate.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-protos .pytest_cache .mypy_cache .ruff_cache demo_output build dist
+	rm -rf $(VENV) .venv-protos .venv-conformance .pytest_cache .mypy_cache .ruff_cache demo_output build dist

@@ -23,7 +23,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     operator_state, operator_entry,
     operator_handle, compiled_call              one operator
     functionalities/                            what the functionality keys do
-    left_right, name_table, transaction,
+    signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
     ops, library                                how they are called and registered
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -47,7 +47,12 @@ class RegistrationListener(Protocol):
 class Dispatcher:
     """Takes registrations, finds operators, waits for others. Every method is thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allowed_keys: Iterable[DispatchKey] | None = None) -> None:
+        """With ``allowed_keys``, kernels and fallbacks for any other key are skipped.
+
+        A key is allowed as it is registered, so an alias key must be listed itself. What
+        opdispatch itself registers is always allowed.
+        """
         self._registry = Registry(lambda name: OperatorEntry(self, name))
         self._registry.on_defined = self._tell_registered
         self._registry.on_undefined = self._tell_deregistered
@@ -55,6 +60,8 @@ class Dispatcher:
         with self.transaction():
             for key, kernel in BUILTIN_FALLBACKS.items():
                 self.register_fallback(key, kernel, site="opdispatch")
+        if allowed_keys is not None:
+            self._registry.allowed_keys = frozenset(map(normalize_key, allowed_keys))
 
     # -- registering ----------------------------------------------------------------------------
 
@@ -79,10 +86,23 @@ class Dispatcher:
         return self.register(Registration("library", site, namespace=namespace))
 
     def register_def(
-        self, schema: FunctionSchema, *, site: str = "", tags: Sequence[str] = ()
+        self,
+        schema: FunctionSchema,
+        *,
+        site: str = "",
+        tags: Sequence[str] = (),
+        alias_analysis: str = "FROM_SCHEMA",
     ) -> RegistrationHandle:
-        """Defines an operator. Raises DuplicateDefinitionError if it is defined already."""
-        return self.register(Registration("def", site, schema=schema, tags=tuple(tags)))
+        """Defines an operator.
+
+        Raises DuplicateDefinitionError if it is defined already, SchemaMismatchError if it has
+        a kernel of another signature.
+        """
+        return self.register(
+            Registration(
+                "def", site, schema=schema, tags=tuple(tags), alias_analysis=alias_analysis
+            )
+        )
 
     def register_impl(
         self, name: OperatorName, key: DispatchKey | None, kernel: KernelFunction, *, site: str = ""
@@ -90,7 +110,8 @@ class Dispatcher:
         """Gives the operator ``name``, defined or not, a kernel for ``key``.
 
         None and Undefined mean CompositeImplicitAutograd, as in PyTorch. The kernel covers an
-        older one for the same key until it is undone.
+        older one for the same key until it is undone. Raises SchemaMismatchError if it has
+        another signature than the definition or another kernel.
         """
         key = normalize_key(key)
         return self.register(Registration("impl", site, name=name, key=key, kernel=kernel))
@@ -111,6 +132,11 @@ class Dispatcher:
         Raises RegistrationError, and changes nothing, if it cannot be.
         """
         handle = RegistrationHandle(self, registration)
+        handle.skipped = self._registry.is_skipped(registration)
+        if handle.skipped:
+            LOG.info(
+                "skipped, since its key is not allowed: %s, %s", registration, registration.debug
+            )
         with self.transaction():
             self._registry.insert(handle)
         return handle
@@ -214,6 +240,11 @@ class Dispatcher:
                 for key in sorted(kernels)
                 for place, handle in enumerate(kernels[key])
             ]
+
+    def skipped(self) -> list[Registration]:
+        """The registrations for keys that are not allowed, newest first."""
+        with self._registry.mutex:
+            return [handle.registration for handle in self._registry.skipped]
 
     def libraries(self) -> dict[str, Registration]:
         """The namespaces that a library of kind DEF has taken."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.boxing import boxed_from_unboxed, elide_defaults, unboxed_from_boxed
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import RegistrationError
+from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.schema_parser import parse_schema
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
@@ -28,10 +30,13 @@ UnboxedFunction = Callable[..., Any]
 class KernelFunction:
     """A kernel, made by one of the class methods; immutable.
 
-    ``function`` is what it was made from: None for a fallthrough.
+    ``function`` is what it was made from: None for a fallthrough. ``signature`` is what the
+    kernel itself says that it takes and returns, as a schema without a name: None if it does not
+    say (PyTorch infers one for a C++ function, and none for a Python function). Registrations
+    for one operator must agree on it.
     """
 
-    __slots__ = ("_adapted", "_boxed", "function", "is_fallthrough", "with_keyset")
+    __slots__ = ("_adapted", "_boxed", "function", "is_fallthrough", "signature", "with_keyset")
 
     def __init__(
         self,
@@ -40,8 +45,10 @@ class KernelFunction:
         boxed: BoxedFunction | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
+        signature: FunctionSchema | None = None,
     ) -> None:
         self.function = function
+        self.signature = signature
         self.with_keyset = with_keyset
         self.is_fallthrough = is_fallthrough
         self._boxed = boxed
@@ -51,14 +58,20 @@ class KernelFunction:
 
     @classmethod
     def from_unboxed(
-        cls, function: UnboxedFunction, *, with_keyset: bool = False
+        cls, function: UnboxedFunction, *, with_keyset: bool = False, signature: str = ""
     ) -> KernelFunction:
         """A kernel from a Python function of the operator's arguments.
 
-        With ``with_keyset``, the dispatch key set of the call comes before them.
-        Raises RegistrationError if ``function`` cannot be called.
+        With ``with_keyset``, the dispatch key set of the call comes before them. With
+        ``signature``, such as ``"(Tensor x) -> Tensor"``, it is only registered for an operator
+        of that signature. Raises RegistrationError if ``function`` cannot be called, SchemaError
+        if ``signature`` does not parse.
         """
-        return cls(_callable(function), with_keyset=with_keyset)
+        parsed = None
+        if signature:
+            # The grammar wants a name, and a kernel has none.
+            parsed = parse_schema(f"kernel{signature}").with_name(OperatorName(""))
+        return cls(_callable(function), with_keyset=with_keyset, signature=parsed)
 
     @classmethod
     def from_boxed(cls, function: BoxedFunction) -> KernelFunction:

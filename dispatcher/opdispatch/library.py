@@ -115,7 +115,10 @@ class Library:
         if not name.namespace:
             parsed = parsed.with_namespace(self.ns)
         tags = (tags,) if isinstance(tags, str) else tuple(tags)
-        self._keep(self.dispatcher.register_def(parsed, site=_caller(), tags=tags))
+        handle = self.dispatcher.register_def(
+            parsed, site=_caller(), tags=tags, alias_analysis=alias_analysis or "FROM_SCHEMA"
+        )
+        self._keep(handle)
         return str(parsed.name).removeprefix(f"{self.ns}::")
 
     def impl(

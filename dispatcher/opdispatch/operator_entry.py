@@ -46,6 +46,7 @@ class OperatorEntry:
         "kernels",
         "name",
         "redispatches",
+        "report_error",
         "schema",
         "signature",
         "state",
@@ -65,6 +66,7 @@ class OperatorEntry:
         self.redispatches = NO_CALLS
         self.boxed_redispatches = NO_CALLS
         self.handle: OperatorHandle | None = None
+        self.report_error: Callable[[str], None] | None = None
 
     @property
     def is_registered(self) -> bool:
@@ -115,6 +117,7 @@ class OperatorEntry:
         """An entry with the same registrations, for a new schema; this one is left without."""
         entry = OperatorEntry(self.dispatcher, self.name)
         entry.definitions, entry.kernels = self.definitions, self.kernels
+        entry.report_error = self.report_error
         self.definitions, self.kernels = [], {}
         return entry
 

@@ -12,7 +12,7 @@ Note [A handle follows its name]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -21,6 +21,7 @@ from opdispatch.dispatch_key_set import RUNTIME_KEYS, DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
 from opdispatch.operator_state import OperatorState, Resolution, is_fallthrough
 from opdispatch.registration import Registration
@@ -203,6 +204,14 @@ class OperatorHandle:
         kernel = handle._checked(state, key, bits, arrived=str(key))
         handle._call_kernel_boxed(state, kernel, bits, stack, "callBoxed")
 
+    def set_report_error_callback(self, callback: Callable[[str], None] | None) -> None:
+        """Calls ``callback(key)`` whenever a call finds no kernel, before NoKernelError is raised.
+
+        What the callback raises is raised instead. It is not asked about Meta tensors, nor about
+        an ambiguous kernel, as in PyTorch. Mirrors ``_dispatch_set_report_error_callback``.
+        """
+        self._follow()[0]._entry.report_error = callback
+
     # -- looking inside -----------------------------------------------------------------------
 
     def table_rows(self) -> list[TableRow]:
@@ -234,15 +243,15 @@ class OperatorHandle:
         lines = [f"name: {self.name}"]
         if definition is not None:
             lines += [f"schema: {definition.schema}", f"debug: {definition.debug}"]
-            lines += ["alias analysis kind: FROM_SCHEMA"]
+            lines += [f"alias analysis kind: {definition.alias_analysis}"]
         else:
             lines += ["schema: (none)"]
         for key, registration, active in self.kernels():
             alias = "[alias]" if is_alias_key(key) else ""
             inactive = "" if active else " (inactive)"
-            kernel = registration.kernel
-            flags = "fallthrough" if kernel and kernel.is_fallthrough else "boxed unboxed"
-            lines.append(f"{key}{alias}{inactive}: {registration.debug} :: (none) [ {flags} ]")
+            assert registration.kernel is not None
+            text = _dumped(registration.kernel)
+            lines.append(f"{key}{alias}{inactive}: {registration.debug} :: {text}")
         return "\n".join(lines) + "\n"
 
     def __repr__(self) -> str:
@@ -306,6 +315,9 @@ class OperatorHandle:
                 hint="register a kernel for AutogradOther, or CompositeExplicitAutograd instead",
                 **facts,
             )
+        report = self._entry.report_error
+        if report is not None and registration is None and arrived != "Meta":
+            report(arrived)
         served = [str(key) for key in state.keys_with_kernel()]
         have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
         if registration is not None:
@@ -365,6 +377,13 @@ class OperatorHandle:
             )
         )
         return replace(local, trace=local.trace.nested())
+
+
+def _dumped(kernel: KernelFunction) -> str:
+    """A kernel's signature and flags; as in PyTorch, one without a signature is "boxed"."""
+    if kernel.signature is not None:
+        return f"{kernel.signature} [ boxed unboxed ]"
+    return f"(none) [ {'fallthrough ' if kernel.is_fallthrough else ''}boxed ]"
 
 
 def _shorten(names: Sequence[str], most: int = 12) -> str:

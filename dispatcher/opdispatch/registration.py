@@ -20,9 +20,9 @@ class Registration:
     """What a library told the dispatcher, once. Immutable, and compared by identity.
 
     ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
-    operator its ``schema`` and ``tags``; "impl" gives the operator ``name`` a ``kernel`` for
-    ``key``; "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is the place,
-    "FILE:LINE".
+    operator its ``schema``, ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a
+    ``kernel`` for ``key``; "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is
+    the place, "FILE:LINE".
     """
 
     kind: Literal["library", "def", "impl", "fallback"]
@@ -33,6 +33,7 @@ class Registration:
     key: DispatchKey | None = None
     kernel: KernelFunction | None = None
     tags: tuple[str, ...] = ()
+    alias_analysis: str = "FROM_SCHEMA"
 
     @property
     def debug(self) -> str:
@@ -57,14 +58,18 @@ class RegistrationHandle:
     Closing is idempotent, may happen in any order and from any thread, and is safe when the
     dispatcher is gone. A handle that is merely forgotten undoes nothing: what a library registers
     stays until somebody says otherwise.
+
+    ``skipped`` says that the dispatcher does not allow the registration's key: it is kept in
+    ``Dispatcher.skipped()`` until it is undone, and serves no call.
     """
 
-    __slots__ = ("_dispatcher", "live", "registration")
+    __slots__ = ("_dispatcher", "live", "registration", "skipped")
 
     def __init__(self, dispatcher: Dispatcher, registration: Registration) -> None:
         self._dispatcher = weakref.ref(dispatcher)
         self.registration = registration
         self.live = False  # guarded by the dispatcher's mutex
+        self.skipped = False
 
     def close(self) -> None:
         """Undoes the registration; what it had covered is in force again."""
@@ -84,5 +89,5 @@ class RegistrationHandle:
         self.close()
 
     def __repr__(self) -> str:
-        state = "live" if self.live else "undone"
+        state = "undone" if not self.live else "skipped" if self.skipped else "live"
         return f"<RegistrationHandle {self.registration} [{state}]>"

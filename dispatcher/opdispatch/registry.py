@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from opdispatch.dispatch_key import DispatchKey, is_alias_key
-from opdispatch.dispatch_key_set import get_runtime_dispatch_key_set
+from opdispatch.dispatch_key_set import RUNTIME_KEYS, get_runtime_dispatch_key_set
 from opdispatch.errors import DispatchKeyError, DuplicateDefinitionError, RegistrationError
 from opdispatch.function_schema import OperatorName
 from opdispatch.left_right import LeftRight
@@ -14,9 +14,16 @@ from opdispatch.name_table import NameChange, NameTable
 from opdispatch.operator_entry import OperatorEntry
 from opdispatch.operator_state import Fallbacks, OperatorState
 from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.signature_check import check_signatures
 from opdispatch.transaction import ChangeLog
 
 Handles = list[RegistrationHandle]
+
+# As in PyTorch: a backend from outside may bring its own autograd, and a fallback for a
+# functionality such as Dense serves no slot, so that two are not in each other's way.
+_MANY_FALLBACKS = frozenset(
+    key for key in DispatchKey if key not in RUNTIME_KEYS or key.name == "AutogradPrivateUse1"
+)
 
 
 class Registry:
@@ -43,6 +50,8 @@ class Registry:
         self.fallbacks: dict[DispatchKey, Handles] = {}
         self.published_fallbacks = Fallbacks({})
         self.names: LeftRight[NameTable] = LeftRight(NameTable)
+        self.allowed_keys: frozenset[DispatchKey] | None = None  # None allows every key
+        self.skipped: Handles = []
         self.epoch = 0
         self.on_defined: Callable[[OperatorName], None] = lambda name: None
         self.on_undefined: Callable[[OperatorName], None] = lambda name: None
@@ -134,8 +143,15 @@ class Registry:
             if handle.live:
                 self.remove(handle)
 
+    def is_skipped(self, registration: Registration) -> bool:
+        """Whether it is for a key that is not allowed."""
+        allowed, key = self.allowed_keys, registration.key
+        return allowed is not None and bool(key) and key not in allowed
+
     def _lists_of(self, registration: Registration) -> list[Handles]:
         """The lists that hold ``registration``'s handle while it is live."""
+        if self.is_skipped(registration):
+            return [self.skipped]
         match registration.kind:
             case "library":
                 return [self.namespaces.setdefault(registration.namespace, [])]
@@ -157,6 +173,8 @@ class Registry:
         return entry
 
     def _touch(self, registration: Registration) -> None:
+        if self.is_skipped(registration):
+            return
         if registration.kind == "fallback":
             self.log.fallbacks_changed = True
         if registration.kind == "library":
@@ -166,6 +184,8 @@ class Registry:
             self.log.touched[self._entry(name)] = None
 
     def _check(self, registration: Registration) -> None:
+        if self.is_skipped(registration):
+            return
         match registration.kind:
             case "library":
                 namespace = registration.namespace
@@ -178,11 +198,16 @@ class Registry:
                 entry = self.entries.get(name)
                 taken = entry.definitions if entry is not None else None
                 self._refuse_second(taken, registration, f"operator {name} is defined")
+                check_signatures(entry, registration)
             case "impl":
                 if registration.kernel is None or registration.key is None:
                     raise RegistrationError("an implementation needs a kernel and a dispatch key")
+                assert registration.name is not None
+                check_signatures(self.entries.get(registration.name), registration)
             case "fallback":
                 for key in runtime_keys_of_fallback(registration.key):
+                    if key in _MANY_FALLBACKS:
+                        continue
                     what = f"the dispatch key {key} has a fallback"
                     self._refuse_second(self.fallbacks.get(key), registration, what)
 

@@ -2,17 +2,27 @@
 
 A file is gzipped JSON whose first member, ``provenance``, says which script took it from which
 release of torch, when, and with which seed. Nobody edits one by hand: run its script again.
+
+A live run (``live.py``) records the same files, larger and from another seed, in a folder of its
+own, and has the tests read them there. It says so in the environment:
+
+    OPDISPATCH_CONFORMANCE_GOLDEN   the folder
+    OPDISPATCH_CONFORMANCE_SEED     the seed of every recorder
+    OPDISPATCH_CONFORMANCE_SCALE    how many times as much each recorder records
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(os.environ.get("OPDISPATCH_CONFORMANCE_GOLDEN") or Path(__file__).with_name("golden"))
+SEED = int(os.environ.get("OPDISPATCH_CONFORMANCE_SEED", "213"))
+SCALE = int(os.environ.get("OPDISPATCH_CONFORMANCE_SCALE", "1"))
 PROVENANCE = {"torch", "script", "date", "seed"}
 
 

@@ -11,13 +11,12 @@ drawn at random: full words, words of a few bits, and the sets that tensors have
 import random
 
 import torch
-from golden_file import GOLDEN, write_golden
+from golden_file import GOLDEN, SCALE, SEED, write_golden
 
 C = torch._C
 Key, Set = C.DispatchKey, C.DispatchKeySet
 
-SEED = 213
-VECTORS = 500
+VECTORS = 500 * SCALE
 LAST = 155  # CompositeExplicitAutogradNonFunctional
 FULL = C._dispatch_keyset_full().raw_repr()
 # They have names in the list of keys, and are none: nothing may be registered for them.

@@ -21,14 +21,13 @@ import random
 from typing import Any
 
 import torch
-from golden_file import GOLDEN, write_golden
+from golden_file import GOLDEN, SCALE, SEED, write_golden
 from infer_cases import CASES, define
 from schema_texts import PROBES, mutate, random_schema, with_sorted_alias_sets
 
 C = torch._C
-SEED = 213
-MUTATIONS = 6000
-RANDOM = 2500
+MUTATIONS = 6000 * SCALE
+RANDOM = 2500 * SCALE
 
 SIGNATURES = [
     *("(Tensor x) -> Tensor", "(Tensor y=None) -> Tensor", "(Tensor x, Tensor y) -> Tensor"),

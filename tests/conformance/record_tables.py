@@ -16,13 +16,12 @@ import random
 import warnings
 
 import torch
-from golden_file import GOLDEN, write_golden
+from golden_file import GOLDEN, SCALE, SEED, write_golden
 
 C = torch._C
 Key = C.DispatchKey
 
-SEED = 213
-PROGRAMS = 400
+PROGRAMS = 400 * SCALE
 NOT_KEYS = {47, *(int(k) for n, k in Key.__members__.items() if n.startswith("StartOf"))}
 KEYS = {C._dispatch_key_name(Key(v)): Key(v) for v in range(156) if v not in NOT_KEYS}
 ALIASES = [name for name, key in KEYS.items() if C._dispatch_is_alias_key(key)]

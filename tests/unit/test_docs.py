@@ -36,3 +36,19 @@ def test_every_link_to_a_file_leads_to_one() -> None:
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_difference_from_pytorch_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text()
+    differences = text.partition("## Deliberate differences")[2].split("\n- ")[1:]
+    assert len(differences) > 15
+    sources = {path.name: "" for path in ROOT.glob("tests/*/test_*.py")}
+    for path in ROOT.glob("tests/*/test_*.py"):
+        sources[path.name] += path.read_text()
+    for difference in differences:
+        files = re.findall(r"`(test_\w+\.py)", difference)
+        assert files, difference
+        assert set(files) <= sources.keys(), difference
+        named = "".join(sources[name] for name in files)
+        for test in re.findall(r"::(test_\w+)`", difference):
+            assert f"def {test}(" in named, test

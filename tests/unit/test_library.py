@@ -155,6 +155,13 @@ def test_a_schema_that_does_not_parse_is_refused(lib, dispatcher, schema):
     assert dispatcher.operators() == []
 
 
+@pytest.mark.parametrize("kind", ["", "FROM_SCHEMA", "CONSERVATIVE", "PURE_FUNCTION"])
+def test_the_kind_of_alias_analysis_is_kept_and_shown(lib, dispatcher, kind):
+    name = lib.define("pure(Tensor x) -> Tensor", kind)
+    state = dispatcher.get_schema(f"{lib.ns}::{name}").dump_state()
+    assert f"alias analysis kind: {kind or 'FROM_SCHEMA'}\n" in state
+
+
 def test_an_unknown_alias_analysis_is_refused(lib):
     lib.define("f(Tensor x) -> Tensor", "CONSERVATIVE")
     with pytest.raises(RegistrationError, match="there is no alias analysis kind 'GUESS'"):

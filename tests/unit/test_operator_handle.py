@@ -340,11 +340,11 @@ def test_the_state_is_dumped_with_every_kernel(described):
         "schema: t::f(Tensor x) -> Tensor",
         "debug: registered at lib.py:1",
         "alias analysis kind: FROM_SCHEMA",
-        "Dense: registered from Python :: (none) [ boxed unboxed ]",
-        "Tracer: registered at lib.py:4 :: (none) [ fallthrough ]",
-        "CPU: registered at lib.py:3 :: (none) [ boxed unboxed ]",
-        "CPU (inactive): registered at lib.py:2 :: (none) [ boxed unboxed ]",
-        "Autograd[alias]: registered at lib.py:5 :: (none) [ boxed unboxed ]",
+        "Dense: registered from Python :: (none) [ boxed ]",
+        "Tracer: registered at lib.py:4 :: (none) [ fallthrough boxed ]",
+        "CPU: registered at lib.py:3 :: (none) [ boxed ]",
+        "CPU (inactive): registered at lib.py:2 :: (none) [ boxed ]",
+        "Autograd[alias]: registered at lib.py:5 :: (none) [ boxed ]",
     ]
 
 

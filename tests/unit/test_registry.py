@@ -384,3 +384,16 @@ def test_every_runtime_key_may_have_a_fallback(dispatcher):
         with dispatcher.register_fallback(key, KERNEL):
             assert dispatcher.fallbacks()[key].kernel is KERNEL
         assert key not in dispatcher.fallbacks()
+
+
+def test_the_fallback_of_autograd_private_use_1_may_be_covered(dispatcher):
+    key = DispatchKey.AutogradPrivateUse1
+    own = dispatcher.fallbacks()[key]
+    older = dispatcher.register_fallback(key, KernelFunction.fallthrough(), site="older")
+    newer = dispatcher.register_fallback(key, KernelFunction.fallthrough(), site="newer")
+    assert dispatcher.fallbacks()[key] is newer.registration
+    newer.close()
+    assert dispatcher.fallbacks()[key] is older.registration
+    older.close()
+    assert dispatcher.fallbacks()[key] is own
+    assert dispatcher.check_invariants() == []
