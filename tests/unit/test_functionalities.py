@@ -110,7 +110,7 @@ def test_some_functionalities_let_a_call_go_on_below_their_key(define, key):
 
 REFUSING = {
     "Meta": "was called with Meta tensors, and has no Meta kernel",
-    "FuncTorchBatched": "has no batching rule",
+    "FuncTorchBatched": "has no batching rule, and no argument has a batch dimension",
     "BatchedNestedTensor": "has no batching rule",
     "Batched": "has no batching rule",
     "FuncTorchDynamicLayerBackMode": "no function transform is under way",
@@ -118,7 +118,6 @@ REFUSING = {
     "FuncTorchGradWrapper": "no argument is the wrapper of a finished transform",
     "PythonDispatcher": "no such dispatcher is set",
     "Tracer": "no trace is under way",
-    "Python": "a tensor whose class handles no calls",
 }
 
 
@@ -130,7 +129,25 @@ def test_some_functionalities_refuse_operators_without_a_rule(define, key):
     assert caught.value.facts == {"operator": "t::f", "key": key, "available": "CPU"}
 
 
-def test_python_calls_again_with_what_stands_above_it_switched_off(define):
+@pytest.mark.parametrize("schema", ["(Tensor(a!) x) -> ()", "(Tensor[] x) -> ()", "(int x) -> int"])
+@pytest.mark.parametrize("key", [K.FuncTorchBatched, K.BatchedNestedTensor], ids=str)
+def test_some_signatures_rule_out_going_along_a_batch(define, schema, key):
+    op = define(f"t::f{schema}", CompositeExplicitAutograd=lambda x: None)
+    with (
+        IncludeDispatchKeyGuard(key),
+        pytest.raises(NoKernelError, match=r"f has no batching rule, and (its alias|not all its)"),
+    ):
+        op([] if "[]" in schema else 1 if "int" in schema else X)
+
+
+@pytest.mark.parametrize("key", [K.FuncTorchBatched, K.BatchedNestedTensor], ids=str)
+def test_a_call_without_tensors_has_no_batch_to_go_along(define, key):
+    op = define("t::f(int x) -> ()", CompositeExplicitAutograd=lambda x: None)
+    with IncludeDispatchKeyGuard(key):
+        assert visits(op, 1) == [key.name, "Undefined"]
+
+
+def test_python_goes_on_below_with_what_stands_above_it_switched_off(define):
     op = define("t::f(Tensor x) -> str", CPU=lambda x: str(local_dispatch_key_set()[0]))
     with IncludeDispatchKeyGuard(K.Python), capture_dispatch_trace() as lines:
         assert "Python" not in op(Tensor(X))
@@ -178,3 +195,12 @@ def test_tracer_calls_by_the_arguments_and_not_by_the_keys(define):
     traced = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Tracer))
     with ExcludeDispatchKeyGuard(K.Tracer):
         assert visits(op, traced) == ["CPU"]
+
+
+def test_tracer_leaves_the_recursion_of_a_kernel_alone(define):
+    def endless(x):
+        raise RecursionError
+
+    op = define("t::f(Tensor x) -> ()", CPU=endless)
+    with pytest.raises(RecursionError):
+        op.redispatch(DispatchKeySet.of(K.CPU, K.Tracer), X)

@@ -2,15 +2,17 @@
 
 PyTorch registers these in ``PythonFallbackKernel.cpp``. `opdispatch.Tensor` has no hook that a
 call could be handed to, so the Python key does what it does in PyTorch for a tensor whose
-class has none: it calls the operator once more, with every key above it switched off.
+class has none: the call goes on below, with every key above Python switched off meanwhile.
 PythonTLSSnapshot and PreDispatch have nothing to note down then, and let the call go on below;
 PythonDispatcher has no Python dispatcher to ask, and is an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.arrays import find_key_bits
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.functionalities.below import redispatch_below
@@ -21,27 +23,27 @@ if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
-_ABOVE_PYTHON = DispatchKeySet.full() - DispatchKeySet.full_after(_K.Python).add(_K.Python)
+_BELOW = DispatchKeySet.full_after(_K.Python)
+_ABOVE = DispatchKeySet.full() ^ _BELOW.add(_K.Python)
 
 
-def call_below_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Calls the operator without the keys above Python, and without an included Python key.
+def redispatch_below_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Redispatches below Python, without the keys above it and without an included Python key.
 
-    Raises NoKernelError if there is no tensor, and where the call would arrive here again: at
-    a tensor that has the key itself, where PyTorch would call the hook of the tensor's class.
+    Raises NoKernelError if there is no tensor.
     """
-    included, excluded = local_dispatch_key_set()
-    bits = op.call_signature.key_bits(stack)
-    if not bits:
+    if not any(find_key_bits(value) is not None for value in _flat(stack)):
         raise op.no_kernel_error(
             "Python", f"{op.name} arrived at Python without a tensor whose class could handle it"
         )
-    if DispatchKeySet(bits).has(_K.Python) and not excluded.has(_K.Python):
-        raise op.no_kernel_error(
-            "Python", f"{op.name} arrived at Python with a tensor whose class handles no calls"
-        )
-    with ForceDispatchKeyGuard(included.remove(_K.Python), excluded | _ABOVE_PYTHON):
-        op.call_boxed(stack)
+    included, excluded = local_dispatch_key_set()
+    with ForceDispatchKeyGuard(included.remove(_K.Python), excluded | _ABOVE):
+        op.redispatch_boxed(keys & _BELOW, stack)
+
+
+def _flat(stack: list[Any]) -> Iterator[Any]:
+    for value in stack:
+        yield from value if isinstance(value, list) else [value]
 
 
 def refuse_python_dispatcher(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -52,7 +54,7 @@ def refuse_python_dispatcher(op: OperatorHandle, keys: DispatchKeySet, stack: li
 
 
 FALLBACKS = {
-    _K.Python: KernelFunction.from_boxed(call_below_python),
+    _K.Python: KernelFunction.from_boxed(redispatch_below_python),
     _K.PythonDispatcher: KernelFunction.from_boxed(refuse_python_dispatcher),
     _K.PythonTLSSnapshot: redispatch_below(_K.PythonTLSSnapshot),
     _K.PreDispatch: redispatch_below(_K.PreDispatch),

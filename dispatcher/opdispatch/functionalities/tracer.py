@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 def call_untraced(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator.
 
-    Raises NoKernelError if that call would arrive here again (PyTorch's runs out of stack):
-    the key is meant to be excluded by whoever starts a trace.
+    Raises NoKernelError if that call arrives here again and again, where PyTorch runs out of
+    stack: the key is meant to be excluded by whoever starts a trace.
     """
-    if op.dispatch_keys(stack).has(DispatchKey.Tracer):
-        raise op.no_kernel_error(
-            "Tracer", f"{op.name} arrived at Tracer, and no trace is under way"
-        )
-    op.call_boxed(stack)
+    try:
+        op.call_boxed(stack)
+    except RecursionError:
+        if not op.dispatch_keys(stack).has(DispatchKey.Tracer):
+            raise
+        what = f"{op.name} arrived at Tracer over and over, and no trace is under way"
+        raise op.no_kernel_error("Tracer", what) from None
 
 
 FALLBACKS = {DispatchKey.Tracer: KernelFunction.from_boxed(call_untraced)}
