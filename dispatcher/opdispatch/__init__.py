@@ -17,7 +17,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     arrays/, tensor                             what counts as a tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
-    trace_line, local_dispatch_key_set, trace   what a task has switched on
+    trace_line, local_dispatch_key_set, trace,
+    mode_decorator, grad_mode, autocast_mode    what a task has switched on
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
     operator_state, operator_entry,
@@ -28,6 +29,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     ops, library                                how they are called and registered
 """
 
+from opdispatch.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher, RegistrationListener
@@ -47,6 +49,14 @@ from opdispatch.errors import (
     WaitTimeoutError,
 )
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.library import (
@@ -108,15 +118,24 @@ __all__ = [
     "TraceLine",
     "Transaction",
     "WaitTimeoutError",
+    "autocast",
     "capture_dispatch_trace",
     "default_dispatcher",
     "define",
+    "enable_grad",
     "fallthrough_kernel",
+    "get_autocast_dtype",
     "impl",
     "infer_schema",
+    "inference_mode",
+    "is_autocast_enabled",
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
     "local_dispatch_key_set",
+    "no_grad",
     "ops",
     "parse_dispatch_key",
     "parse_schema",
+    "set_grad_enabled",
     "show_dispatch_trace",
 ]

@@ -135,6 +135,19 @@ class OperatorHandle:
         """The returns on ``stack``, converted to their types. Raises ReturnError."""
         return self.signature.check_returns(stack)
 
+    def no_kernel_error(
+        self, key: str, what: str, state: OperatorState | None = None
+    ) -> NoKernelError:
+        """The error for a call that no kernel serves at ``key``: ``what``, and which keys are.
+
+        ``state`` is the one the call was looked up in; the current one, if it is not given.
+        """
+        served = [str(k) for k in (state or self._state()).keys_with_kernel()]
+        have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
+        return NoKernelError(
+            f"{what}; {have}", operator=str(self.name), key=key, available=", ".join(served)
+        )
+
     # -- calls --------------------------------------------------------------------------------
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -318,17 +331,13 @@ class OperatorHandle:
         report = self._entry.report_error
         if report is not None and registration is None and arrived != "Meta":
             report(arrived)
-        served = [str(key) for key in state.keys_with_kernel()]
-        have = f"kernels serve {_shorten(served)}" if served else "no key has a kernel"
         if registration is not None:
             what = f"{self.name} falls through at {arrived}, which a redispatch cannot do"
         elif arrived == "Undefined":
             what = f"{self.name} was called without tensor arguments, and has no kernel for that"
-        elif arrived == "Meta":
-            what = f"{self.name} was called with Meta tensors, and has no Meta kernel"
         else:
             what = f"{self.name} has no kernel for arguments from the {arrived} backend"
-        raise NoKernelError(f"{what}; {have}", available=", ".join(served), **facts)
+        raise self.no_kernel_error(arrived, what, state)
 
     def _run(
         self,

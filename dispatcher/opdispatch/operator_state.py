@@ -22,6 +22,7 @@ from opdispatch.dispatch_key_set import (
 )
 from opdispatch.dispatch_table import Slot, compute_slot
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE
 from opdispatch.registration import Registration
 from opdispatch.signature import Signature
 
@@ -184,7 +185,7 @@ class OperatorState:
             for backend, mask in list(self._masks.items())
             if fresh.compute_mask(backend) != mask
         ]
-        for bits in (*list(self.calls), *list(self.redispatches)):
-            if fresh.resolve(fresh.mask(bits))[1].registration is None and bits in self.calls:
+        for bits in list(self.calls):
+            if fresh.resolve(fresh.mask(DEFAULT_STATE.apply(bits)))[1].registration is None:
                 wrong.append(f"{DispatchKeySet(bits)} leads to a kernel, and should lead to none")
         return wrong

@@ -194,12 +194,12 @@ def test_a_fallback_serves_operators_of_other_interpreters(
     shared.load(write_library("image", IMAGE), interpreter="worker-1")
     fallback = (
         "from opdispatch import Library\nlib = Library('_', 'IMPL')\n"
-        "def meta(op, *args, **kwargs):\n    return args[0][:1]\n"
-        "lib.fallback(meta, 'Meta')\n"
+        "def fake(op, *args, **kwargs):\n    return args[0][:1]\n"
+        "lib.fallback(fake, 'Fake')\n"
     )
-    shared.load(write_library("meta", fallback), interpreter="worker-2")
+    shared.load(write_library("fake", fallback), interpreter="worker-2")
     rows = {row.key: row for row in shared.table("image::invert")}
-    assert (rows["Meta"].reason, rows["Meta"].kernel) == ("backend fallback", "meta.py:5")
-    with IncludeDispatchKeyGuard(DispatchKey.Meta):
+    assert (rows["Fake"].reason, rows["Fake"].kernel) == ("backend fallback", "fake.py:5")
+    with IncludeDispatchKeyGuard(DispatchKey.Fake):
         result = shared.ops.image.invert(np.arange(3.0))
     np.testing.assert_array_equal(result, [0.0])

@@ -139,7 +139,7 @@ def test_a_caller_never_sees_an_older_kernel_again(dispatcher, op):
 
 
 def test_a_table_is_seen_whole(dispatcher, op):
-    keys = (K.CUDA, K.SparseCPU, K.Autograd, K.Meta)
+    keys = (K.CUDA, K.SparseCPU, K.Autograd, K.PrivateUse1)
 
     def write():
         handles = []
@@ -154,7 +154,7 @@ def test_a_table_is_seen_whole(dispatcher, op):
 
     def read():
         rows = {row.key: row.registered_at for row in op.table_rows()}
-        seen = [rows.get(key) for key in (K.CUDA, K.SparseCPU, K.AutogradHIP, K.Meta)]
+        seen = [rows.get(key) for key in (K.CUDA, K.SparseCPU, K.AutogradHIP, K.PrivateUse1)]
         assert len(set(seen)) == 1, seen
 
     race([write], [read])
@@ -291,10 +291,10 @@ def test_fallbacks_come_and_go_under_calls(dispatcher, op):
     def write():
         for number in range(ROUNDS // 2):
             kernel = returning(number) if number % 2 else KernelFunction.fallthrough()
-            dispatcher.register_fallback(K.Python, kernel).close()
+            dispatcher.register_fallback(K.Fake, kernel).close()
 
-    python = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Python))
-    dispatcher.register_impl(op.name, K.Python, returning(-1))
+    python = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Fake))
+    dispatcher.register_impl(op.name, K.Fake, returning(-1))
 
     def read():
         assert op(x) == 0

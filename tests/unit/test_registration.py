@@ -126,7 +126,7 @@ def test_a_registration_may_be_applied_again_after_it_was_undone(dispatcher):
         dispatcher.register_library("t"),
         dispatcher.register_def(SCHEMA, site="a.py:1", tags=["pointwise"]),
         dispatcher.register_impl(NAME, DispatchKey.CPU, KERNEL),
-        dispatcher.register_fallback(DispatchKey.Tracer, KERNEL),
+        dispatcher.register_fallback(DispatchKey.Fake, KERNEL),
     ):
         handle.close()
         again = dispatcher.register(handle.registration)
@@ -137,4 +137,4 @@ def test_a_registration_may_be_applied_again_after_it_was_undone(dispatcher):
     assert (op.defined_at, op.tags) == ("a.py:1", ("pointwise",))
     assert op.has_kernel_for_dispatch_key(DispatchKey.CPU)
     assert dispatcher.libraries()["t"].namespace == "t"
-    assert dispatcher.fallbacks()[DispatchKey.Tracer].kernel is KERNEL
+    assert dispatcher.fallbacks()[DispatchKey.Fake].kernel is KERNEL

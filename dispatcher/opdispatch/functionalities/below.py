@@ -1,0 +1,22 @@
+"""The fallback that lets a call go on below its key, whatever the key means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.kernel_function import KernelFunction
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+
+def redispatch_below(key: DispatchKey) -> KernelFunction:
+    """A boxed fallback for ``key`` that redispatches to what comes after it."""
+    below = DispatchKeySet.full_after(key)
+
+    def redispatch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        op.redispatch_boxed(keys & below, stack)
+
+    return KernelFunction.from_boxed(redispatch)

@@ -1,0 +1,27 @@
+"""Meta tensors of operators that have no kernel for them: an error that says so.
+
+As in ``MetaFallbackKernel.cpp`` of PyTorch: shapes cannot be worked out for an operator that
+does not say how.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.kernel_function import KernelFunction
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+
+def refuse_meta_tensors(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Raises NoKernelError."""
+    raise op.no_kernel_error(
+        "Meta", f"{op.name} was called with Meta tensors, and has no Meta kernel"
+    )
+
+
+_META = to_runtime_key(DispatchKey.Dense, BackendComponent.Meta)
+FALLBACKS = {_META: KernelFunction.from_boxed(refuse_meta_tensors)}
