@@ -205,6 +205,16 @@ registrations = st.one_of(
 )
 
 
+def keys_for_one_fallback(registration):
+    """The keys of a fallback that take no second one.
+
+    A functionality such as Dense has no slot, and takes any number; so does one more key, as in
+    PyTorch.
+    """
+    keys = runtime_keys_of_fallback(registration.key)
+    return {key for key in keys if key in RUNTIME_KEYS and key.name != "AutogradPrivateUse1"}
+
+
 def is_refused_beside(one, other):
     """Whether one of the two registrations excludes the other."""
     if one.kind != other.kind:
@@ -215,19 +225,21 @@ def is_refused_beside(one, other):
         case "def":
             return one.schema.name == other.schema.name
         case "fallback":
-            mine, theirs = map(runtime_keys_of_fallback, (one.key, other.key))
-            return not set(mine).isdisjoint(theirs)
+            return not keys_for_one_fallback(one).isdisjoint(keys_for_one_fallback(other))
     return False
 
 
 def is_refused_at_all(registration):
     taken = set(BUILTIN_FALLBACKS)
     is_fallback = registration.kind == "fallback"
-    return is_fallback and not taken.isdisjoint(runtime_keys_of_fallback(registration.key))
+    return is_fallback and not taken.isdisjoint(keys_for_one_fallback(registration))
 
 
 def covers(one, other):
     """Whether the order of the two registrations tells: the newer kernel covers the older."""
+    if one.kind == other.kind == "fallback":
+        mine, theirs = map(runtime_keys_of_fallback, (one.key, other.key))
+        return not set(mine).isdisjoint(theirs)
     return one.kind == other.kind == "impl" and (one.name, one.key) == (other.name, other.key)
 
 
