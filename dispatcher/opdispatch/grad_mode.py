@@ -11,19 +11,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
 from opdispatch.mode_decorator import ModeDecorator
 
 _ADINPLACE_OR_VIEW = DispatchKey.ADInplaceOrView
-_AUTOGRAD = DispatchKeySet.of(
-    DispatchKey.AutogradFunctionality,
-    DispatchKey.AutogradOther,
-    DispatchKey.AutogradNestedTensor,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +70,34 @@ class _GradMode(ModeDecorator):
         _set_grad_mode(self._previous.pop())
 
 
-class no_grad(_GradMode):  # noqa: N801 - PyTorch's name
+class _FixedGradMode(_GradMode):
+    """A grad mode that its class decides; as a decorator it needs no parentheses."""
+
+    MODE: ClassVar[bool]
+
+    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
+        """``@no_grad`` decorates, like ``@no_grad()``."""
+        return super().__new__(cls) if function is None else cls()(function)
+
+    def __init__(self) -> None:
+        super().__init__(self.MODE)
+
+    def clone(self) -> Self:
+        """A new one."""
+        mode: Self = type(self)()
+        return mode
+
+
+class no_grad(_FixedGradMode):  # noqa: N801 - PyTorch's name
     """Gradients are not recorded in the block, or in the decorated function."""
 
-    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
-        """``@no_grad`` works without parentheses."""
-        return super().__new__(cls) if function is None else cls()(function)
-
-    def __init__(self) -> None:
-        super().__init__(False)
-
-    def clone(self) -> no_grad:
-        """A new one."""
-        mode: no_grad = no_grad()
-        return mode
+    MODE = False
 
 
-class enable_grad(_GradMode):  # noqa: N801 - PyTorch's name
+class enable_grad(_FixedGradMode):  # noqa: N801 - PyTorch's name
     """Gradients are recorded in the block, or in the decorated function, even under `no_grad`."""
 
-    def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
-        """``@enable_grad`` works without parentheses."""
-        return super().__new__(cls) if function is None else cls()(function)
-
-    def __init__(self) -> None:
-        super().__init__(True)
-
-    def clone(self) -> enable_grad:
-        """A new one."""
-        mode: enable_grad = enable_grad()
-        return mode
+    MODE = True
 
 
 class set_grad_enabled(_GradMode):  # noqa: N801 - PyTorch's name
@@ -151,9 +144,9 @@ class inference_mode(ModeDecorator):  # noqa: N801 - PyTorch's name
     def __enter__(self) -> Self:
         included, excluded = local_dispatch_key_set()
         if self._mode:
-            sets = included.remove(_ADINPLACE_OR_VIEW), excluded | _AUTOGRAD
+            sets = included.remove(_ADINPLACE_OR_VIEW), excluded | AUTOGRAD_KEYSET
         else:
-            sets = included.add(_ADINPLACE_OR_VIEW), excluded - _AUTOGRAD
+            sets = included.add(_ADINPLACE_OR_VIEW), excluded - AUTOGRAD_KEYSET
         guard = ForceDispatchKeyGuard(*sets)
         guard.__enter__()
         self._entered.append((AUTOGRAD_STATE.get(), guard))
