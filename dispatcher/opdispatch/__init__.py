@@ -22,7 +22,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
     operator_state, operator_entry,
-    operator_handle, compiled_call              one operator
+    operator_handle, call_source,
+    compiled_call                               one operator
     functionalities/                            what the functionality keys do
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators

@@ -4,10 +4,17 @@ Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per 
 they are a context variable, so that each thread and each asyncio task has its own. The trace
 sink of the task lives in the same variable: the hot path of a call reads one variable to
 learn that nothing out of the ordinary is asked for.
+
+Note [Nothing is switched on]
+    It need not even read that one while no task anywhere has switched anything on, which is
+    mostly so. ``SWITCHED_ON`` has the identity of every living LocalState but the default one. A
+    task that is in another state keeps it alive, be it through a copy of its context. So while
+    the set is empty, every task is in the default state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -22,6 +29,9 @@ from opdispatch.dispatch_key_set import (
 )
 from opdispatch.trace_line import TraceSink, sink_from_environment
 
+SWITCHED_ON: set[int] = set()
+"""See Note [Nothing is switched on]. Each change of it is one operation under the GIL."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
@@ -31,6 +41,12 @@ class LocalState:
     excluded: int = DEFAULT_EXCLUDED_SET.bits
     trace: TraceSink | None = None
 
+    def __post_init__(self) -> None:
+        SWITCHED_ON.add(id(self))
+
+    def __del__(self, _remove: Callable[[int], None] = SWITCHED_ON.discard) -> None:
+        _remove(id(self))  # a parameter, since at exit the globals may be gone before it
+
     def apply(self, bits: int) -> int:
         """The keys of a call whose arguments have ``bits``."""
         # See Note [Subtraction keeps the backend].
@@ -39,6 +55,7 @@ class LocalState:
 
 DEFAULT_STATE = LocalState()
 """The state in which nothing is asked for; recognised by identity on the hot path."""
+SWITCHED_ON.discard(id(DEFAULT_STATE))
 
 _initial_trace = sink_from_environment()
 LOCAL_STATE: ContextVar[LocalState] = ContextVar(

@@ -103,6 +103,8 @@ class OperatorEntry:
         self.boxed_redispatches = state.boxed_redispatches if state is not None else NO_CALLS
         # Last: compiled code reads one memo a call, and nothing else.
         self.calls = state.calls if state is not None else NO_CALLS
+        if state is None and self.handle is not None:
+            self.handle.forget_schema()
 
     @property
     def needs_successor(self) -> bool:

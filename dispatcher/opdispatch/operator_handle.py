@@ -270,6 +270,13 @@ class OperatorHandle:
     def __repr__(self) -> str:
         return f"<OperatorHandle {self.name}>"
 
+    def forget_schema(self) -> None:
+        """From now on, binds arguments to what the operator's name stands for at each call.
+
+        See Note [Compiled for one schema] in ``compiled_call.py``.
+        """
+        self.__class__ = OperatorHandle
+
     # -- plumbing -----------------------------------------------------------------------------
 
     def _follow(self) -> tuple[OperatorHandle, OperatorState]:

@@ -55,6 +55,7 @@ class OpOverloadPacket:
     def _forget(self) -> None:
         """Looks its overloads up again at the next call."""
         self._single = self._only = None
+        self.__class__ = OpOverloadPacket  # what was compiled has another schema's parameters
 
     def overloads(self) -> list[str]:
         """The names of its overloads; ``"default"`` for the one without a name."""

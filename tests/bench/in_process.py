@@ -42,13 +42,13 @@ def contestants() -> dict[str, Callable[[], object]]:
     library = Library("bench", "DEF", dispatcher=dispatcher)
     library.define("first(Tensor x, Tensor y) -> Tensor")
     library.impl("first", kernel, "CPU")
-    library.define("scaled(Tensor x, Tensor y, *, int k=1, bool flip=False) -> Tensor")
-    library.impl("scaled", lambda x, y, *, k, flip: x, "CPU")
+    library.define("scaled(Tensor x, Tensor y, *, int k=1) -> Tensor")
+    library.impl("scaled", lambda x, y, *, k: x, "CPU")
     ops = Ops(dispatcher)
     library.define("offset(Tensor x, Tensor y, int k=1) -> Tensor")
     library.impl("offset", lambda x, y, k: x, "CPU")
     overload = ops.bench.first.default
-    with_default = ops.bench.offset.default
+    offset = ops.bench.offset.default
     scaled = ops.bench.scaled.default
 
     single = functools.singledispatch(lambda x, y: None)
@@ -74,10 +74,12 @@ def contestants() -> dict[str, Callable[[], object]]:
         "plain function": lambda: kernel(x, y),
         "opdispatch, held overload": lambda: overload(x, y),
         "opdispatch, ops.ns.name": lambda: ops.bench.first(x, y),
-        "opdispatch, keyword-only and a default": lambda: scaled(x, y, k=2),
         "opdispatch, op(x, y=y)": lambda: overload(x, y=y),
         "opdispatch, op(x=x, y=y)": lambda: overload(x=x, y=y),
-        "opdispatch, a default left out": lambda: with_default(x, y),
+        "opdispatch, a default left out": lambda: offset(x, y),
+        "opdispatch, op(x, y, 2)": lambda: offset(x, y, 2),
+        "opdispatch, op(x, y, k=2)": lambda: offset(x, y, k=2),
+        "opdispatch, k is keyword-only": lambda: scaled(x, y, k=2),
         "opdispatch, redispatch": lambda: overload.redispatch(cpu, x, y),
         "opdispatch, redispatch_boxed": lambda: overload.redispatch_boxed(cpu, [x, y]),
         "opdispatch, readable twin": lambda: overload.interpret_call((x, y), {}),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
 
 import numpy as np
@@ -20,7 +21,12 @@ from opdispatch import (
     local_dispatch_key_set,
 )
 from opdispatch.dispatch_key_set import DEFAULT_EXCLUDED_SET, DEFAULT_INCLUDED_SET
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.local_dispatch_key_set import (
+    DEFAULT_STATE,
+    LOCAL_STATE,
+    SWITCHED_ON,
+    LocalState,
+)
 
 K = DispatchKey
 DEFAULTS = (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET)
@@ -164,3 +170,25 @@ def test_the_kernel_runs_under_the_guards_of_its_caller(dispatcher, define, call
     dispatcher.register_impl(op.name, K.Python, wrapped)
     with IncludeDispatchKeyGuard(K.Python):
         assert op(np.ones(2)) == str(DEFAULT_INCLUDED_SET | PYTHON)
+
+
+def test_the_compiled_calls_ask_for_the_state_while_any_task_may_have_one():
+    gc.collect()
+    before = set(SWITCHED_ON)  # a trace that the environment asks for is always on
+    with IncludeDispatchKeyGuard(PYTHON):
+        assert len(SWITCHED_ON - before) == 1
+        inside = contextvars.copy_context()
+    assert len(SWITCHED_ON - before) == 1  # the copy is still in the state
+    assert inside.run(LOCAL_STATE.get) is not DEFAULT_STATE
+    del inside
+    gc.collect()
+    assert before == SWITCHED_ON
+
+
+def test_a_known_call_in_the_copy_of_a_context_sees_what_is_switched_on_there(op):
+    x = np.ones(2)
+    with IncludeDispatchKeyGuard(K.Tracer):
+        inside = contextvars.copy_context()
+    assert [op(x), op(x)] == ["CPU", "CPU"]
+    assert inside.run(op, x) == "Tracer"
+    assert op(x) == "CPU"

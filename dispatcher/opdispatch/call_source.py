@@ -1,0 +1,341 @@
+"""The text of the functions that are generated for a schema; see ``compiled_call.py``.
+
+For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
+
+    def __call__(_op, /, x=_M, n=_M, *_extra, **_more):
+        if _extra or _more or _on and _local() is not _DEFAULT:
+            return _op.interpret_call(*_given([], [('x', x), ('n', n)], _extra, [], _more))
+        try:
+            _v1 = _d1 if n is _M else n         # and checked to be an int
+            _b = key bits of x                  # KeyError, if it is no tensor
+            _k = _op._entry.calls[_b]           # KeyError, if it is the first call of its kind
+        except _errors:
+            _k = None
+        if _k is None:
+            return _op.interpret_call(...)
+        _r = _k(x, _v1)
+        if _r is a tensor: return _r
+        return _op._entry.signature.check_result(_r)
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opdispatch.argument_conversion import converter_of
+from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
+from opdispatch.function_schema import Argument, FunctionSchema
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
+from opdispatch.schema_type import (
+    BOOL,
+    FLOAT,
+    INT,
+    STR,
+    SYM_INT,
+    TENSOR,
+    ListType,
+    OptionalType,
+    SchemaType,
+)
+from opdispatch.tensor import Tensor
+
+# The types whose Python class alone says that a value needs no conversion.
+_EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
+
+# True of what is known to be a tensor, and its key bits (or KeyError): the commonest types first.
+_IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
+_BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
+
+
+class _Missing:
+    """Stands for an argument that was not given."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+_MISSING = _Missing()
+
+
+class CallSource:
+    """Writes the source of one schema's entry points. All names of ours start with ``_``.
+
+    ``globals`` is what the generated code refers to.
+    """
+
+    def __init__(self, schema: FunctionSchema) -> None:
+        self.schema = schema
+        self.globals: dict[str, Any] = {
+            "_M": _MISSING,
+            "_PLAIN": PLAIN_KEY_BITS,
+            "_CPU": PLAIN_KEY_BITS[np.ndarray],
+            "_ndarray": np.ndarray,
+            "_Tensor": Tensor,
+            "_bits_of": key_bits_of,
+            "_on": SWITCHED_ON,
+            "_local": LOCAL_STATE.get,
+            "_DEFAULT": DEFAULT_STATE,
+            "_given": _given,
+            # A schema may call an argument "type": built-in names get names of ours.
+            **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str)},
+            "_errors": (KeyError, TypeError),
+        }
+        # What an argument is called in the generated code: its parameter, and its value. They
+        # differ where there is a default or a conversion, since the twin is given what the
+        # caller gave. A schema may use Python's keywords, our names, or one name twice: such an
+        # argument gets a name of ours, by which no caller can give it. See `_parameters`.
+        self.names: list[str] = []
+        self.values: list[str] = []
+        known = [argument.name for argument in schema.arguments]
+        for place, argument in enumerate(schema.arguments):
+            usable = (
+                not keyword.iskeyword(argument.name)
+                and not argument.name.startswith("_")
+                and known.count(argument.name) == 1
+                and argument.name.isidentifier()
+            )
+            self.names.append(argument.name if usable else f"_a{place}")
+            as_given = _is_one_tensor(argument.type) and not argument.has_default
+            self.values.append(self.names[place] if as_given else f"_v{place}")
+            if argument.has_default:
+                self.globals[f"_d{place}"] = argument.default
+        named = list(zip(self.names, known, schema.arguments, strict=True))
+        positional = [(name, original) for name, original, a in named if not a.kwarg_only]
+        # Up to the last one that has a name of ours, parameters are given by position only. The
+        # twin deals with a caller who gives them by name.
+        ours = [place for place, (name, original) in enumerate(positional) if name != original]
+        first = ours[-1] + 1 if ours else 0
+        self.positional_only = [name for name, _ in positional[:first]]
+        self.positional = [name for name, _ in positional[first:]]
+        self.keyword_only = [n for n, original, a in named if a.kwarg_only and n == original]
+
+    def call(self, function: str) -> str:
+        """``__call__``: the keys come from the arguments."""
+        unusual = "_extra or _more or _on and _local() is not _DEFAULT"
+        fallback = f"return _op.interpret_call(*{self._collected()})"
+        return self._function(function, ["_op"], [], unusual, self._find_kernel(), fallback)
+
+    def packet(self, function: str) -> str:
+        """``__call__`` of a packet: of what its ``_only`` is when the call begins."""
+        unusual = "_op is None or _extra or _more or _on and _local() is not _DEFAULT"
+        fallback = f"return _packet._interpret_call(*{self._collected()})"
+        first = ["_op = _packet._only"]  # once: another thread may set it to None
+        return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
+
+    def redispatch(self, function: str) -> str:
+        """``redispatch``: the keys are given; local sets do not count."""
+        body = [
+            *(line for i, a in enumerate(self.schema.arguments) for line in self._is_tensor(i, a)),
+            "_k = _op._entry.redispatches[_keys.bits]",
+        ]
+        fallback = f"return _op.interpret_redispatch(_keys, *{self._collected()})"
+        unusual = "_extra or _more or _on and _local().trace is not None"
+        return self._function(function, ["_op", "_keys"], [], unusual, body, fallback)
+
+    def boxed(self) -> str:
+        """``redispatch_boxed``: a stack is taken as it is, and its returns are checked."""
+        lines = [
+            "def redispatch_boxed(_op, keys, stack):",
+            "    _k = _op._entry.boxed_redispatches.get(keys.bits)",
+            "    if _k is None or _on and _local().trace is not None:",
+            "        return _op.interpret_redispatch_boxed(keys, stack)",
+            "    _k(stack)",
+        ]
+        returns = self.schema.returns
+        if len(returns) == 1 and returns[0].type is TENSOR:
+            one = _IS_TENSOR.format("stack[0]")
+            lines.append(f"    if len(stack) == 1 and ({one}): return")
+        lines.append("    stack[:] = _op._entry.signature.check_returns(stack)")
+        return "\n".join(lines) + "\n"
+
+    def _function(
+        self,
+        function: str,
+        own: list[str],
+        first: list[str],
+        unusual: str,
+        body: list[str],
+        fallback: str,
+    ) -> str:
+        values = [line for i, a in enumerate(self.schema.arguments) for line in self._value(i, a)]
+        lines = [
+            f"def {function}({self._parameters(own)}):",
+            *(f"    {line}" for line in first),
+            f"    if {unusual}: {fallback}",
+            "    try:",
+            *(f"        {line}" for line in (*values, *body)),
+            "    except _errors:",
+            "        _k = None",
+            # Outside the handler, or the twin's errors would drag this one along.
+            "    if _k is None:",
+            f"        {fallback}",
+            f"    _r = _k({self._arguments()})",
+            *(f"    {line}" for line in self._returns()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _parameters(self, own: list[str]) -> str:
+        """The parameters. What is given by a name that is none of theirs is in ``_more``.
+
+        An argument given both by position and by name is refused by Python itself, with a
+        TypeError: telling it apart here would cost every call by name half its time again.
+        """
+        defaulted = [f"{name}=_M" for name in self.positional]
+        before = [*own, *(f"{name}=_M" for name in self.positional_only), "/"]
+        after = [f"{name}=_M" for name in self.keyword_only]
+        return ", ".join([*before, *defaulted, "*_extra", *after, "**_more"])
+
+    def _value(self, place: int, argument: Argument) -> list[str]:
+        """Lines that set an argument's value to what was given, or to the default."""
+        name, value = self.names[place], self.values[place]
+        check = self._check(place, argument)
+        default = f"_d{place}" if argument.has_default else "_M"
+        if argument.kwarg_only and name != argument.name:
+            return [f"{value} = {default}", *check]
+        if not argument.has_default:
+            return check if value == name else [f"{value} = {name}", *check]
+        if not _is_converted(argument):
+            return [f"{value} = {default} if {name} is _M else {name}", *check]
+        given = [f"{value} = {name}", *check]
+        return [f"if {name} is _M: {value} = {default}", "else:", *(f"    {g}" for g in given)]
+
+    def _find_kernel(self) -> list[str]:
+        """Lines that set ``_k`` to the kernel for the keys of the arguments."""
+        dispatching = [(i, a) for i, a in enumerate(self.schema.arguments) if a.type.dispatches]
+        lines = []
+        if dispatching and dispatching[0][1].type is TENSOR:  # the first needs no union
+            (place, _), *dispatching = dispatching
+            lines.append(f"_b = {_BITS.format(self.values[place])}")
+        else:
+            lines.append("_b = 0")
+        lines += [line for i, argument in dispatching for line in self._bits(i, argument)]
+        return [*lines, "_k = _op._entry.calls[_b]"]
+
+    def _bits(self, place: int, argument: Argument) -> list[str]:
+        """Lines that add the key bits of a tensor argument to ``_b``, or raise KeyError."""
+        name, kind = self.values[place], argument.type
+        # Mostly the tensors of a call have the same bits, and a union makes a new int.
+        add = [f"_c = {_BITS.format(name)}", "if _c is not _b: _b |= _c"]
+        if kind is TENSOR:
+            return add
+        if isinstance(kind, OptionalType):
+            return [f"if {name} is not None:", *(f"    {line}" for line in add)]
+        assert isinstance(kind, ListType)
+        loop = f"for _t in {name}:"
+        if isinstance(kind.element, OptionalType):
+            return [loop, "    if _t is not None: _b |= _bits_of(_t)"]
+        return [loop, "    _b |= _bits_of(_t)"]
+
+    def _is_tensor(self, place: int, argument: Argument) -> list[str]:
+        """Lines that raise KeyError if a tensor argument is none; for when no bits are read."""
+        name, kind = self.values[place], argument.type
+        if not _is_one_tensor(kind):
+            return []
+        unless = "" if kind is TENSOR else f"{name} is not None and "
+        return [f"if {unless}(_t := _type({name})) is not _Tensor: _PLAIN[_t]"]
+
+    def _check(self, place: int, argument: Argument) -> list[str]:
+        """Lines that convert an argument, or raise TypeError or KeyError."""
+        name, kind = self.values[place], argument.type
+        if _is_one_tensor(kind):
+            return []  # see _bits and _is_tensor
+        convert = f"{name} = _c{place}({name})"
+        self.globals[f"_c{place}"] = converter_of(kind)
+        if not argument.has_default and _accepts_anything(converter_of(kind)):
+            return [f"if {name} is _M: raise _errors[0]", convert]
+        if kind in _EXACT:
+            return [f"if _type({name}) is not _{_EXACT[kind]}: {convert}"]
+        if kind is INT or kind is SYM_INT:
+            # Python compares small numbers faster; the converter knows of the larger ones.
+            unusual = f"{name} > 0x3FFFFFFF or {name} < -0x3FFFFFFF"
+            return [f"if _type({name}) is not _int or {unusual}: {convert}"]
+        if isinstance(kind, OptionalType):
+            return [f"if {name} is not None: {convert}"]
+        return [convert]
+
+    def _arguments(self) -> str:
+        """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""
+        places = list(zip(self.names, self.values, self.schema.arguments, strict=True))
+        parts = [value for _, value, argument in places if not argument.kwarg_only]
+        named = [(n, v, a) for n, v, a in places if a.kwarg_only]
+        if all(name == argument.name for name, _, argument in named):
+            parts += [f"{name}={value}" for name, value, _ in named]
+        else:
+            parts.append("**{" + ", ".join(f"{a.name!r}: {v}" for _, v, a in named) + "}")
+        return ", ".join(parts)
+
+    def _collected(self) -> str:
+        """The arguments, for the twin: a pair of args and kwargs."""
+        # A keyword-only argument with a name of ours was not given, or is in `_more`.
+        parts = [
+            f"[{', '.join(self.positional_only)}]",
+            _pairs(self.positional),
+            "_extra",
+            _pairs(self.keyword_only),
+            "_more",
+        ]
+        return f"_given({', '.join(parts)})"
+
+    def _returns(self) -> list[str]:
+        returns = self.schema.returns
+        # The entry's, since the operator may be gone by the time its kernel returns.
+        check = "return _op._entry.signature.check_result(_r)"
+        if not returns:
+            return ["if _r is None: return None", check]
+        if len(returns) == 1 and returns[0].type is TENSOR:
+            return [f"if {_IS_TENSOR.format('_r')}: return _r", check]
+        return [check]
+
+
+def _pairs(names: list[str]) -> str:
+    """Source of a list of names with their values."""
+    return "[" + ", ".join(f"({name!r}, {name})" for name in names) + "]"
+
+
+def _is_one_tensor(kind: SchemaType) -> bool:
+    """Whether it is ``Tensor`` or ``Tensor?``."""
+    return kind.dispatches and not isinstance(kind, ListType)
+
+
+def _is_converted(argument: Argument) -> bool:
+    """Whether the default can be passed to kernels as it is: a new list is due to each call."""
+    try:
+        converted = converter_of(argument.type)(argument.default)
+    except TypeError:  # PyTorch's schemas may have defaults of the wrong type
+        return False
+    return converted is argument.default and isinstance(converted, int | float | str | None)
+
+
+def _accepts_anything(convert: Callable[[Any], Any]) -> bool:
+    """Whether a converter would take even the stand-in for an argument that was not given."""
+    try:
+        convert(_MISSING)
+    except TypeError:
+        return False
+    return True
+
+
+def _given(
+    positional_only: list[Any],
+    positional: list[tuple[str, Any]],
+    extra: tuple[Any, ...],
+    keyword_only: list[tuple[str, Any]],
+    more: dict[str, Any],
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call as the twin takes them, without those that were not given.
+
+    All that can go by name does; see Note [Compiled for one schema]. With ``extra`` arguments,
+    which come after all others, that is not possible, and not needed: the call is refused.
+    """
+    args = [value for value in positional_only if value is not _MISSING]
+    if extra:
+        args += [*(value for _, value in positional), *extra]
+        positional = []
+    named = {name: value for name, value in [*positional, *keyword_only] if value is not _MISSING}
+    return args, named | more
