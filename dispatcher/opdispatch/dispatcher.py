@@ -246,6 +246,21 @@ class Dispatcher:
         """The operators that have kernels but no definition."""
         return [name for name in self.operators() if self.find_schema(name) is None]
 
+    def get_registrations_for_dispatch_key(
+        self, key: DispatchKey | None = None
+    ) -> list[OperatorName]:
+        """The operators with a kernel registered for exactly ``key``; without one, all of them."""
+        if key is None:
+            return self.operators()
+        with self._registry.mutex:
+            return [
+                name for name, entry in self._registry.entries.items() if entry.kernels.get(key)
+            ]
+
+    def has_backend_fallback_for_dispatch_key(self, key: DispatchKey) -> bool:
+        """Whether operators without a kernel for ``key`` have one in common."""
+        return key in self.fallbacks()
+
     def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
         """The kernels of an operator in the order of their keys, newest first."""
         with self._registry.mutex:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.boxing import boxed_from_unboxed, elide_defaults, unboxed_from_boxed
 from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import RegistrationError
+from opdispatch.errors import KernelTypeError
 from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.schema_parser import parse_schema
 
@@ -64,7 +64,7 @@ class KernelFunction:
 
         With ``with_keyset``, the dispatch key set of the call comes before them. With
         ``signature``, such as ``"(Tensor x) -> Tensor"``, it is only registered for an operator
-        of that signature. Raises RegistrationError if ``function`` cannot be called, SchemaError
+        of that signature. Raises KernelTypeError if ``function`` cannot be called, SchemaError
         if ``signature`` does not parse.
         """
         parsed = None
@@ -143,5 +143,5 @@ class KernelFunction:
 
 def _callable(function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function):
-        raise RegistrationError(f"a kernel must be callable, and {function!r} is not")
+        raise KernelTypeError(f"a kernel must be callable, and {function!r} is not")
     return function

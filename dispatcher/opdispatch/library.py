@@ -14,7 +14,12 @@ from typing import Any, Literal, Self, TypeVar
 
 from opdispatch.dispatch_key import DispatchKey, parse_dispatch_key
 from opdispatch.dispatcher import Dispatcher
-from opdispatch.errors import DuplicateDefinitionError, RegistrationError
+from opdispatch.errors import (
+    DispatchKeyError,
+    DuplicateDefinitionError,
+    LibraryError,
+    RegistrationError,
+)
 from opdispatch.function_schema import OperatorName
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction
@@ -60,7 +65,8 @@ class Library:
     kernels registered without one. The library ``Library("_", "IMPL")`` registers fallbacks.
 
     What a library registers stays when the object is forgotten; ``close()``, or leaving its
-    ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library.
+    ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library,
+    LibraryError if the kind or the namespace cannot be.
     """
 
     def __init__(
@@ -72,15 +78,13 @@ class Library:
         dispatcher: Dispatcher | None = None,
     ) -> None:
         if kind not in ("DEF", "IMPL", "FRAGMENT"):
-            raise RegistrationError(
-                f"a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not {kind!r}"
-            )
+            raise LibraryError(f"a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not {kind!r}")
         if ns in _RESERVED and kind != "IMPL":
-            raise RegistrationError(f"the namespace {ns!r} is reserved")
+            raise LibraryError(f"the namespace {ns!r} is reserved")
         if not (ns == _ANY or (ns.isidentifier() and ns.isascii())):
-            raise RegistrationError(f"a namespace is an identifier, and {ns!r} is none")
+            raise LibraryError(f"a namespace is an identifier, and {ns!r} is none")
         if ns == _ANY and kind != "IMPL":
-            raise RegistrationError("a library of the namespace '_' can only be of kind IMPL")
+            raise LibraryError("a library of the namespace '_' can only be of kind IMPL")
         self.ns = ns
         self.kind = kind
         self.dispatch_key = _key(dispatch_key)
@@ -135,13 +139,13 @@ class Library:
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
         operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key
         set of the call comes first. Without a key, the library's is meant, and without that
-        CompositeImplicitAutograd. With ``allow_override``, a kernel registered before for the
-        same key is covered until the returned handle is closed; without, that is a
-        DuplicateDefinitionError, as in PyTorch.
+        CompositeImplicitAutograd; a key other than the library's is a DispatchKeyError. With
+        ``allow_override``, a kernel registered before for the same key is covered until the
+        returned handle is closed; without, that is a DuplicateDefinitionError, as in PyTorch.
         """
         self._check_open()
         name = self._qualify(op_name)
-        key = _key(dispatch_key) or self.dispatch_key or DispatchKey.CompositeImplicitAutograd
+        key = self._choose_key(dispatch_key) or DispatchKey.CompositeImplicitAutograd
         if not allow_override:
             self._refuse_override(name, key)
         kernel = _kernel(fn, with_keyset)
@@ -165,7 +169,7 @@ class Library:
                 f"a fallback is for the operators of every namespace, not only for {self.ns!r}",
                 hint='register it with Library("_", "IMPL")',
             )
-        key = _key(dispatch_key) or self.dispatch_key
+        key = self._choose_key(dispatch_key)
         if not key:
             raise RegistrationError("a fallback needs the dispatch key that it is for")
         if fn is fallthrough_kernel:
@@ -209,6 +213,18 @@ class Library:
     def _keep(self, handle: RegistrationHandle) -> RegistrationHandle:
         self._handles.append(handle)
         return handle
+
+    def _choose_key(self, dispatch_key: str | DispatchKey) -> DispatchKey:
+        """The key of a kernel: what is given, or else the library's. They must not differ."""
+        key = _key(dispatch_key)
+        if key and self.dispatch_key and key is not self.dispatch_key:
+            raise DispatchKeyError(
+                f"the library of {self.ns!r} is for {self.dispatch_key}, and cannot register "
+                f"a kernel for {key}",
+                hint="leave out one of the two keys",
+                key=str(key),
+            )
+        return key or self.dispatch_key
 
     def _refuse_override(self, name: OperatorName, key: DispatchKey) -> None:
         for kernel in self.dispatcher.list_kernels(name):

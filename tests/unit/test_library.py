@@ -13,7 +13,9 @@ from opdispatch import (
     DispatchKeyError,
     DispatchKeySet,
     DuplicateDefinitionError,
+    KernelTypeError,
     Library,
+    LibraryError,
     OperatorNotFoundError,
     RegistrationError,
     SchemaError,
@@ -89,7 +91,7 @@ def test_an_impl_library_adds_kernels_only(library, lib, dispatcher):
     ],
 )
 def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message):
-    with pytest.raises(RegistrationError) as caught:
+    with pytest.raises(LibraryError) as caught:
         library(*args)
     assert str(caught.value) == message
     assert dispatcher.libraries() == {}
@@ -187,6 +189,18 @@ def test_without_a_key_the_librarys_is_meant_and_without_that_the_composite(libr
     assert keys == ["CUDA", "CompositeImplicitAutograd"]
 
 
+def test_a_key_other_than_the_librarys_is_refused(library, lib, dispatcher):
+    lib.define("f(Tensor x) -> Tensor")
+    cuda = library("t", "IMPL", "CUDA")
+    with pytest.raises(DispatchKeyError, match="the library of 't' is for CUDA, and cannot"):
+        cuda.impl("f", lambda x: x, "CPU")
+    assert dispatcher.list_kernels(dispatcher.get_schema("t::f").name) == []
+    cuda.impl("f", lambda x: x, "CUDA")
+    everywhere = library("_", "IMPL", "XLA")
+    with pytest.raises(DispatchKeyError, match="the library of '_' is for XLA, and cannot"):
+        everywhere.fallback(lambda op, *args: args, "CPU")
+
+
 @pytest.mark.parametrize("name", ["f.wide", "t::f.wide"])
 def test_the_name_may_have_the_namespace(lib, dispatcher, name):
     lib.define("f.wide(Tensor x) -> str")
@@ -254,7 +268,7 @@ def test_a_fallthrough_kernel_passes_calls_on(lib, dispatcher, caller):
 @pytest.mark.parametrize("fn", [None, 3, "f"])
 def test_a_kernel_must_be_callable(lib, dispatcher, fn):
     lib.define("f(Tensor x) -> Tensor")
-    with pytest.raises(RegistrationError, match="a kernel must be callable"):
+    with pytest.raises(KernelTypeError, match="a kernel must be callable"):
         lib.impl("f", fn, "CPU")
     assert dispatcher.get_schema("t::f").kernels() == []
 

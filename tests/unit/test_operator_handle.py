@@ -361,7 +361,10 @@ def test_dumps_show_the_debug_text_that_a_registration_has(dispatcher):
     dispatcher.register_impl(schema.name, K.CPU, returning(1), site="lib.py:2", debug="fn_cpu")
     dispatcher.register_fallback(K.CUDA, returning(2), site="lib.py:3", debug="fn_cuda")
     op = dispatcher.get_schema("t::f")
-    assert op.dump_table().splitlines()[:2] == ["CPU: fn_cpu [kernel]", "CUDA: fn_cuda [backend fallback]"]
+    assert op.dump_table().splitlines()[:2] == [
+        "CPU: fn_cpu [kernel]",
+        "CUDA: fn_cuda [backend fallback]",
+    ]
     assert "debug: defined there\n" in op.dump_state()
     assert "CPU: fn_cpu :: (none) [ boxed ]\n" in op.dump_state()
     assert op.defined_at == "lib.py:1"
