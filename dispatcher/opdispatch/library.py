@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import singledispatch
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from opdispatch.dispatch_key import DispatchKey, parse_dispatch_key
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import (
     DispatchKeyError,
     DuplicateDefinitionError,
     LibraryError,
     RegistrationError,
+    SchemaError,
 )
 from opdispatch.function_schema import OperatorName
 from opdispatch.infer_schema import infer_schema
@@ -248,12 +250,31 @@ class Library:
         return name
 
 
-def define(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
-    """A decorator that defines an operator and registers the function as its kernel.
+@singledispatch
+def define(
+    qualname: str | Library,
+    schema: str,
+    *,
+    lib: Library | None = None,
+    tags: str | Sequence[str] = (),
+) -> Any:
+    """Defines an operator: ``define("image::sobel", "(Tensor x) -> Tensor")``.
 
-    The kernel is registered for the library's key, or CompositeImplicitAutograd.
+    It is undone with ``lib``; without one, it stays. ``@define(lib, schema, alias_analysis="")``
+    is a decorator, which also registers the function as the kernel for the library's key, or
+    CompositeImplicitAutograd. Raises as ``Library.define`` does.
     """
+    namespace = _namespace_of(qualname)
+    if not schema.startswith("("):
+        raise SchemaError(
+            f"the schema of {qualname} has no name of its own, and looks like "
+            f"'(Tensor x) -> Tensor', not {schema!r}"
+        )
+    (lib or Library(namespace, "FRAGMENT")).define(f"{qualname}{schema}", tags=tags)
 
+
+@define.register
+def _(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
     def decorate(fn: F) -> F:
         name = lib.define(schema, alias_analysis)
         lib.impl(name, fn)
@@ -262,16 +283,66 @@ def define(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F],
     return decorate
 
 
+@singledispatch
 def impl(
-    lib: Library, name: str, dispatch_key: str | DispatchKey = "", *, with_keyset: bool = False
-) -> Callable[[F], F]:
-    """A decorator that registers the function as a kernel: ``@impl(lib, "sobel", "CPU")``."""
+    qualname: str | Library,
+    types: str | Sequence[str],
+    func: Callable[..., Any] | None = None,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Registers a kernel: ``@impl("image::sobel", "cpu")``, or with ``func``, no decorator.
 
+    ``types`` are device types such as "cuda", "default" for every one of them, or dispatch keys.
+    It is undone with ``lib``; without one, it stays. ``@impl(lib, "sobel", "CPU")`` is a
+    decorator for one dispatch key of a library. Raises as ``Library.impl`` does.
+    """
+    keys = dict.fromkeys(map(_key_of_type, (types,) if isinstance(types, str) else types))
+    namespace = _namespace_of(qualname)
+
+    def decorate(fn: F) -> F:
+        library = lib or Library(namespace, "FRAGMENT")
+        with library.dispatcher.transaction():
+            for key in keys:
+                library.impl(str(qualname), fn, key)
+        return fn
+
+    return decorate if func is None else decorate(func)
+
+
+@impl.register
+def _(
+    lib: Library,
+    name: str | OperatorHandle,
+    dispatch_key: str | DispatchKey = "",
+    *,
+    with_keyset: bool = False,
+) -> Callable[[F], F]:
     def decorate(fn: F) -> F:
         lib.impl(name, fn, dispatch_key, with_keyset=with_keyset)
         return fn
 
     return decorate
+
+
+def _namespace_of(qualname: object) -> str:
+    namespace, colons, _ = str(qualname).partition("::")
+    if not colons or not isinstance(qualname, str):
+        raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
+    return namespace
+
+
+# PyTorch's names of devices, where they are not those of dispatch keys in small letters.
+_KEY_NAMES_OF_TYPES = {
+    "default": "CompositeExplicitAutograd",
+    "privateuseone": "PrivateUse1",
+    **{key.name.lower(): key.name for key in BackendComponent},
+    **{name.lower(): name for name in ("FPGA", "Vulkan")},
+}
+
+
+def _key_of_type(name: str) -> DispatchKey:
+    return parse_dispatch_key(_KEY_NAMES_OF_TYPES.get(name, name))
 
 
 def _key(key: str | DispatchKey) -> DispatchKey:

@@ -296,6 +296,56 @@ def test_functions_are_registered_by_decorators(lib, dispatcher, caller):
     assert call(dispatcher, "f", x) == "DispatchKeySet(Tracer)"
 
 
+def test_operators_are_defined_and_implemented_by_their_full_names(library, dispatcher, caller):
+    lib = library("t", "FRAGMENT")
+    define("t::f", "(Tensor x) -> str", lib=lib, tags="core")
+
+    @impl("t::f", ("cpu", "cuda", "AutogradCPU"), lib=lib)
+    def devices(x):
+        return "devices"
+
+    assert impl("t::f", "default", lambda x: "default", lib=lib)(X) == "default"
+    handle = dispatcher.get_schema("t::f")
+    assert handle.tags == ("core",)
+    assert [str(kernel.key) for kernel in handle.kernels()] == [
+        *("CPU", "CUDA", "AutogradCPU", "CompositeExplicitAutograd")
+    ]
+    assert (handle(X), devices(X)) == ("devices", "devices")
+    lib.close()
+    assert dispatcher.operators() == []
+
+
+def test_a_kernel_for_several_devices_is_registered_for_all_or_none(library, dispatcher):
+    lib = library("t", "FRAGMENT")
+    define("t::f", "(Tensor x) -> str", lib=lib)
+    impl("t::f", "cuda", lambda x: "cuda", lib=lib)
+    with pytest.raises(DuplicateDefinitionError):
+        impl("t::f", ("cpu", "cuda"), lambda x: "both", lib=lib)
+    assert [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()] == ["CUDA"]
+
+
+def test_without_a_library_full_names_are_those_of_the_process():
+    define("t_full_names::f", "(Tensor x) -> Tensor")
+    gc.collect()
+    impl("t_full_names::f", "cpu", lambda x: x)
+    assert ops.t_full_names.f(X) is X
+
+
+@pytest.mark.parametrize(
+    ("register", "message"),
+    [
+        (lambda: define("f", "(Tensor x) -> Tensor"), "looks like 'namespace::name', not 'f'"),
+        (lambda: define(3, "(Tensor x) -> Tensor"), "looks like 'namespace::name', not 3"),
+        (lambda: define("t::f", "f(Tensor x) -> Tensor"), "the schema of t::f has no name"),
+        (lambda: impl("t::f", "gpu", lambda x: x), "there is no dispatch key 'gpu'"),
+        (lambda: impl("f", "cpu", lambda x: x), "looks like 'namespace::name', not 'f'"),
+    ],
+)
+def test_a_full_name_device_or_schema_that_cannot_be_is_refused(register, message):
+    with pytest.raises(ValueError, match=message):
+        register()
+
+
 # -- undoing -------------------------------------------------------------------------------------
 
 
