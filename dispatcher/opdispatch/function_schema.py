@@ -216,6 +216,19 @@ class FunctionSchema:
                     )
         return None
 
+    def is_backward_compatible_with(self, old: FunctionSchema) -> bool:
+        """Whether every call written for ``old`` still works, with results that fit."""
+        from opdispatch.schema_compatibility import is_backward_compatible  # it imports this file
+
+        return is_backward_compatible(self, old)
+
+    def check_forward_compatible_with(self, old: FunctionSchema) -> tuple[bool, str]:
+        """Whether ``old`` can read calls that were written down with this schema, or why not."""
+        from opdispatch.schema_compatibility import find_forward_incompatibility  # it imports this
+
+        why = find_forward_incompatibility(self, old)
+        return why is None, why or ""
+
     def __str__(self) -> str:
         arguments: list[str] = []
         for argument in self.arguments:

@@ -13,7 +13,9 @@ from opdispatch import (
     DispatchKeyError,
     DispatchKeySet,
     DuplicateDefinitionError,
+    KernelTypeError,
     Library,
+    LibraryError,
     OperatorNotFoundError,
     RegistrationError,
     SchemaError,
@@ -89,7 +91,7 @@ def test_an_impl_library_adds_kernels_only(library, lib, dispatcher):
     ],
 )
 def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message):
-    with pytest.raises(RegistrationError) as caught:
+    with pytest.raises(LibraryError) as caught:
         library(*args)
     assert str(caught.value) == message
     assert dispatcher.libraries() == {}
@@ -187,6 +189,18 @@ def test_without_a_key_the_librarys_is_meant_and_without_that_the_composite(libr
     assert keys == ["CUDA", "CompositeImplicitAutograd"]
 
 
+def test_a_key_other_than_the_librarys_is_refused(library, lib, dispatcher):
+    lib.define("f(Tensor x) -> Tensor")
+    cuda = library("t", "IMPL", "CUDA")
+    with pytest.raises(DispatchKeyError, match="the library of 't' is for CUDA, and cannot"):
+        cuda.impl("f", lambda x: x, "CPU")
+    assert dispatcher.list_kernels(dispatcher.get_schema("t::f").name) == []
+    cuda.impl("f", lambda x: x, "CUDA")
+    everywhere = library("_", "IMPL", "XLA")
+    with pytest.raises(DispatchKeyError, match="the library of '_' is for XLA, and cannot"):
+        everywhere.fallback(lambda op, *args: args, "CPU")
+
+
 @pytest.mark.parametrize("name", ["f.wide", "t::f.wide"])
 def test_the_name_may_have_the_namespace(lib, dispatcher, name):
     lib.define("f.wide(Tensor x) -> str")
@@ -254,7 +268,7 @@ def test_a_fallthrough_kernel_passes_calls_on(lib, dispatcher, caller):
 @pytest.mark.parametrize("fn", [None, 3, "f"])
 def test_a_kernel_must_be_callable(lib, dispatcher, fn):
     lib.define("f(Tensor x) -> Tensor")
-    with pytest.raises(RegistrationError, match="a kernel must be callable"):
+    with pytest.raises(KernelTypeError, match="a kernel must be callable"):
         lib.impl("f", fn, "CPU")
     assert dispatcher.get_schema("t::f").kernels() == []
 
@@ -280,6 +294,56 @@ def test_functions_are_registered_by_decorators(lib, dispatcher, caller):
     assert call(dispatcher, "f", X) == "composite"
     assert call(dispatcher, "f", Tensor(X, keys=DispatchKeySet.of(K.CUDA))) == "CUDA"
     assert call(dispatcher, "f", x) == "DispatchKeySet(Tracer)"
+
+
+def test_operators_are_defined_and_implemented_by_their_full_names(library, dispatcher, caller):
+    lib = library("t", "FRAGMENT")
+    define("t::f", "(Tensor x) -> str", lib=lib, tags="core")
+
+    @impl("t::f", ("cpu", "cuda", "AutogradCPU"), lib=lib)
+    def devices(x):
+        return "devices"
+
+    assert impl("t::f", "default", lambda x: "default", lib=lib)(X) == "default"
+    handle = dispatcher.get_schema("t::f")
+    assert handle.tags == ("core",)
+    assert [str(kernel.key) for kernel in handle.kernels()] == [
+        *("CPU", "CUDA", "AutogradCPU", "CompositeExplicitAutograd")
+    ]
+    assert (handle(X), devices(X)) == ("devices", "devices")
+    lib.close()
+    assert dispatcher.operators() == []
+
+
+def test_a_kernel_for_several_devices_is_registered_for_all_or_none(library, dispatcher):
+    lib = library("t", "FRAGMENT")
+    define("t::f", "(Tensor x) -> str", lib=lib)
+    impl("t::f", "cuda", lambda x: "cuda", lib=lib)
+    with pytest.raises(DuplicateDefinitionError):
+        impl("t::f", ("cpu", "cuda"), lambda x: "both", lib=lib)
+    assert [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()] == ["CUDA"]
+
+
+def test_without_a_library_full_names_are_those_of_the_process():
+    define("t_full_names::f", "(Tensor x) -> Tensor")
+    gc.collect()
+    impl("t_full_names::f", "cpu", lambda x: x)
+    assert ops.t_full_names.f(X) is X
+
+
+@pytest.mark.parametrize(
+    ("register", "message"),
+    [
+        (lambda: define("f", "(Tensor x) -> Tensor"), "looks like 'namespace::name', not 'f'"),
+        (lambda: define(3, "(Tensor x) -> Tensor"), "looks like 'namespace::name', not 3"),
+        (lambda: define("t::f", "f(Tensor x) -> Tensor"), "the schema of t::f has no name"),
+        (lambda: impl("t::f", "gpu", lambda x: x), "there is no dispatch key 'gpu'"),
+        (lambda: impl("f", "cpu", lambda x: x), "looks like 'namespace::name', not 'f'"),
+    ],
+)
+def test_a_full_name_device_or_schema_that_cannot_be_is_refused(register, message):
+    with pytest.raises(ValueError, match=message):
+        register()
 
 
 # -- undoing -------------------------------------------------------------------------------------
