@@ -63,8 +63,9 @@ class Library:
     """Registers operators and kernels, and undoes all of it when closed.
 
     ``kind`` is "DEF" for the one library that owns the namespace ``ns``, "FRAGMENT" for one that
-    adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key`` is the key of
-    kernels registered without one. The library ``Library("_", "IMPL")`` registers fallbacks.
+    adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key``, which only a
+    library of kind IMPL may have, is the key of all its kernels. The library
+    ``Library("_", "IMPL")`` registers fallbacks.
 
     What a library registers stays when the object is forgotten; ``close()``, or leaving its
     ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library,
@@ -90,6 +91,12 @@ class Library:
         self.ns = ns
         self.kind = kind
         self.dispatch_key = _key(dispatch_key)
+        if self.dispatch_key and kind != "IMPL":
+            raise LibraryError(
+                f"a library of kind {kind} has no dispatch key, and {ns!r} was given "
+                f"{self.dispatch_key}",
+                hint="give the key to impl(), or use a library of kind IMPL",
+            )
         self.dispatcher = dispatcher or _default_dispatcher
         self._handles: list[RegistrationHandle] = []
         self._closed = False
@@ -134,16 +141,16 @@ class Library:
         dispatch_key: str | DispatchKey = "",
         *,
         with_keyset: bool = False,
-        allow_override: bool = False,
+        allow_override: bool = True,
     ) -> RegistrationHandle:
         """Registers a kernel of an operator for a dispatch key.
 
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
         operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key
         set of the call comes first. Without a key, the library's is meant, and without that
-        CompositeImplicitAutograd; a key other than the library's is a DispatchKeyError. With
-        ``allow_override``, a kernel registered before for the same key is covered until the
-        returned handle is closed; without, that is a DuplicateDefinitionError, as in PyTorch.
+        CompositeImplicitAutograd; a key other than the library's is a DispatchKeyError. A kernel
+        registered before for the same key is covered until the returned handle is closed; with
+        ``allow_override=False`` it is a DuplicateDefinitionError.
         """
         self._check_open()
         name = self._qualify(op_name)

@@ -16,6 +16,7 @@ from opdispatch import (
     KernelTypeError,
     Library,
     LibraryError,
+    OperatorName,
     OperatorNotFoundError,
     RegistrationError,
     SchemaError,
@@ -88,6 +89,17 @@ def test_an_impl_library_adds_kernels_only(library, lib, dispatcher):
         (("ünicode", "DEF"), "a namespace is an identifier, and 'ünicode' is none"),
         (("_", "DEF"), "a library of the namespace '_' can only be of kind IMPL"),
         (("_", "FRAGMENT"), "a library of the namespace '_' can only be of kind IMPL"),
+        (
+            ("t", "DEF", "CPU"),
+            "a library of kind DEF has no dispatch key, and 't' was given CPU "
+            "(give the key to impl(), or use a library of kind IMPL)",
+        ),
+        (
+            ("t", "FRAGMENT", DispatchKey.CompositeExplicitAutograd),
+            "a library of kind FRAGMENT has no dispatch key, and 't' was given "
+            "CompositeExplicitAutograd "
+            "(give the key to impl(), or use a library of kind IMPL)",
+        ),
     ],
 )
 def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message):
@@ -100,6 +112,11 @@ def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message)
 def test_an_unknown_key_is_refused(library):
     with pytest.raises(DispatchKeyError, match="there is no dispatch key 'GPU'"):
         library("t", "IMPL", "GPU")
+
+
+@pytest.mark.parametrize("kind", ["DEF", "FRAGMENT", "IMPL"])
+def test_undefined_is_no_dispatch_key_of_a_library(library, kind):
+    assert library("t", kind, "Undefined").dispatch_key is DispatchKey.Undefined
 
 
 def test_a_library_prints_as_in_pytorch(library, lib):
@@ -181,10 +198,10 @@ def test_a_kernel_is_registered_for_a_key_by_name_or_value(lib, dispatcher, call
 
 
 def test_without_a_key_the_librarys_is_meant_and_without_that_the_composite(library, dispatcher):
-    lib = library("t", "FRAGMENT", "CUDA")
+    lib = library("t", "FRAGMENT")
     lib.define("f(Tensor x) -> Tensor")
     lib.impl("f", lambda x: x)
-    library("t", "FRAGMENT").impl("f", lambda x: x)
+    library("t", "IMPL", "CUDA").impl("f", lambda x: x)
     keys = [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()]
     assert keys == ["CUDA", "CompositeImplicitAutograd"]
 
@@ -220,19 +237,38 @@ def test_a_kernel_may_come_before_its_definition(lib, library, dispatcher):
     assert call(dispatcher, "f", X) == "early"
 
 
-def test_a_second_kernel_for_a_key_must_be_asked_for(lib, dispatcher, caller):
+def test_a_kernel_for_another_key_than_the_librarys_is_refused(library, lib, dispatcher):
+    kernels = library("t", "IMPL", "CPU")
+    with pytest.raises(
+        RegistrationError, match="is for CPU, and cannot register a kernel for CUDA"
+    ):
+        kernels.impl("f", lambda x: x, "CUDA")
+    assert dispatcher.operators() == []
+    kernels.impl("f", lambda x: "same key", "CPU")
+    kernels.impl("g", lambda x: "no key", "Undefined")
+    names = [OperatorName("t::f"), OperatorName("t::g")]
+    assert [k.key for name in names for k in dispatcher.list_kernels(name)] == [K.CPU, K.CPU]
+
+
+def test_a_second_kernel_for_a_key_covers_the_first(lib, dispatcher, caller):
     lib.define("f(Tensor x) -> str")
     lib.impl("f", lambda x: "old", "CPU")
     op = dispatcher.get_schema("t::f")
     assert op(X) == "old"
+    with lib.impl("f", lambda x: "new", "CPU"):
+        assert op(X) == "new"
+    assert op(X) == "old"
+
+
+def test_a_library_can_refuse_to_cover_a_kernel(lib, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "old", "CPU", allow_override=False)
     with pytest.raises(
         DuplicateDefinitionError, match="t::f has a kernel for CPU already"
     ) as error:
-        lib.impl("f", lambda x: "new", "CPU")
+        lib.impl("f", lambda x: "new", "CPU", allow_override=False)
     assert error.value.hint == "allow_override=True covers it"
-    with lib.impl("f", lambda x: "new", "CPU", allow_override=True):
-        assert op(X) == "new"
-    assert op(X) == "old"
+    assert call(dispatcher, "f", X) == "old"
 
 
 def test_overrides_are_undone_in_any_order(library, lib, dispatcher, caller):
@@ -318,10 +354,12 @@ def test_operators_are_defined_and_implemented_by_their_full_names(library, disp
 def test_a_kernel_for_several_devices_is_registered_for_all_or_none(library, dispatcher):
     lib = library("t", "FRAGMENT")
     define("t::f", "(Tensor x) -> str", lib=lib)
-    impl("t::f", "cuda", lambda x: "cuda", lib=lib)
-    with pytest.raises(DuplicateDefinitionError):
-        impl("t::f", ("cpu", "cuda"), lambda x: "both", lib=lib)
-    assert [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()] == ["CUDA"]
+    with pytest.raises(DispatchKeyError):
+        impl("t::f", ("cpu", "gpu"), lambda x: "both", lib=lib)
+    assert dispatcher.get_schema("t::f").kernels() == []
+    impl("t::f", ("cpu", "cuda"), lambda x: "both", lib=lib)
+    keys = [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()]
+    assert keys == ["CPU", "CUDA"]
 
 
 def test_without_a_library_full_names_are_those_of_the_process():
