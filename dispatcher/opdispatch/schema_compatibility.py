@@ -19,7 +19,6 @@ from opdispatch.schema_type import (
     INT,
     NONE,
     SCALAR,
-    ListType,
     OptionalType,
     SchemaType,
     TupleType,
@@ -89,7 +88,7 @@ def _replaces(new: Argument, old: Argument) -> bool:
     return (
         _have_one_place(new, old)
         and is_subtype(old.type.plain, new.type.plain)
-        and (not old.has_default or _have_one_default(new, old))
+        and (not old.has_default or new.has_default_of(old))
     )
 
 
@@ -98,26 +97,17 @@ def _reads(new: Argument, old: Argument) -> bool:
     return (
         _have_one_place(new, old)
         and is_subtype(new.type.plain, old.type.plain)
-        and (_have_one_default(new, old) if old.has_default else not new.has_default)
+        and (new.has_default_of(old) if old.has_default else not new.has_default)
     )
 
 
 def _have_one_place(new: Argument, old: Argument) -> bool:
     return (
         new.name == old.name
-        and _size(new.type) == _size(old.type)
+        and new.list_size == old.list_size
         and new.alias_info == old.alias_info
         and (old.kwarg_only or not new.kwarg_only)
     )
-
-
-def _have_one_default(new: Argument, old: Argument) -> bool:
-    # Equal defaults may still differ: 1 equals True, and 1.0.
-    return new.default == old.default and type(new.default) is type(old.default)
-
-
-def _size(type_: SchemaType) -> int | None:
-    return type_.size if isinstance(type_, ListType) else None
 
 
 def is_subtype(sub: SchemaType, base: SchemaType) -> bool:
