@@ -22,7 +22,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     mode_decorator, grad_mode, autocast_mode    what a task has switched on
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
-    operator_state, operator_entry,
+    operator_state, operator_dump, operator_entry,
     operator_handle, inspection, call_source,
     compiled_call                               one operator
     functionalities/                            what the functionality keys do

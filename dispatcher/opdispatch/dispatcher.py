@@ -18,8 +18,9 @@ from opdispatch.errors import ArgumentError, OperatorNotFoundError, Registration
 from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.functionalities import BUILTIN_FALLBACKS
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.operator_dump import RegisteredKernel
 from opdispatch.operator_entry import OperatorEntry
-from opdispatch.operator_handle import OperatorHandle, RegisteredKernel
+from opdispatch.operator_handle import OperatorHandle
 from opdispatch.operator_state import OperatorState
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.registry import Registry

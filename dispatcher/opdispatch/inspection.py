@@ -13,7 +13,8 @@ from typing import Final
 from opdispatch.dispatch_key import DispatchKey, is_alias_key, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import DispatchKeyError
-from opdispatch.operator_handle import OperatorHandle, TableRow
+from opdispatch.operator_dump import TableRow
+from opdispatch.operator_handle import OperatorHandle
 from opdispatch.operator_state import is_fallthrough, table_key
 
 UNOBSERVED_OPERATORS: Final = frozenset(
