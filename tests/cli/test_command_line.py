@@ -307,7 +307,7 @@ def test_the_help_lists_every_command(run: RunCommand):
     shown = run("--help").out
     for command in (
         *("serve", "worker", "load", "unload", "libraries", "interpreters"),
-        *("ops", "describe", "table", "call", "stress"),
+        *("ops", "describe", "table", "wait", "call", "stress"),
     ):
         assert f" {command} " in shown
         assert "--help" in run(command, "--help").out
