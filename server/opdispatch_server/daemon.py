@@ -145,8 +145,7 @@ class Daemon:
         for path in self._configuration.libraries:
             content = await asyncio.to_thread(path.read_bytes)
             request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
-            load = read_load_request(request)
-            await self._libraries.load(load.name, load.source, load.content)
+            await self._libraries.load(read_load_request(request))
 
     async def _shut_down(self) -> None:
         await self._health.drain()
