@@ -38,10 +38,8 @@ class Baseline:
         if not _settles(lambda: daemon.open_files() <= allowed):
             leaks.append(f"the daemon has {daemon.open_files()} open files, before {self._files}")
         if not _settles(lambda: daemon.shared_segments() <= self._segments):
-            leaks.append(
-                f"{daemon.shared_segments()} shared segments are mapped or open, "
-                f"before {self._segments}"
-            )
+            segments = daemon.shared_segments()
+            leaks.append(f"{segments} shared segments are open, before {self._segments}")
         return leaks
 
 
