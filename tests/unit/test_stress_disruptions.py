@@ -14,26 +14,25 @@ from opdispatch_wire.errors import (
 DIED = InterpreterDiedError("worker-1 went away", interpreter="worker-1")
 
 
-def test_a_death_excuses_calls_that_cannot_be_repeated():
+def test_a_death_excuses_what_names_the_interpreter():
     disruptions = Disruptions(expected=True)
-    assert not disruptions.excuses(DIED, repeatable=False)
+    assert not disruptions.excuses(DIED)
     disruptions.note_interpreter("worker-2")
-    assert not disruptions.excuses(DIED, repeatable=False)
+    assert not disruptions.excuses(DIED)
     disruptions.note_interpreter("worker-1")
-    assert disruptions.excuses(DIED, repeatable=False)
-    assert not disruptions.excuses(DIED, repeatable=True)
+    assert disruptions.excuses(DIED)
     assert disruptions.counts == {"interpreters killed": 2}
 
 
 def test_nothing_else_is_excused():
     disruptions = Disruptions()
     refused, away = RefusedError("busy"), DaemonUnavailableError("gone")
-    assert not disruptions.excuses(refused, repeatable=True)
-    assert not disruptions.excuses(away, repeatable=True)
+    assert not disruptions.excuses(refused)
+    assert not disruptions.excuses(away)
     disruptions.note_interpreter("worker-1")
-    assert disruptions.excuses(refused, repeatable=True)
-    assert not disruptions.excuses(away, repeatable=True)
+    assert disruptions.excuses(refused)
+    assert not disruptions.excuses(away)
     disruptions.note_daemon()
-    assert disruptions.excuses(away, repeatable=True)
+    assert disruptions.excuses(away)
     for error in (OperatorNotFoundError("gone"), KernelError("raised")):
-        assert not disruptions.excuses(error, repeatable=False)
+        assert not disruptions.excuses(error)

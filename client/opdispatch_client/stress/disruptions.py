@@ -46,15 +46,11 @@ class Disruptions:
         self._daemon_down = True
         self.counts["daemons killed"] += 1
 
-    def excuses(self, error: OpdispatchError, *, repeatable: bool) -> bool:
-        """Whether a request had to fail like that, since something was killed.
-
-        One that could be repeated on another interpreter should have been: it may fail only when
-        there is none.
-        """
+    def excuses(self, error: OpdispatchError) -> bool:
+        """Whether a request had to fail like that, at least once, since something was killed."""
         match error:
             case InterpreterDiedError():
-                return not repeatable and error.facts.get("interpreter", "") in self._killed
+                return error.facts.get("interpreter", "") in self._killed
             case RefusedError():
                 return bool(self._killed)
             case DaemonUnavailableError():
@@ -80,8 +76,12 @@ class Killer:
                 self._kill_one(session.interpreters())
 
     def _kill_one(self, running: list[Interpreter]) -> None:
-        """Of those that were killed least often, any: none dies again and again."""
-        if not running:
+        """Of those that were killed least often, any: none dies again and again.
+
+        The last one is spared: on a slow machine, others may take longer to come back than it
+        takes to kill all.
+        """
+        if len(running) < 2:
             return
         fewest = min(interpreter.restarts for interpreter in running)
         victim = self._random.choice([i for i in running if i.restarts == fewest])

@@ -142,7 +142,7 @@ class Loader:
             self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
 
     def _failed(self, what: str, error: OpdispatchError) -> None:
-        excused = self._disruptions.excuses(error, repeatable=False)
+        excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)
 
     def _may_have_brought_back(self, name: str, started: float) -> None:
@@ -192,9 +192,10 @@ class Caller:
         except OperatorNotFoundError:
             stamp = ABSENT
         except (RefusedError, DaemonUnavailableError, InterpreterDiedError) as error:
-            repeatable = operator != MUTATING
-            excused = self._disruptions.excuses(error, repeatable=repeatable)
-            again = isinstance(error, RefusedError) or repeatable
+            # What never ran, or changes nothing, can be done again: the daemon itself does so if
+            # another interpreter has the library, and otherwise needs a moment.
+            again = isinstance(error, RefusedError) or operator != MUTATING
+            excused = self._disruptions.excuses(error)
             if excused and again and not last:
                 return True
             self.log.add_error("call", error, excused=excused and not again)
@@ -243,7 +244,7 @@ class Waiter:
                 absent_since = max(started, finished - grace)
                 self.log.reads.append(Read(name, ABSENT, absent_since, finished))
         except OpdispatchError as error:
-            excused = self._disruptions.excuses(error, repeatable=True)
+            excused = self._disruptions.excuses(error)
             self.log.add_error("wait", error, excused=excused)
         else:
             self.log.counts["waits"] += 1
