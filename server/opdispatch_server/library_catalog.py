@@ -72,12 +72,16 @@ class LibraryCatalog:
         else:
             self._versions.pop(name, None)
 
-    def add(self, version: LibraryVersion) -> None:
-        """Notes that a version is the newest of its name."""
+    def add(self, version: LibraryVersion) -> list[LibraryVersion]:
+        """Notes that a version is the newest of its name; the versions that are not kept any more.
+
+        Only the newest version below the active one is kept.
+        """
         versions = [v for v in self.versions_of(version.name) if v is not version]
-        self._versions[version.name] = [*versions, version]
+        self._versions[version.name] = [*versions[-1:], version]
         last = self._last_version.get(version.name, 0)
         self._last_version[version.name] = max(last, version.version)
+        return versions[:-1]
 
     def next_version(self, name: str) -> int:
         """The number of the next version of a name; numbers of failed loads are given again."""

@@ -58,7 +58,7 @@ class LibraryLoading:
         *,
         load_timeout: float,
         fill: Callable[[LibraryVersion], Awaitable[OpdispatchError | None]],
-        supersede: Callable[[LibraryVersion], None],
+        supersede: Callable[[LibraryVersion, list[LibraryVersion]], None],
         published: Callable[[LibraryVersion], Awaitable[None]],
         wait_for_leaving: Callable[[], Awaitable[bool]],
     ) -> None:
@@ -222,17 +222,18 @@ class LibraryLoading:
                 return "replica"
             version.loaded_by = order.loaded_by
             version.device = order.place.device or version.device
+            too_old: list[LibraryVersion] = []
             await self._transaction.publish(
                 version,
                 session,
                 batch,
                 replaced,
                 still_wanted=wanted,
-                on_published=lambda: self._catalog.add(version),
+                on_published=lambda: too_old.extend(self._catalog.add(version)),
             )
             version.failed_attempts = 0
             if replaced is not None:
-                self._supersede(replaced)
+                self._supersede(replaced, too_old)
                 race.replaced = None
         await self._published(version)
         return "primary"

@@ -155,7 +155,7 @@ class LibraryRegistry:
             before = older.pop()
             await self._bring_back(before, top)
             self._catalog.set_versions(name, [*older, top, before])
-            self._supersede(top)
+            self._supersede(top, [])
             self._catalog.remember_gone(
                 set(top.operators) - set(before.operators),
                 f"library {name!r}, which had it, was rolled back to version {before.version}",
@@ -219,13 +219,11 @@ class LibraryRegistry:
         finally:
             self.placement.release(session)
 
-    def _supersede(self, replaced: LibraryVersion) -> None:
-        """Only the newest version below the active one is kept; older ones go."""
-        versions = self._catalog.versions_of(replaced.name)
-        for version in versions[:-2]:
+    def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
+        """Lets a version rest below the active one, and those go that are not kept any more."""
+        for version in too_old:
             version.state = VersionState.GONE
             self._start(self._retire_when_idle(version, keep=False))
-        self._catalog.set_versions(replaced.name, versions[-2:])
         self._start(self._retire_when_idle(replaced, keep=True))
 
     async def _release(self, versions: list[LibraryVersion]) -> None:

@@ -126,8 +126,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ListLibraries(  # noqa: N802
         self, request: pb.ListLibrariesRequest, context: Context
     ) -> pb.ListLibrariesReply:
-        """The libraries."""
-        return self._view.list_libraries(all_versions=request.all_versions)
+        """The libraries, between two publications: calls see none that this does not know."""
+        async with self._libraries.publication:
+            return self._view.list_libraries(all_versions=request.all_versions)
 
     @answers
     async def ListInterpreters(  # noqa: N802
