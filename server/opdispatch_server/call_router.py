@@ -153,12 +153,7 @@ class CallRouter:
     def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
         """The error of a call of an operator that is not there, or not there now."""
         if waiting := self._libraries.find_waiting(operator):
-            return RefusedError(
-                f"{operator} cannot be called now: library {waiting.name!r} has lost its "
-                "interpreter, and is being loaded into another one",
-                hint="try again in a moment",
-                operator=operator,
-            )
+            return _refusal_without_interpreter(waiting, operator)
         if hint := self._libraries.explain_absence(operator):
             return OperatorNotFoundError(error.message, hint=hint, **error.facts)
         return error
@@ -173,7 +168,9 @@ class CallRouter:
     ) -> execution_pb2.CallReply:
         library, place = self._find_kernel(op, choice)
         tried: list[InterpreterSession] = []
-        replica = _choose_replica(library)
+        replica = library.choose_replica()
+        if replica is None:
+            raise _refusal_without_interpreter(library, str(op.name))
         request.operator = str(op.name)
         if place is None:
             request.ClearField("kernel")
@@ -286,14 +283,13 @@ def _trace_line(
     )
 
 
-def _choose_replica(library: LibraryVersion) -> Replica:
-    """The replica to call; raises RefusedError if there is none now."""
-    replica = library.choose_replica()
-    if replica is None:
-        raise RefusedError(
-            f"library {library.name!r} has just lost its interpreter", hint="try again in a moment"
-        )
-    return replica
+def _refusal_without_interpreter(library: LibraryVersion, operator: str) -> RefusedError:
+    return RefusedError(
+        f"{operator} cannot be called now: library {library.name!r} has lost its "
+        "interpreter, and is being loaded into another one",
+        hint="try again in a moment",
+        operator=operator,
+    )
 
 
 def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bool:
