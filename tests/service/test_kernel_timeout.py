@@ -110,7 +110,7 @@ def test_the_time_of_nested_calls_is_not_that_of_the_kernel_that_makes_them(
         assert all(library.active for library in session.libraries())
 
 
-def test_without_a_limit_kernels_take_the_time_they_need_and_quick_ones_never_notice_one(
+def test_quick_kernels_never_notice_the_limit(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon("--kernel-timeout", "5", workers=1)
