@@ -48,6 +48,7 @@ class Library:
     active: bool
     """Whether calls that start now use it."""
     calls_in_flight: int
+    """Those that run, and those that wait for their turn."""
     interpreters_wanted: int
     """How many interpreters shall hold it."""
     device: str
@@ -56,6 +57,8 @@ class Library:
     """``USER@HOST`` as the client said, else where the request came from."""
     state: str
     """"active", "kept" below a newer one, or "waiting" for an interpreter."""
+    max_concurrency: int
+    """How many calls of clients one interpreter runs of it at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,10 @@ class Interpreter:
     """What it has printed last; of one that the daemon started."""
     trouble: str
     """Why it is quarantined; empty if it is not."""
+    calls_queued: int
+    """Those that wait in the daemon for this interpreter."""
+    bytes_queued: int
+    """The size of their requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,7 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         device=msg.device,
         loaded_by=msg.loaded_by,
         state=msg.state,
+        max_concurrency=max(msg.max_concurrency, 1),
     )
 
 
@@ -222,6 +230,8 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         ),
         last_lines=tuple(msg.last_lines),
         trouble=msg.trouble,
+        calls_queued=msg.calls_queued,
+        bytes_queued=msg.bytes_queued,
     )
 
 

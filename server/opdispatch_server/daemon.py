@@ -17,13 +17,16 @@ from importlib.metadata import version
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from opdispatch_server.admission import Admission
 from opdispatch_server.call_router import CallRouter
-from opdispatch_server.configuration import DaemonConfiguration
+from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
 from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
+from opdispatch_server.interpreter_gate import QueueLimits
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
@@ -94,8 +97,10 @@ class Daemon:
             configuration.load_timeout,
             INTERPRETER_WAIT if self._names else 0.0,
         )
-        self._router = CallRouter(operators, self._libraries)
-        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor)
+        admission = Admission(QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit))
+        runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
+        self._router = CallRouter(operators, self._libraries, admission, runs)
+        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses)
         self._interpreters = InterpreterServicer(

@@ -61,6 +61,7 @@ class InterpreterSession:
         self.goodbye: interpreter_pb2.Goodbye | None = None
         # Whether replies that are under way may still come: a hung process sends none.
         self._replies_may_come = True
+        self._at_end: list[Callable[[], None]] = []
         self._instruction_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
         self._outbox: asyncio.Queue[interpreter_pb2.DaemonMessage] = asyncio.Queue()
@@ -125,19 +126,13 @@ class InterpreterSession:
         )
 
     async def call(
-        self,
-        request: execution_pb2.CallRequest,
-        *,
-        timeout: float | None,
-        metadata: tuple[tuple[str, str], ...],
+        self, request: execution_pb2.CallRequest, *, metadata: tuple[tuple[str, str], ...]
     ) -> execution_pb2.CallReply:
-        """Has the interpreter run a kernel. Raises what gRPC raises."""
+        """Has the interpreter run a kernel, for as long as it takes. Raises what gRPC raises."""
         self.calls_in_flight += 1
         self.calls_total += 1
         try:
-            reply: execution_pb2.CallReply = await self._execution.Call(
-                request, timeout=timeout, metadata=metadata
-            )
+            reply: execution_pb2.CallReply = await self._execution.Call(request, metadata=metadata)
             return reply
         finally:
             self.calls_in_flight -= 1
@@ -166,6 +161,15 @@ class InterpreterSession:
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
+        for callback in self._at_end:
+            callback()
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Has ``callback`` called when the session ends; now, if it has ended."""
+        if self.alive:
+            self._at_end.append(callback)
+        else:
+            callback()
 
     async def close(self) -> None:
         """Closes the lane of calls, once the last replies have had their time."""

@@ -74,6 +74,8 @@ class LibraryRegistry:
             wait_for_leaving=self._wait_for_leaving,
         )
         self._stopped = False
+        # Notified when a version is published, loses an interpreter, or is given up.
+        self._settled = asyncio.Condition()
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
 
@@ -99,6 +101,21 @@ class LibraryRegistry:
     def find_waiting(self, operator: str) -> LibraryVersion | None:
         """The version that has the operator, and waits for an interpreter."""
         return self._catalog.find_waiting(operator)
+
+    async def wait_until_settled(self, operator: str) -> None:
+        """Waits while the library that has the operator has no live interpreter."""
+        async with self._settled:
+            await self._settled.wait_for(
+                lambda: all(
+                    any(replica.is_serving for replica in version.replicas)
+                    for version in self.newest()
+                    if version.has_operator(operator)
+                )
+            )
+
+    async def _announce(self) -> None:
+        async with self._settled:
+            self._settled.notify_all()
 
     # -- changes --------------------------------------------------------------------------------
 
@@ -260,6 +277,7 @@ class LibraryRegistry:
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
             await self._replicas.interpreter_left(session)
+            await self._announce()
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         LOG.error("%s is given up: %s", version, error)
@@ -272,6 +290,7 @@ class LibraryRegistry:
         )
         for each in versions:
             each.state = VersionState.GONE
+        await self._announce()
         await self._release(versions)
         await self._health.library(version.name, serving=None)
 
@@ -281,6 +300,7 @@ class LibraryRegistry:
         self._catalog.forget_gone(version.operators)
         interpreter = version.interpreter
         LOG.info("loaded %s into interpreter %s", version, interpreter and interpreter.name)
+        await self._announce()
         await self._health.library(version.name, serving=version.is_serving)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -138,7 +138,14 @@ class LibraryVersion:
         serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
         if not serving:
             return None
-        return min(serving, key=lambda r: (r.session.calls_in_flight, r.last_call))
+        return min(
+            serving, key=lambda r: (r.calls_in_flight, r.session.calls_in_flight, r.last_call)
+        )
+
+    @property
+    def max_concurrency(self) -> int:
+        """The calls of clients that one interpreter runs of it at a time."""
+        return max(self.batch.max_concurrency, 1)
 
     @property
     def is_active(self) -> bool:
@@ -186,6 +193,7 @@ class LibraryVersion:
             device=self.device,
             loaded_by=self.loaded_by,
             state=self.state.value,
+            max_concurrency=self.max_concurrency,
         )
         message.loaded_at.FromDatetime(self.loaded_at)
         return message

@@ -185,7 +185,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.CheckInvariantsReply:
         """Whether the registry is consistent, between two publications."""
         async with self._libraries.publication:
-            return await asyncio.to_thread(self._view.check_invariants)
+            reply = await asyncio.to_thread(self._view.check_invariants)
+        reply.violations.extend(self._view.check_queues())
+        return reply
 
 
 def _patience(context: Context) -> float | None:

@@ -74,7 +74,7 @@ class UnloadLibraryReply(_message.Message):
     def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ...) -> None: ...
 
 class Library(_message.Message):
-    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state")
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "max_concurrency")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,7 @@ class Library(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     LOADED_BY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     sha256: str
@@ -101,7 +102,8 @@ class Library(_message.Message):
     device: str
     loaded_by: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+    max_concurrency: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., max_concurrency: _Optional[int] = ...) -> None: ...
 
 class ScaleLibraryRequest(_message.Message):
     __slots__ = ("name", "interpreters")
@@ -162,7 +164,7 @@ class ListInterpretersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Interpreter(_message.Message):
-    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices")
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "calls_queued", "bytes_queued")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +179,8 @@ class Interpreter(_message.Message):
     LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CALLS_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_QUEUED_FIELD_NUMBER: _ClassVar[int]
     name: str
     pid: int
     supervised: bool
@@ -191,7 +195,9 @@ class Interpreter(_message.Message):
     last_lines: _containers.RepeatedScalarFieldContainer[str]
     trouble: str
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    calls_queued: int
+    bytes_queued: int
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ...) -> None: ...
 
 class ReviveInterpreterRequest(_message.Message):
     __slots__ = ("name",)
