@@ -5,6 +5,8 @@
                             rpcs.py             what both send and how they read it; no I/O
                             remote_ops.py       session.ops.namespace.name.overload
                             library_source.py   a file, folder or module name, as an upload
+                            requirements_file.py  what a library needs installed, read here
+                            load_progress.py    the steps of a load, as they come
                             listings.py         what the daemon tells: plain frozen values
                             cli/                the `opdispatch` command
                             stress/             `opdispatch stress`: races, checked
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         ServerInfo,
         TableRow,
         TraceLine,
+        UnloadedLibrary,
     )
     from opdispatch_client.session import Session, connect
     from opdispatch_wire.addresses import AddressError
@@ -103,6 +106,7 @@ __all__ = [
     "Session",
     "TableRow",
     "TraceLine",
+    "UnloadedLibrary",
     "WaitTimeoutError",
     "WireError",
     "aio",
@@ -122,6 +126,7 @@ _NAMES_OF_MODULE = {
         "ServerInfo",
         "TableRow",
         "TraceLine",
+        "UnloadedLibrary",
     ),
     "opdispatch.errors": (
         "AmbiguousKernelError",

@@ -30,7 +30,8 @@ class LibraryLoadError(OpdispatchError, ImportError):
     """A library did not load, and left nothing behind.
 
     ``facts["traceback"]`` has the Python traceback of the interpreter that tried, and
-    ``facts["line"]`` the offending line as ``FILE:LINE`` where one is known.
+    ``facts["line"]`` the offending line as ``FILE:LINE`` where one is known. If its environment
+    could not be made, ``facts["output"]`` has the last lines of the installer.
     """
 
     code = "library_load"

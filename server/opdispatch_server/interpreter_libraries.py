@@ -13,6 +13,7 @@ from opdispatch_server.library_archive import read_archive
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.module_file import digest_module
 from opdispatch_server.module_import import ArchiveImport, LibraryImport, ModuleImport
+from opdispatch_server.process_memory import trim_memory
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
 from opdispatch_server.user_traceback import (
     describe_exception,
@@ -79,6 +80,8 @@ class InterpreterLibraries:
                 self._mirror(message.mirror)
             case "restore":
                 self._restore(message.restore)
+            case "trim":
+                trim_memory()
             case kind:
                 raise InternalError(f"an interpreter cannot carry out {kind!r}")
         answer.done.SetInParent()

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import grpc.aio
 
+from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
@@ -39,6 +40,7 @@ class InterpreterSession:
         *,
         supervised: bool,
         max_message_bytes: int,
+        pool: InterpreterPool | None = None,
         lease: Lease | None = None,
     ) -> None:
         self.name = name
@@ -49,6 +51,10 @@ class InterpreterSession:
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
+        # Only libraries of this pool are loaded into it; None: any that needs no other.
+        self.pool = pool
+        # Its end is wanted, and no accident.
+        self.dismissed = False
         self.connected_at = datetime.now(UTC)
         self.ready = False  # has every library mirrored, and may be given one
         self.loading = False  # is kept for one import, from its choice to its publication
@@ -260,6 +266,15 @@ class InterpreterSessions:
         try:
             async with self._changed, asyncio.timeout(timeout):
                 await self._changed.wait_for(lambda: len(self.ready()) >= count)
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_until(self, reached: Callable[[], bool], timeout: float) -> bool:
+        """Waits until interpreters that came or went have made it so; False if not in time."""
+        try:
+            async with self._changed, asyncio.timeout(timeout):
+                await self._changed.wait_for(reached)
         except TimeoutError:
             return False
         return True

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
+from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_transaction import LibraryTransaction
-from opdispatch_server.library_version import LibrarySource, LibraryVersion
+from opdispatch_server.library_version import LibrarySource, LibraryVersion, VersionState
 from opdispatch_server.load_race import LoadRace, LoadWait
 from opdispatch_server.placement import Place, Placement
 from opdispatch_wire.errors import DeadlineExceededError
@@ -54,6 +55,7 @@ class LibraryLoading:
         catalog: LibraryCatalog,
         transaction: LibraryTransaction,
         placement: Placement,
+        pools: InterpreterPools,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         *,
         load_timeout: float,
@@ -65,6 +67,7 @@ class LibraryLoading:
         self._catalog = catalog
         self._transaction = transaction
         self._placement = placement
+        self._pools = pools
         self._start = start
         self._load_timeout = load_timeout
         self._fill = fill
@@ -106,7 +109,7 @@ class LibraryLoading:
             or race.source != order.source
             or not order.source.sha256
         ):
-            race = LoadRace(order.name, order.source, order.content)
+            race = LoadRace(order.name, order.source, order.content, order.place.pool)
             self._last_race[order.name] = race
             self._start(self._hold_line(race))
         race.enter()
@@ -126,8 +129,11 @@ class LibraryLoading:
                     version = LibraryVersion(race.name, number, load_id, race.source, race.content)
                     version.interpreters_wanted = newest.interpreters_wanted if newest else 1
                     version.device = newest.device if newest else ""
+                    self._pools.hold(version, race.pool)
                     race.open(version, newest)
                 await race.ended.wait()
+                if race.version.state is VersionState.LOADING:  # nobody could import it
+                    self._pools.let_go(race.version)
         finally:
             if self._last_race.get(race.name) is race:
                 del self._last_race[race.name]

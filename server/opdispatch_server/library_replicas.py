@@ -9,7 +9,8 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.health import HealthBoard
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_pools import InterpreterPools
+from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibraryVersion, VersionState
@@ -41,7 +42,7 @@ class LibraryReplicas:
         catalog: LibraryCatalog,
         transaction: LibraryTransaction,
         placement: Placement,
-        sessions: InterpreterSessions,
+        pools: InterpreterPools,
         health: HealthBoard,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         *,
@@ -52,7 +53,7 @@ class LibraryReplicas:
         self._catalog = catalog
         self._transaction = transaction
         self._placement = placement
-        self._sessions = sessions
+        self._pools = pools
         self._health = health
         self._start = start
         self._load_timeout = load_timeout
@@ -89,7 +90,7 @@ class LibraryReplicas:
                     if not any(r.is_serving for r in version.replicas):
                         _reclaim(replica)
             await self._transaction.withdraw(lost, VersionState.WAITING)
-        LOG.warning("%s", session.death())
+        LOG.log(logging.INFO if session.dismissed else logging.WARNING, "%s", session.death())
         self._placement.forget(session)
         await self._update_readiness()
         for version in lost:
@@ -97,7 +98,7 @@ class LibraryReplicas:
         self.look_after_all()
 
     async def _update_readiness(self) -> None:
-        await self._health.interpreters(len(self._sessions.ready()))
+        await self._health.interpreters(len(self._pools.ready(None)))
 
     # -- looking after ----------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class LibraryReplicas:
 
     def _needs_care(self, version: LibraryVersion) -> bool:
         if version.state is VersionState.WAITING:
-            return bool(self._sessions.ready())
+            return bool(self._pools.ready(version.pool))
         return (
             self._missing(version) > 0
             and version.failed_attempts < RECOVERY_ATTEMPTS
@@ -168,7 +169,8 @@ class LibraryReplicas:
 
         Raises as LibraryLoading.load.
         """
-        session = await self._placement.claim(Place(device=version.device))
+        await self._pools.provide_for(version)
+        session = await self._placement.claim(Place(device=version.device, pool=version.pool))
         try:
             batch = await self._transaction.stage(
                 version, session, replaced, timeout=self._load_timeout
@@ -269,6 +271,7 @@ class LibraryReplicas:
             and version.load_id == load_id
         ):
             await self._transaction.demote(version, replica)
+            self._pools.shrink(version.pool, self._catalog.all_versions())
 
 
 def _reclaim(replica: Replica) -> None:

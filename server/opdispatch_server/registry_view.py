@@ -185,6 +185,7 @@ class RegistryView:
             devices=session.devices,
             calls_queued=gate.calls_queued if gate else 0,
             bytes_queued=gate.bytes_queued if gate else 0,
+            reserved_for=session.pool.reserved_for if session.pool else "",
         )
         message.connected_at.FromDatetime(session.connected_at)
         if session.lease is not None:

@@ -32,7 +32,7 @@ def interpreters(settings: Settings) -> None:
         return
     columns = ("name", "pid", "state", "heard", "python", "running", "queued", "calls", "restarts")
     print_table(
-        (*columns, "libraries", "connected at"),
+        (*columns, "libraries", "reserved for", "connected at"),
         (
             (
                 interpreter.name,
@@ -45,6 +45,7 @@ def interpreters(settings: Settings) -> None:
                 str(interpreter.calls_total),
                 str(interpreter.restarts),
                 ", ".join(interpreter.libraries),
+                interpreter.reserved_for,
                 format_time(interpreter.connected_at),
             )
             for interpreter in found
