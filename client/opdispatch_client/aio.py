@@ -26,13 +26,14 @@ from opdispatch_client.listings import (
     LoadedLibrary,
     OperatorDescription,
     OperatorSummary,
+    RolledBack,
     ServerInfo,
     TableRow,
     TraceLine,
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
-from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
@@ -49,13 +50,16 @@ def connect(
     *,
     timeout: float | None = TIMEOUT_DEFAULT,
     max_message_bytes: int | None = None,
+    retry: bool = True,
 ) -> Connecting:
     """Opens a session: ``async with connect() as session`` or ``session = await connect()``.
 
     The parameters are those of ``opdispatch_client.connect``, and so are the errors; those of
     the daemon come when the result is entered or awaited.
     """
-    endpoint = resolve_endpoint(address, timeout=timeout, max_message_bytes=max_message_bytes)
+    endpoint = resolve_endpoint(
+        address, timeout=timeout, max_message_bytes=max_message_bytes, retry=retry
+    )
     return Connecting(endpoint)
 
 
@@ -139,13 +143,21 @@ class AsyncSession:
 
     async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls an operator; see ``Session.call``."""
-        return await self._send(rpcs.call(operator, args, kwargs))
+        return await self._send(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+
+    def with_options(self, *, retry: bool) -> Calls[Coroutine[Any, Any, Any]]:
+        """``call`` and ``ops`` with another choice; see ``Session.with_options``."""
+
+        async def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
+            return await self._send(rpcs.call(operator, args, kwargs, retry=retry))
+
+        return Calls(call)
 
     async def trace(
         self, operator: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        return await self._send(rpcs.trace(operator, args, kwargs))
+        return await self._send(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
 
     async def load(
         self,
@@ -153,6 +165,8 @@ class AsyncSession:
         *,
         name: str | None = None,
         interpreter: str | None = None,
+        interpreters: int | None = None,
+        on: str | None = None,
         requirements: Requirements | None = None,
         python: str | os.PathLike[str] | None = None,
         isolated: bool = False,
@@ -164,6 +178,8 @@ class AsyncSession:
             path_or_module,
             name=name,
             interpreter=interpreter,
+            interpreters=interpreters,
+            on=on,
             requirements=requirements,
             python=python,
             isolated=isolated,
@@ -181,6 +197,18 @@ class AsyncSession:
     async def unload_and_measure(self, name: str, *, version: int | None = None) -> UnloadedLibrary:
         """Unloads a library; see ``Session.unload_and_measure``."""
         return await self._send(rpcs.unload_and_measure(name, version=version))
+
+    async def scale(self, name: str, interpreters: int) -> Library:
+        """Has that many interpreters hold a library; see ``Session.scale``."""
+        return await self._send(rpcs.scale(name, interpreters))
+
+    async def rollback(self, name: str) -> RolledBack:
+        """Makes the version before active again; see ``Session.rollback``."""
+        return await self._send(rpcs.rollback(name))
+
+    async def drain(self, interpreter: str, *, undo: bool = False) -> Interpreter:
+        """Empties an interpreter, or ends that; see ``Session.drain``."""
+        return await self._send(rpcs.drain(interpreter, undo=undo))
 
     async def libraries(self, *, all_versions: bool = False) -> list[Library]:
         """The loaded libraries; see ``Session.libraries``."""

@@ -25,6 +25,8 @@ class Endpoint:
     """The address, as gRPC takes it."""
     timeout: float | None
     max_message_bytes: int
+    retry: bool = True
+    """Whether calls may run again elsewhere when the interpreter that runs them dies."""
 
     @property
     def options(self) -> list[tuple[str, int]]:
@@ -58,7 +60,11 @@ class Endpoint:
 
 
 def resolve_endpoint(
-    address: str | None, *, timeout: float | None, max_message_bytes: int | None
+    address: str | None,
+    *,
+    timeout: float | None,
+    max_message_bytes: int | None,
+    retry: bool = True,
 ) -> Endpoint:
     """Checks the parameters of ``connect`` and fills in what they leave open.
 
@@ -75,6 +81,7 @@ def resolve_endpoint(
         max_message_bytes=(
             MAX_MESSAGE_BYTES_HIGHEST if max_message_bytes is None else max_message_bytes
         ),
+        retry=retry,
     )
     _ = endpoint.options  # raises for a limit out of range, before anything is opened
     return endpoint

@@ -21,6 +21,7 @@ from opdispatch_wire.v1 import registry_pb2
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SCRIPT_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _SUFFIXES = (".py", ".zip")
 # The oldest time that a zip archive can carry: equal folders give equal archives.
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -31,18 +32,27 @@ def load_request(
     *,
     name: str | None = None,
     interpreter: str | None = None,
+    interpreters: int | None = None,
+    on: str | None = None,
     requirements: Requirements | None = None,
     python: str | os.PathLike[str] | None = None,
     isolated: bool = False,
 ) -> registry_pb2.LoadLibraryRequest:
-    """The request that loads `source`.
+    """The request that loads `source`, `on` an interpreter or a kind of device.
 
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
     name. Raises LibraryLoadError if it is none either, or if the file is missing, cannot be
     read, or is of another kind.
     """
+    if interpreters is not None and interpreters < 1:
+        raise ValueError(f"interpreters is {interpreters}; expected 1 or more")
+    device = on if on is not None and _DEVICE.fullmatch(on) else ""
     request = registry_pb2.LoadLibraryRequest(
-        name=name or "", interpreter=interpreter or "", isolated=isolated
+        name=name or "",
+        interpreter=interpreter or ("" if device else on) or "",
+        interpreters=interpreters or 0,
+        device=device,
+        isolated=isolated,
     )
     if requirements is not None:
         request.environment.requirements.extend(read_requirements(requirements))

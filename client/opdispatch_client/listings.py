@@ -93,6 +93,16 @@ class UnloadedLibrary:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledBack:
+    """What a rollback has led to."""
+
+    active: Library
+    """The version that is active now."""
+    replaced: Library
+    """The one that was; the next rollback brings it back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Interpreter:
     """A worker interpreter that is connected to the daemon, or is quarantined."""
 
@@ -246,6 +256,11 @@ def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibra
     library = library_from_proto(msg.library)
     fields = {name: getattr(library, name) for name in Library.__dataclass_fields__}
     return LoadedLibrary(**fields, already_loaded=msg.already_loaded, role=msg.role)
+
+
+def rolled_back_from_proto(msg: registry_pb2.RollbackLibraryReply) -> RolledBack:
+    """The value that the message carries."""
+    return RolledBack(library_from_proto(msg.active), library_from_proto(msg.replaced))
 
 
 def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:

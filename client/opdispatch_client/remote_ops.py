@@ -23,6 +23,21 @@ class Caller(Protocol[Result]):
         """Calls the operator of that name."""
 
 
+class Calls(Generic[Result]):
+    """``call`` and ``ops`` of a session, with another choice than the session's."""
+
+    __slots__ = ("_names", "call")
+
+    def __init__(self, call: Caller[Result], names: ListNames | None = None) -> None:
+        self.call = call
+        self._names = names
+
+    @property
+    def ops(self) -> RemoteOps[Result]:
+        """The daemon's operators: ``calls.ops.namespace.name(...)``."""
+        return RemoteOps(self.call, self._names)
+
+
 class RemoteOps(Generic[Result]):
     """``session.ops``: its attributes are namespaces."""
 

@@ -18,6 +18,7 @@ from opdispatch_client.requirements_file import Requirements
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.peer import CLIENT_KEY, describe_self
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Rpc(Generic[T]):
     request: Message
     reply_type: type[Message]
     read: Callable[[Any], T]
+    metadata: tuple[tuple[str, str], ...] = ()
     waits: float | None = 0.0
     """Seconds that the daemon may wait before it answers; None: any time."""
 
@@ -62,19 +64,24 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
     )
 
 
-def call(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rpc[Any]:
+def call(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool = True
+) -> Rpc[Any]:
     """One operator call. Raises WireError for a value that has no representation."""
+    request = call_request(operator, args, kwargs)
+    if not retry:
+        request.retry = False
     return Rpc(
         f"{_EXECUTION}/Call",
         f"the call of {operator}",
-        call_request(operator, args, kwargs),
+        request,
         execution_pb2.CallReply,
         lambda reply: result_of_reply(reply, args, kwargs),
     )
 
 
 def trace(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool = True
 ) -> Rpc[tuple[Any, list[listings.TraceLine]]]:
     """One operator call, with the kernels that it visits. Raises WireError as ``call`` does."""
 
@@ -82,10 +89,13 @@ def trace(
         lines = [listings.trace_line_from_proto(line) for line in reply.trace]
         return result_of_reply(reply, args, kwargs), lines
 
+    request = call_request(operator, args, kwargs, trace=True)
+    if not retry:
+        request.retry = False
     return Rpc(
         f"{_EXECUTION}/Call",
         f"the call of {operator}",
-        call_request(operator, args, kwargs, trace=True),
+        request,
         execution_pb2.CallReply,
         read,
     )
@@ -96,6 +106,8 @@ def load(
     *,
     name: str | None = None,
     interpreter: str | None = None,
+    interpreters: int | None = None,
+    on: str | None = None,
     requirements: Requirements | None = None,
     python: str | os.PathLike[str] | None = None,
     isolated: bool = False,
@@ -108,12 +120,15 @@ def load(
             source,
             name=name,
             interpreter=interpreter,
+            interpreters=interpreters,
+            on=on,
             requirements=requirements,
             python=python,
             isolated=isolated,
         ),
         registry_pb2.LoadLibraryReply,
         listings.loaded_library_from_proto,
+        metadata=((CLIENT_KEY, describe_self()),),
     )
 
 
@@ -150,6 +165,41 @@ def unload_and_measure(
         registry_pb2.UnloadLibraryRequest(name=name, version=version or 0, measure_memory=measure),
         registry_pb2.UnloadLibraryReply,
         listings.unloaded_library_from_proto,
+    )
+
+
+def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
+    """The library, as it is held then."""
+    if interpreters < 1:
+        raise ValueError(f"interpreters is {interpreters}; expected 1 or more")
+    return Rpc(
+        f"{_REGISTRY}/ScaleLibrary",
+        f"the request to scale {name}",
+        registry_pb2.ScaleLibraryRequest(name=name, interpreters=interpreters),
+        registry_pb2.ScaleLibraryReply,
+        lambda reply: listings.library_from_proto(reply.library),
+    )
+
+
+def rollback(name: str) -> Rpc[listings.RolledBack]:
+    """The version that is active then, and the one that was."""
+    return Rpc(
+        f"{_REGISTRY}/RollbackLibrary",
+        f"the request to roll {name} back",
+        registry_pb2.RollbackLibraryRequest(name=name),
+        registry_pb2.RollbackLibraryReply,
+        listings.rolled_back_from_proto,
+    )
+
+
+def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
+    """The interpreter, as it is then."""
+    return Rpc(
+        f"{_REGISTRY}/DrainInterpreter",
+        f"the request to drain {interpreter}",
+        registry_pb2.DrainInterpreterRequest(name=interpreter, undo=undo),
+        registry_pb2.DrainInterpreterReply,
+        lambda reply: listings.interpreter_from_proto(reply.interpreter),
     )
 
 

@@ -25,13 +25,14 @@ from opdispatch_client.listings import (
     LoadedLibrary,
     OperatorDescription,
     OperatorSummary,
+    RolledBack,
     ServerInfo,
     TableRow,
     TraceLine,
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
-from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
@@ -46,18 +47,23 @@ def connect(
     *,
     timeout: float | None = TIMEOUT_DEFAULT,
     max_message_bytes: int | None = None,
+    retry: bool = True,
 ) -> Session:
     """Opens a session with the daemon at `address`.
 
     The address is like ``unix:///run/opdispatch.sock``, ``dns:///host:port`` or
     ``host:port``; without one, it is ``OPDISPATCH_ADDRESS`` or the daemon's default. Each
     request of the session may take `timeout` seconds, or any time with None. Messages are
-    limited to the daemon's own limit, or to `max_message_bytes` where that is less.
+    limited to the daemon's own limit, or to `max_message_bytes` where that is less. A call whose
+    interpreter dies runs again in another one that holds the library, unless its operator writes
+    to an argument; never if `retry` is false (see ``Session.with_options``).
 
     Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
     there, WireError if the daemon speaks another version of the protocol.
     """
-    endpoint = resolve_endpoint(address, timeout=timeout, max_message_bytes=max_message_bytes)
+    endpoint = resolve_endpoint(
+        address, timeout=timeout, max_message_bytes=max_message_bytes, retry=retry
+    )
     session = Session(endpoint)
     try:
         session.refresh_server_info(timeout=endpoint.handshake_timeout)
@@ -122,11 +128,23 @@ class Session:
         OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
         and WireError for an argument that cannot be sent.
         """
-        return self._send(rpcs.call(operator, args, kwargs))
+        return self._send(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+
+    def with_options(self, *, retry: bool) -> Calls[Any]:
+        """``call`` and ``ops`` for calls that may run again when their interpreter dies, or not.
+
+        ``session.with_options(retry=False).ops.bank.quote(x)`` raises InterpreterDiedError
+        instead. An operator that writes to its arguments never runs again.
+        """
+
+        def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
+            return self._send(rpcs.call(operator, args, kwargs, retry=retry))
+
+        return Calls(call, lambda: [operator.name for operator in self.operators()])
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        return self._send(rpcs.trace(operator, args, kwargs))
+        return self._send(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
 
     def load(
         self,
@@ -134,6 +152,8 @@ class Session:
         *,
         name: str | None = None,
         interpreter: str | None = None,
+        interpreters: int | None = None,
+        on: str | None = None,
         requirements: Requirements | None = None,
         python: str | os.PathLike[str] | None = None,
         isolated: bool = False,
@@ -141,9 +161,15 @@ class Session:
     ) -> LoadedLibrary:
         """Loads a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
 
-        Files are uploaded. Without a `name` it is called like the file or module; without an
-        `interpreter` the daemon chooses one. Raises LibraryLoadError, or the registration's
-        own error, with the traceback in ``facts["traceback"]``; nothing is left behind then.
+        Files are uploaded. Without a `name` it is called like the file or module. It goes to
+        `interpreter` (or `on` that one), to any that has the device `on` (``"cpu"``, ``"cuda"``,
+        ``"cuda:1"``), or wherever the daemon chooses; and then to others, until `interpreters`
+        of them hold it. Naming an interpreter that does not hold what is loaded already makes
+        that one a replica.
+
+        Raises LibraryLoadError, or the registration's own error, with the traceback in
+        ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if somebody else's
+        import was still awaited at the end of the session's timeout.
 
         With `requirements` (the path of a requirements file, or its lines) it gets interpreters
         in an environment that has them; with `python`, in an existing environment. Without
@@ -155,6 +181,8 @@ class Session:
             path_or_module,
             name=name,
             interpreter=interpreter,
+            interpreters=interpreters,
+            on=on,
             requirements=requirements,
             python=python,
             isolated=isolated,
@@ -174,6 +202,31 @@ class Session:
     def unload_and_measure(self, name: str, *, version: int | None = None) -> UnloadedLibrary:
         """Unloads as ``unload`` does, and tells how much memory that gives back."""
         return self._send(rpcs.unload_and_measure(name, version=version))
+
+    def scale(self, name: str, interpreters: int) -> Library:
+        """Has that many interpreters hold the active version of a library.
+
+        If there are not as many, later ones are given it when they come. Calls in flight finish
+        where they are. Raises LibraryNotFoundError, or why an interpreter cannot hold it.
+        """
+        return self._send(rpcs.scale(name, interpreters))
+
+    def rollback(self, name: str) -> RolledBack:
+        """Makes the version before the active one active again, at once.
+
+        What was active is kept, so that the next rollback brings it back. Raises
+        LibraryNotFoundError, also if there is no version before.
+        """
+        return self._send(rpcs.rollback(name))
+
+    def drain(self, interpreter: str, *, undo: bool = False) -> Interpreter:
+        """Empties an interpreter: no new libraries, no new calls; others get what it holds.
+
+        Returns when its calls have finished, or the session's timeout is nearly over: the state
+        is "drained" then, or still "draining". `undo` puts it in use again. Raises
+        InterpreterNotFoundError.
+        """
+        return self._send(rpcs.drain(interpreter, undo=undo))
 
     def libraries(self, *, all_versions: bool = False) -> list[Library]:
         """The loaded libraries; with `all_versions` also those kept below a newer version."""

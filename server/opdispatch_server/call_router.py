@@ -37,6 +37,8 @@ RECOVERY_WAIT = 30.0
 # that it never started; but not before that share of its time has passed.
 LAST_WORDS = 0.05
 LAST_WORDS_SHARE = 0.1
+# How often a call runs, if its interpreters die: it may be the call that kills them.
+RUNS_PER_CALL = 3
 
 
 class CallRouter:
@@ -168,6 +170,7 @@ class CallRouter:
     ) -> execution_pb2.CallReply:
         library, place = self._find_kernel(op, choice)
         tried: list[InterpreterSession] = []
+        runs = 0
         replica = library.choose_replica()
         if replica is None:
             raise _refusal_without_interpreter(library, str(op.name))
@@ -186,9 +189,13 @@ class CallRouter:
                 try:
                     return await self._run(request, context, library, replica)
                 except InterpreterDiedError as error:
+                    replica.note_failure()
                     tried.append(replica.session)
                     other = library.choose_replica(excluding=tried)
-                    if other is None or not (may_run_again or _never_started(error)):
+                    never_started = _never_started(error)
+                    runs += not never_started
+                    again = never_started or (may_run_again and runs < RUNS_PER_CALL)
+                    if other is None or not again:
                         raise
                     self.retries += 1
                     replica = other

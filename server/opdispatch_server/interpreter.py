@@ -17,6 +17,7 @@ from opdispatch import default_dispatcher
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext
 from opdispatch_server.daemon_lane import DaemonLane
+from opdispatch_server.devices import find_devices
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
@@ -167,6 +168,7 @@ class Interpreter:
                     python_version=platform.python_version(),
                     process_space=process_space(),
                     heartbeats=True,
+                    devices=await asyncio.to_thread(find_devices),
                 )
             )
         )

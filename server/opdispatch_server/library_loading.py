@@ -62,7 +62,7 @@ class LibraryLoading:
         fill: Callable[[LibraryVersion], Awaitable[OpdispatchError | None]],
         supersede: Callable[[LibraryVersion, list[LibraryVersion]], None],
         published: Callable[[LibraryVersion], Awaitable[None]],
-        wait_for_leaving: Callable[[], Awaitable[bool]],
+        leaving: Callable[[], list[asyncio.Task[Any]]],
     ) -> None:
         self._catalog = catalog
         self._transaction = transaction
@@ -73,7 +73,8 @@ class LibraryLoading:
         self._fill = fill
         self._supersede = supersede
         self._published = published
-        self._wait_for_leaving = wait_for_leaving
+        # What still waits for the last calls of unloaded versions.
+        self._leaving = leaving
         # Of each name, the race that the next load of the same content takes part in.
         self._last_race: dict[str, LoadRace] = {}
 
@@ -197,13 +198,15 @@ class LibraryLoading:
         self, race: LoadRace, session: InterpreterSession, order: LoadOrder, wanted: _Wanted
     ) -> str:
         """Imports the library for one member of the race; its role."""
+        leaving = self._leaving()
         try:
             try:
                 return await self._attempt(race, session, order, wanted)
             except DuplicateDefinitionError:
-                # Perhaps by a library that is unloaded already, but has calls to finish.
-                if not await self._wait_for_leaving():
+                # Perhaps by a library that is unloaded already, but had calls to finish.
+                if not leaving:
                     raise
+                await asyncio.wait(leaving, timeout=self._load_timeout)
                 return await self._attempt(race, session, order, wanted)
         finally:
             self._placement.release(session)

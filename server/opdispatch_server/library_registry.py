@@ -78,7 +78,7 @@ class LibraryRegistry:
             fill=self._replicas.fill_locked,
             supersede=self._supersede,
             published=self._published,
-            wait_for_leaving=self._wait_for_leaving,
+            leaving=lambda: list(self._leaving),
         )
         self._stopped = False
         # Notified when a version is published, loses an interpreter, or is given up.
@@ -225,21 +225,29 @@ class LibraryRegistry:
             raise failure
         return version
 
-    async def drain(
-        self, interpreter: str, *, undo: bool = False, patience: float | None = None
-    ) -> InterpreterSession:
-        """Empties an interpreter, as far as others can take what it holds; or ends that.
+    async def drain(self, interpreter: str, *, patience: float | None = None) -> InterpreterSession:
+        """Empties an interpreter, as far as others can take what it holds.
 
         Waits for its calls to end, for up to ``patience`` seconds. Raises
         InterpreterNotFoundError.
         """
         session = self._sessions.get_ready(interpreter)
-        self.placement.set_draining(session, not undo)
-        LOG.info("interpreter %s is %s", interpreter, "in use again" if undo else "being drained")
-        if undo:
-            self._replicas.look_after_all()
-        else:
-            await self._replicas.see_to(session, patience)
+        self.placement.start_draining(session)
+        LOG.info("interpreter %s is being drained", interpreter)
+        await self._replicas.see_to(session, patience)
+        return session
+
+    def end_drain(self, interpreter: str) -> InterpreterSession | None:
+        """Puts an interpreter in use again; None if it is just not there.
+
+        Raises InterpreterNotFoundError for one that was never drained, either.
+        """
+        was_draining = self.placement.end_draining(interpreter)
+        session = self._sessions.find(interpreter) if was_draining else None
+        if not was_draining:
+            session = self._sessions.get_ready(interpreter)
+        LOG.info("interpreter %s is in use again", interpreter)
+        self._replicas.look_after_all()
         return session
 
     async def stop(self) -> None:
@@ -294,13 +302,6 @@ class LibraryRegistry:
         for version in versions:
             version.replicas = []
             self._pools.let_go(version)
-
-    async def _wait_for_leaving(self) -> bool:
-        """Waits until what was unloaded is gone; whether there was anything."""
-        leaving = [task for task in self._leaving if not task.done()]
-        if leaving:
-            await asyncio.wait(leaving, timeout=self._load_timeout)
-        return bool(leaving)
 
     async def _retire_when_idle(self, version: LibraryVersion, *, keep: bool) -> None:
         load_id = version.load_id

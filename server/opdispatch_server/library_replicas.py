@@ -113,8 +113,9 @@ class LibraryReplicas:
     def _needs_care(self, version: LibraryVersion) -> bool:
         if version.state is VersionState.WAITING:
             return bool(self._pools.ready(version.pool))
-        return (
-            self._missing(version) > 0
+        missing = self._missing(version)
+        return missing < 0 or (
+            missing > 0
             and version.failed_attempts < RECOVERY_ATTEMPTS
             and any(not session.loading for session in self._placement.find_spare(version))
         )
@@ -141,6 +142,7 @@ class LibraryReplicas:
                 await self._recover_locked(version)
             if version.is_active and version.failed_attempts < RECOVERY_ATTEMPTS:
                 await self.fill_locked(version, patience=0.0)
+            self.shrink_locked(version)
             self.leave_drained_locked(name)
 
     async def _recover_locked(self, version: LibraryVersion) -> None:
@@ -240,7 +242,7 @@ class LibraryReplicas:
     def shrink_locked(self, version: LibraryVersion) -> None:
         """Takes a version out of the interpreters that are too many, the last ones first."""
         for replica in reversed(self._staying(version)):
-            if self._missing(version) < 0:
+            if self._missing(version) < 0 and replica.state is ReplicaState.SERVING:
                 self.let_go(version, replica)
 
     def leave_drained_locked(self, name: str) -> None:

@@ -17,11 +17,10 @@ else changes.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_server.batch_comparison import check_same_batch
+from opdispatch_server.followers import INSTRUCTION_TIMEOUT, Followers, finish
 from opdispatch_server.interpreter_sessions import (
     InterpreterSession,
     InterpreterSessions,
@@ -34,12 +33,6 @@ from opdispatch_server.registration_codec import batch_from_proto
 from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
-
-LOG = logging.getLogger("opdispatch.libraries")
-
-# Instructions but Stage run no code of users, so they are answered at once, unless a kernel
-# holds the interpreter lock.
-INSTRUCTION_TIMEOUT = 15.0
 
 
 class LibraryTransaction:
@@ -62,10 +55,9 @@ class LibraryTransaction:
         self.publication = asyncio.Lock()
         self._order = asyncio.Lock()
         self._operators = operators
-        self._sessions = sessions
         self._store = store
         self._kill_interpreter = kill_interpreter
-        self._following: set[asyncio.Task[bool]] = set()
+        self._followers = Followers(sessions, kill_interpreter)
 
     async def stage(
         self,
@@ -139,8 +131,8 @@ class LibraryTransaction:
                 raise
             commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
             await self._publish(version, session, replaced, commit, on_published)
-            mirrors = self._post_mirrors(version, replaced)
-        await _finish(mirrors)
+            mirrors = self._followers.mirror_everywhere(version, replaced)
+        await finish(mirrors)
 
     async def join(
         self, version: LibraryVersion, session: InterpreterSession, batch: pb.RegistrationBatch
@@ -167,7 +159,7 @@ class LibraryTransaction:
     async def abandon(self, version: LibraryVersion, session: InterpreterSession) -> None:
         """Has an interpreter forget what it has staged."""
         abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-        await _finish(self._post(session, abort))
+        await finish(self._followers.post(session, abort))
 
     async def bring_back(
         self,
@@ -194,12 +186,12 @@ class LibraryTransaction:
                 for replica in others:
                     replica.state = ReplicaState.SERVING
                 raise
-            following = self._post_mirrors(version, replaced)
+            following = self._followers.mirror_everywhere(version, replaced)
             for replica in version.replicas:
                 if replica.session is not session:
                     message = pb.DaemonMessage(restore=restore)
-                    following += self._post(replica.session, message, _serves(replica))
-        await _finish(following)
+                    following += self._followers.post(replica.session, message, _serves(replica))
+        await finish(following)
 
     async def welcome(self, session: InterpreterSession, active: Iterable[LibraryVersion]) -> None:
         """Tells a new interpreter of what is active, in the order of publication; it is ready
@@ -210,22 +202,22 @@ class LibraryTransaction:
                 task
                 for version in sorted(active, key=lambda version: version.epoch)
                 if version.is_active
-                for task in self._post_mirror(session, version, None)
+                for task in self._followers.mirror(session, version, None)
             ]
             session.ready = session.alive
-        await _finish(mirrors)
+        await finish(mirrors)
 
     async def demote(self, version: LibraryVersion, replica: Replica) -> None:
         """Takes a version's code out of an interpreter that has finished its calls."""
         version.remove_replica(replica.session)
         if version.is_active:
-            await _finish(self._post_mirror(replica.session, version, None))
+            await finish(self._followers.mirror(replica.session, version, None))
         elif version.state is VersionState.KEPT:
-            await _finish(self._post_retire(replica.session, version, keep=False))
+            await finish(self._followers.retire(replica.session, version, keep=False))
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
         """Has every interpreter undo a version; its own keep the code, if ``keep``."""
-        await _finish(self._post_retires(version, keep=keep))
+        await finish(self._followers.retire_everywhere(version, keep=keep))
 
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
         """Takes versions out of the registry, in one publication. The lock is held.
@@ -237,7 +229,7 @@ class LibraryTransaction:
         for version in versions:
             version.state = state  # first: it explains why an operator is not there
             if state is VersionState.WAITING:
-                self._post_retires(version, keep=False)
+                self._followers.retire_everywhere(version, keep=False)
         if handles:
             await asyncio.to_thread(self._operators.publish, (), handles)
         for version in versions:
@@ -293,97 +285,6 @@ class LibraryTransaction:
             if session.alive:  # and may have published what the daemon has not
                 self._kill_interpreter(session, f"{version} could not be published")
             raise
-
-    # -- what follows from a decision -----------------------------------------------------------
-
-    def _post_mirrors(
-        self, version: LibraryVersion, replaced: LibraryVersion | None
-    ) -> list[asyncio.Task[bool]]:
-        """Tells every interpreter that does not hold a version of its publication."""
-        return [
-            task
-            for session in self._sessions.ready()
-            if version.find_replica(session) is None
-            for task in self._post_mirror(session, version, replaced)
-        ]
-
-    def _post_mirror(
-        self, session: InterpreterSession, version: LibraryVersion, replaced: LibraryVersion | None
-    ) -> list[asyncio.Task[bool]]:
-        mirror = pb.Mirror(
-            load_id=version.load_id,
-            name=version.name,
-            batch=version.batch,
-            replaces=replaced.load_id if replaced else 0,
-        )
-        return self._post(session, pb.DaemonMessage(mirror=mirror))
-
-    def _post_retires(self, version: LibraryVersion, *, keep: bool) -> list[asyncio.Task[bool]]:
-        return [
-            task
-            for session in self._sessions.all()
-            for task in self._post_retire(
-                session, version, keep=keep and version.find_replica(session) is not None
-            )
-        ]
-
-    def _post_retire(
-        self, session: InterpreterSession, version: LibraryVersion, *, keep: bool
-    ) -> list[asyncio.Task[bool]]:
-        retire = pb.Retire(load_id=version.load_id, keep=keep)
-        return self._post(session, pb.DaemonMessage(retire=retire))
-
-    def _post(
-        self,
-        session: InterpreterSession,
-        message: pb.DaemonMessage,
-        then: Callable[[], None] = lambda: None,
-    ) -> list[asyncio.Task[bool]]:
-        """Gives an instruction that carries out what the daemon has decided already.
-
-        It is on its way when this returns. The task, if any, is for those who need to know that
-        it has been carried out: none, if the interpreter is in the middle of an import, which
-        may take long and comes first.
-        """
-        if not session.alive:
-            return []
-        answer = session.post(message)
-        task = asyncio.create_task(self._see_through(session, message, answer, then))
-        self._following.add(task)
-        task.add_done_callback(self._following.discard)
-        return [] if session.importing else [task]
-
-    async def _see_through(
-        self,
-        session: InterpreterSession,
-        message: pb.DaemonMessage,
-        answer: asyncio.Future[pb.InterpreterMessage],
-        then: Callable[[], None],
-    ) -> bool:
-        """Stops an interpreter that fails to follow; whether it has followed."""
-        what = message.WhichOneof("kind")
-        try:
-            done: set[asyncio.Future[pb.InterpreterMessage]] = set()
-            while not done:
-                importing = bool(session.importing)
-                done, _ = await asyncio.wait({answer}, timeout=INSTRUCTION_TIMEOUT)
-                if not done and not importing:
-                    raise session.silence(message, INSTRUCTION_TIMEOUT)
-            checked_answer(answer.result())
-        except OpdispatchError as error:
-            if session.alive:
-                # It would answer nested calls by an older registry than everybody else's.
-                LOG.error("interpreter %s failed to %s: %s", session.name, what, error)
-                self._kill_interpreter(session, f"it failed to {what} a library")
-            return False
-        then()
-        return True
-
-
-async def _finish(tasks: list[asyncio.Task[bool]]) -> None:
-    """Waits until instructions have been carried out, or their interpreters stopped."""
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 def _serves(replica: Replica) -> Callable[[], None]:

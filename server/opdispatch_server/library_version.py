@@ -142,11 +142,7 @@ class LibraryVersion:
     def choose_replica(self, excluding: Container[InterpreterSession] = ()) -> Replica | None:
         """The least loaded one that serves calls; of several, the one that rested longest."""
         serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
-        if not serving:
-            return None
-        return min(
-            serving, key=lambda r: (r.calls_in_flight, r.session.calls_in_flight, r.last_call)
-        )
+        return min(serving, key=lambda replica: replica.load, default=None)
 
     @property
     def max_concurrency(self) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from typing import Any
 
 import grpc
 
-CLIENT_KEY = "opdispatch-client"
+from opdispatch_wire.peer import CLIENT_KEY, describe_self
+
 LONGEST = 100
 
 
@@ -28,13 +27,6 @@ def describe_peer(peer: str) -> str:
     """A peer as gRPC names it, such as ``ipv4:127.0.0.1:4711``, without what means nothing."""
     kind, _, address = peer.partition(":")
     if kind == "unix":
-        return f"{own_user()}@{socket.gethostname()}"
-    return address.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]") or peer
-
-
-def own_user() -> str:
-    """The user that this process runs as; the number, if there is no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
+        return describe_self()
+    host = address.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]")
+    return host or peer

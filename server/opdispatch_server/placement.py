@@ -49,13 +49,17 @@ class Placement:
         """Whether the interpreter is given nothing new."""
         return session.name in self._draining
 
-    def set_draining(self, session: InterpreterSession, draining: bool) -> None:
-        """From now on the interpreter is given nothing new; or is again."""
-        if draining:
-            self._draining.add(session.name)
-        else:
-            self._draining.discard(session.name)
+    def start_draining(self, session: InterpreterSession) -> None:
+        """From now on the interpreter is given nothing new."""
+        self._draining.add(session.name)
         self.note_change()
+
+    def end_draining(self, name: str) -> bool:
+        """The interpreter may be given something again; whether it could not."""
+        was_draining = name in self._draining
+        self._draining.discard(name)
+        self.note_change()
+        return was_draining
 
     def forget(self, session: InterpreterSession) -> None:
         """Notes that an interpreter is gone for good."""
@@ -93,6 +97,7 @@ class Placement:
         """Like ``claim``, for an interpreter that holds ``version``; None if none does."""
         while holders := [r.session for r in version.replicas if r.session.alive]:
             if session := self._take(holders):
+                version.stays_in(session)  # should it be leaving
                 return session
             await self._wait_for_change()
         return None

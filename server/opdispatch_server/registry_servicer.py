@@ -146,9 +146,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.DrainInterpreterRequest, context: Context
     ) -> pb.DrainInterpreterReply:
         """Empties an interpreter, or ends that."""
-        session = await self._libraries.drain(
-            request.name, undo=request.undo, patience=_patience(context)
-        )
+        if request.undo:
+            session = self._libraries.end_drain(request.name)
+        else:
+            session = await self._libraries.drain(request.name, patience=_patience(context))
+        if session is None:
+            away = pb.Interpreter(name=request.name, state="away")
+            return pb.DrainInterpreterReply(interpreter=away)
         return pb.DrainInterpreterReply(interpreter=self._view.interpreter(session))
 
     @answers

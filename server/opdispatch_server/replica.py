@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class ReplicaState(enum.Enum):
 
 
 _calls = itertools.count(1)
+# For how long a replica that has failed a call is the last choice: its interpreter has died, and
+# the end of its session is about to be noticed; if not, it is given calls again.
+DISTRUST_SECONDS = 1.0
 
 
 class Replica:
@@ -32,6 +36,7 @@ class Replica:
         # Grows with every call of any replica: of two with equal load, the one whose last call
         # is longer ago has the next.
         self.last_call = 0
+        self._distrusted_until = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -39,6 +44,16 @@ class Replica:
     def is_serving(self) -> bool:
         """Whether calls that start now may go there."""
         return self.state is ReplicaState.SERVING and self.session.alive
+
+    @property
+    def load(self) -> tuple[bool, int, int, int]:
+        """The smallest is to have the next call. Calls that are queued for it count."""
+        distrusted = time.monotonic() < self._distrusted_until
+        return distrusted, self.calls_in_flight, self.session.calls_in_flight, self.last_call
+
+    def note_failure(self) -> None:
+        """A call has not come back."""
+        self._distrusted_until = time.monotonic() + DISTRUST_SECONDS
 
     def begin_call(self) -> None:
         """Counts a call."""

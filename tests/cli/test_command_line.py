@@ -214,7 +214,7 @@ def test_a_request_that_fails_is_one_line_and_1(run: RunCommand, words: list[str
     ("words", "problem"),
     [
         (["nothing"], "no such command 'nothing'"),
-        (["cal"], "Did you mean 'call'?"),
+        (["cal"], "Did you mean 'call'"),
         (["serv"], "Did you mean 'serve'?"),
         (["call"], "missing argument 'OP' (see `opdispatch call --help`)"),
         (["call", "shop::edges", "--colour"], "no such option: --colour"),

@@ -6,6 +6,8 @@
     output.py            tables for people, JSON for programs
     completion.py        names from the running daemon for the shell
     libraries.py         load, unload, libraries, interpreters
+    placement.py         scale, rollback, drain
+    watch.py             load --watch
     operators.py         ops, describe, table
     call.py              call
     argument_words.py    which words are arguments, by name or by place

@@ -33,6 +33,16 @@ def complete_interpreter(ctx: typer.Context, incomplete: str) -> list[str]:
     return _ask_daemon(ctx, lambda session: [found.name for found in session.interpreters()])
 
 
+def complete_place(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names of the interpreters, and their devices."""
+    return _ask_daemon(
+        ctx,
+        lambda session: sorted(
+            {name for found in session.interpreters() for name in (found.name, *found.devices)}
+        ),
+    )
+
+
 @contextlib.contextmanager
 def colons_in_bash() -> Iterator[None]:
     """Makes completions of names with colons right, if bash asks for completions.

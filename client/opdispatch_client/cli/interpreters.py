@@ -30,9 +30,9 @@ def interpreters(settings: Settings) -> None:
     if not found:
         print_remark("no interpreters are connected (start one with `opdispatch worker`)")
         return
-    columns = ("name", "pid", "state", "heard", "python", "running", "queued", "calls", "restarts")
+    columns = ("name", "pid", "state", "heard", "python", "devices", "running", "queued", "calls")
     print_table(
-        (*columns, "libraries", "reserved for", "connected at"),
+        (*columns, "restarts", "libraries", "reserved for", "connected at"),
         (
             (
                 interpreter.name,
@@ -40,6 +40,7 @@ def interpreters(settings: Settings) -> None:
                 interpreter.state,
                 _format_age(interpreter.heartbeat_age),
                 interpreter.python_version,
+                ", ".join(interpreter.devices),
                 str(interpreter.calls_in_flight),
                 str(interpreter.calls_queued),
                 str(interpreter.calls_total),

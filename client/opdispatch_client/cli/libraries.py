@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opdispatch_client.cli.command import Settings, add_command
-from opdispatch_client.cli.completion import complete_interpreter, complete_library
+from opdispatch_client.cli.completion import complete_interpreter, complete_library, complete_place
+
+if TYPE_CHECKING:
+    from opdispatch_client.listings import Library, LoadedLibrary
 
 PANEL = "Libraries"
 # Less than this may be anything that an interpreter that goes on has done meanwhile.
@@ -40,6 +43,25 @@ def load(
             autocompletion=complete_interpreter,
         ),
     ] = None,
+    interpreters: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="How many interpreters hold it; calls are balanced over them. Default: as many "
+            "as the version before, else 1.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|cpu|cuda",
+            help="An interpreter, as with --interpreter, or any that has such a device.",
+            show_default=False,
+            autocompletion=complete_place,
+        ),
+    ] = None,
     requirements: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +90,14 @@ def load(
             show_default=False,
         ),
     ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Load the file again whenever it is saved, until Ctrl-C. Needs opdispatch[watch].",
+            show_default=False,
+        ),
+    ] = False,
 ) -> None:
     """Load a kernel library into the running daemon.
 
@@ -76,22 +106,45 @@ def load(
     If a library of that name is loaded already, the new content replaces it:
     calls that start from then on use it.
     """
-    from opdispatch_client.cli.output import print_json, print_lines, show_steps
+    from opdispatch_client.cli.outcome import UsageError
+    from opdispatch_client.cli.output import show_steps
 
-    with settings.connect() as session, show_steps() as on_progress:
-        library = session.load(
-            source,
-            name=name,
-            interpreter=interpreter,
-            requirements=requirements,
-            python=python,
-            isolated=isolated,
-            on_progress=on_progress,
-        )
-    if settings.json:
+    if interpreter is not None and on is not None:
+        raise UsageError("--interpreter and --on both say where; give one of them")
+    with settings.connect() as session:
+
+        def load_now() -> None:
+            with show_steps() as on_progress:
+                library = session.load(
+                    source,
+                    name=name,
+                    interpreter=interpreter,
+                    interpreters=interpreters,
+                    on=on,
+                    requirements=requirements,
+                    python=python,
+                    isolated=isolated,
+                    on_progress=on_progress,
+                )
+            _print_loaded(library, json=settings.json)
+
+        if watch:
+            from opdispatch_client.cli.watch import load_and_watch
+
+            load_and_watch(source, load_now, debug=settings.debug)
+        else:
+            load_now()
+
+
+def _print_loaded(library: LoadedLibrary, *, json: bool) -> None:
+    from opdispatch_client.cli.output import print_json, print_lines
+
+    if json:
         print_json(library)
         return
     where = ", ".join(library.interpreters) or "no interpreter"
+    if library.interpreters_wanted > len(library.interpreters):
+        where += f" ({len(library.interpreters)} of {library.interpreters_wanted} interpreters)"
     if library.already_loaded:
         print_lines([f"{library.name} v{library.version} was loaded already, in {where}"])
     else:
@@ -153,20 +206,32 @@ def libraries(
         print_remark("no libraries are loaded")
     else:
         print_table(
-            ("name", "version", "state", "operators", "interpreters", "source", "loaded at"),
+            (
+                *("name", "version", "state", "operators", "interpreters", "source", "sha256"),
+                *("loaded at", "loaded by"),
+            ),
             (
                 (
                     library.name,
                     f"v{library.version}",
-                    "active" if library.active else "kept",
+                    library.state or ("active" if library.active else "kept"),
                     str(len(library.operators)),
-                    ", ".join(library.interpreters),
+                    _describe_interpreters(library),
                     library.source,
+                    library.sha256[:12],
                     format_time(library.loaded_at),
+                    library.loaded_by,
                 )
                 for library in found
             ),
         )
+
+
+def _describe_interpreters(library: Library) -> str:
+    """The primary first, then the replicas; and how many there should be, if there are fewer."""
+    names = ", ".join(library.interpreters)
+    held, wanted = len(library.interpreters), library.interpreters_wanted
+    return f"{names} ({held} of {wanted})".lstrip() if library.active and held < wanted else names
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,88 @@
+"""``opdispatch load --watch``: a library is loaded again whenever its file is saved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_client.cli.outcome import CommandError, UsageError, report_failure
+from opdispatch_client.cli.output import print_remark
+from opdispatch_wire.errors import DaemonUnavailableError
+
+# Editors write a file in several steps; changes within this time are one.
+SETTLE_MILLISECONDS = 50
+# How often to look without having been told: on file systems that tell nothing, and for a change
+# between a load and the first look.
+LOOK_MILLISECONDS = 500
+
+Stamp = tuple[tuple[str, int, int], ...]
+
+
+def load_and_watch(source: str, load: Callable[[], None], *, debug: bool) -> None:
+    """Loads now, and after every change, until Ctrl-C or the daemon is gone.
+
+    What fails is said, and the next change tried. Raises UsageError if there is no such file.
+    """
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UsageError(f"--watch needs a file or folder; there is no {source!r}")
+    changes = watch_path(path)
+    print_remark(f"watching {source} (Ctrl-C ends this)")
+    for _ in changes:
+        try:
+            load()
+            sys.stdout.flush()
+        except DaemonUnavailableError:
+            raise
+        except (OpdispatchError, OSError) as error:
+            report_failure(error, debug=debug)
+
+
+def watch_path(path: Path) -> Iterator[None]:
+    """Yields at once, and after each change of a file, or of anything below a folder.
+
+    Raises CommandError if the package for that is not installed.
+    """
+    try:
+        from watchfiles import watch
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            "--watch needs the package 'watchfiles', which is not installed; "
+            "install opdispatch[watch]"
+        ) from error
+    # A folder is watched even for a file: editors put a new file in the place of the old one.
+    events = watch(
+        path if path.is_dir() else path.absolute().parent,
+        recursive=path.is_dir(),
+        watch_filter=None,
+        step=SETTLE_MILLISECONDS,
+        rust_timeout=LOOK_MILLISECONDS,
+        yield_on_timeout=True,
+        raise_interrupt=True,
+    )
+    return _changes(path, events)
+
+
+def _changes(path: Path, events: Iterator[object]) -> Iterator[None]:
+    seen = stamp(path)
+    yield
+    for _ in events:
+        now = stamp(path)
+        if now and now != seen:
+            seen = now
+            yield
+
+
+def stamp(path: Path) -> Stamp:
+    """What changes when a file, or one below a folder, is written; empty if there is none."""
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    found = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            continue  # it is just being replaced
+        found.append((str(file), status.st_mtime_ns, status.st_size))
+    return tuple(found)

@@ -1,0 +1,128 @@
+"""Instructions that carry out in every interpreter what the daemon has decided already."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.interpreter_sessions import (
+    InterpreterSession,
+    InterpreterSessions,
+    checked_answer,
+)
+from opdispatch_server.library_version import LibraryVersion
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+LOG = logging.getLogger("opdispatch.libraries")
+
+# Instructions but Stage run no code of users, so they are answered at once, unless a kernel
+# holds the interpreter lock.
+INSTRUCTION_TIMEOUT = 15.0
+
+Following = list[asyncio.Task[bool]]
+
+
+class Followers:
+    """Tells interpreters of publications, and stops those that fail to follow.
+
+    An instruction is on its way when a method returns, after all those that were given before.
+    What is returned is for ``finish``; interpreters in the middle of an import are not part of
+    it: the import comes first, and may take long.
+    """
+
+    def __init__(
+        self,
+        sessions: InterpreterSessions,
+        kill_interpreter: Callable[[InterpreterSession, str], None],
+    ) -> None:
+        self._sessions = sessions
+        self._kill_interpreter = kill_interpreter
+        self._tasks: set[asyncio.Task[bool]] = set()
+
+    def mirror_everywhere(
+        self, version: LibraryVersion, replaced: LibraryVersion | None
+    ) -> Following:
+        """Tells every interpreter that does not hold a version of its publication."""
+        return [
+            task
+            for session in self._sessions.ready()
+            if version.find_replica(session) is None
+            for task in self.mirror(session, version, replaced)
+        ]
+
+    def mirror(
+        self, session: InterpreterSession, version: LibraryVersion, replaced: LibraryVersion | None
+    ) -> Following:
+        """Tells one interpreter of a version's publication."""
+        mirror = pb.Mirror(
+            load_id=version.load_id,
+            name=version.name,
+            batch=version.batch,
+            replaces=replaced.load_id if replaced else 0,
+        )
+        return self.post(session, pb.DaemonMessage(mirror=mirror))
+
+    def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
+        """Has every interpreter undo a version; those that hold it keep the code, if ``keep``."""
+        return [
+            task
+            for session in self._sessions.all()
+            for task in self.retire(
+                session, version, keep=keep and version.find_replica(session) is not None
+            )
+        ]
+
+    def retire(
+        self, session: InterpreterSession, version: LibraryVersion, *, keep: bool
+    ) -> Following:
+        """Has one interpreter undo a version."""
+        retire = pb.Retire(load_id=version.load_id, keep=keep)
+        return self.post(session, pb.DaemonMessage(retire=retire))
+
+    def post(
+        self,
+        session: InterpreterSession,
+        message: pb.DaemonMessage,
+        then: Callable[[], None] = lambda: None,
+    ) -> Following:
+        """Gives any instruction; ``then`` is called when it has been carried out."""
+        if not session.alive:
+            return []
+        answer = session.post(message)
+        task = asyncio.create_task(self._see_through(session, message, answer, then))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return [] if session.importing else [task]
+
+    async def _see_through(
+        self,
+        session: InterpreterSession,
+        message: pb.DaemonMessage,
+        answer: asyncio.Future[pb.InterpreterMessage],
+        then: Callable[[], None],
+    ) -> bool:
+        what = message.WhichOneof("kind")
+        try:
+            done: set[asyncio.Future[pb.InterpreterMessage]] = set()
+            while not done:
+                importing = bool(session.importing)
+                done, _ = await asyncio.wait({answer}, timeout=INSTRUCTION_TIMEOUT)
+                if not done and not importing:
+                    raise session.silence(message, INSTRUCTION_TIMEOUT)
+            checked_answer(answer.result())
+        except OpdispatchError as error:
+            if session.alive:
+                # It would answer nested calls by an older registry than everybody else's.
+                LOG.error("interpreter %s failed to %s: %s", session.name, what, error)
+                self._kill_interpreter(session, f"it failed to {what} a library")
+            return False
+        then()
+        return True
+
+
+async def finish(following: Following) -> None:
+    """Waits until instructions have been carried out, or their interpreters stopped."""
+    if following:
+        await asyncio.wait(following)

@@ -1,0 +1,522 @@
+"""Libraries that several interpreters hold: deaths, scaling, draining, rolling back, under load."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import GATE, constant
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+
+X = np.zeros(2)
+CALLERS = 3
+
+WHERE = """\
+import os
+from opdispatch import Library, ops
+
+lib = Library("where", "DEF")
+lib.define("pid(Tensor x) -> int")
+lib.impl("pid", lambda x: os.getpid(), "CPU")
+lib.define("nested(Tensor x) -> int[]")
+lib.impl("nested", lambda x: [os.getpid(), ops.where.pid(x)], "CPU")
+"""
+
+WRITES = """\
+import os, signal
+from opdispatch import Library
+
+lib = Library("writes", "DEF")
+flag = os.environ["XDG_RUNTIME_DIR"] + "/deadly"
+
+
+def die_once():
+    try:
+        os.unlink(flag)
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def add_(self, other):
+    die_once()
+    self += other
+    return self
+
+
+def add(self, other):
+    die_once()
+    return self + other
+
+
+lib.define("add_(Tensor(a!) self, Tensor other) -> Tensor(a!)")
+lib.impl("add_", add_, "CPU")
+lib.define("add(Tensor self, Tensor other) -> Tensor")
+lib.impl("add", add, "CPU")
+"""
+
+
+class Load:
+    """Callers that call one operator until they are stopped, and what came of it."""
+
+    def __init__(self) -> None:
+        self.answers: list[list[Any]] = [[] for _ in range(CALLERS)]
+        self.errors: list[Exception] = []
+
+    def since_now(self, count: int = 5) -> bool:
+        """Waits until every caller has had so many answers more."""
+        before = [len(answers) for answers in self.answers]
+        return wait_for(
+            lambda: all(
+                len(answers) >= start + count
+                for answers, start in zip(self.answers, before, strict=True)
+            ),
+            20,
+        )
+
+    @property
+    def last(self) -> list[Any]:
+        return [answers[-1] for answers in self.answers]
+
+
+@contextmanager
+def under_load(daemon: RunningDaemon, operator: str) -> Iterator[Load]:
+    stop = threading.Event()
+    load = Load()
+
+    def call(answers: list[Any]) -> None:
+        with daemon.connect() as session:
+            while not stop.is_set():
+                try:
+                    answers.append(session.call(operator, X))
+                except oc.OpdispatchError as error:
+                    load.errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(answers,)) for answers in load.answers]
+    for thread in threads:
+        thread.start()
+    try:
+        assert load.since_now()
+        yield load
+        assert load.since_now()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+
+
+def holders(session: oc.Session, name: str) -> tuple[str, ...]:
+    return next(library.interpreters for library in session.libraries() if library.name == name)
+
+
+def pid_of(session: oc.Session, name: str) -> int:
+    return next(i.pid for i in session.interpreters() if i.name == name)
+
+
+def test_calls_go_to_every_replica_and_nested_ones_stay(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    with daemon.connect() as session:
+        load = session.load(write_library("where", WHERE), interpreters=2)
+        assert len(load.interpreters) == 2
+        held = {pid_of(session, name) for name in load.interpreters}
+        assert {session.ops.where.pid(X) for _ in range(8)} == held
+        nested = [tuple(session.ops.where.nested(X)) for _ in range(8)]
+        assert set(nested) == {(pid, pid) for pid in held}
+        # An interpreter that does not hold it asks the daemon.
+        [other] = {i.name for i in session.interpreters()} - set(load.interpreters)
+        outer = (
+            "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
+            "lib.define('pid(Tensor x) -> int')\n"
+            "lib.impl('pid', lambda x: ops.where.pid(x), 'CPU')\n"
+        )
+        session.load(write_library("outer", outer), interpreter=other)
+        assert {session.ops.outer.pid(X) for _ in range(8)} == held
+
+
+def test_the_death_of_the_primary_under_load_fails_no_call_and_publishes_nothing(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(7)), interpreters=3)
+        epoch = session.refresh_server_info().epoch
+        with under_load(daemon, "const::get") as load:
+            for _ in range(3):
+                primary, heir, *_ = holders(session, "const")
+                os.kill(pid_of(session, primary), signal.SIGKILL)
+                assert wait_for(lambda p=primary: holders(session, "const")[0] != p, 10)
+                assert holders(session, "const")[0] == heir
+                # The place that is free is filled as soon as there is somebody for it.
+                assert wait_for(lambda: len(holders(session, "const")) == 3, 20)
+                assert load.since_now()
+        assert load.errors == []
+        assert {answer for answers in load.answers for answer in answers} == {7}
+        assert session.refresh_server_info().epoch == epoch
+        assert session.check_invariants() == []
+
+
+def test_the_last_ones_death_withdraws_the_library_until_another_has_it(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(7)), interpreters=2)
+    for interpreter in session.interpreters():
+        os.kill(interpreter.pid, signal.SIGKILL)
+    assert wait_for(
+        lambda: (
+            all(i.restarts == 1 for i in session.interpreters())
+            and [len(library.interpreters) for library in session.libraries()] == [2]
+        ),
+        20,
+    )
+    assert session.ops.const.get(X) == 7
+    assert session.check_invariants() == []
+
+
+def test_a_call_runs_again_elsewhere_unless_it_writes_or_its_caller_says_no(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=2)
+    daemon.expects_errors = True
+    deadly = daemon.runtime_folder / "deadly"
+    one = np.ones(2)
+
+    deaths = itertools.count(1)
+
+    def whole() -> bool:
+        """Once more: the dead one has been replaced, and holds the library again."""
+        restarts = next(deaths)
+        return wait_for(
+            lambda: (
+                sum(i.restarts for i in session.interpreters()) == restarts
+                and len(holders(session, "writes")) == 2
+            ),
+            20,
+        )
+
+    with daemon.connect() as session, daemon.connect(retry=False) as careful:
+        session.load(write_library("writes", WRITES), interpreters=2)
+        deadly.touch()
+        np.testing.assert_array_equal(session.ops.writes.add(one, one), [2, 2])
+        assert not deadly.exists()
+        for call in (
+            session.with_options(retry=False).ops.writes.add,
+            careful.ops.writes.add,
+            session.ops.writes.add_,
+        ):
+            assert whole()
+            deadly.touch()
+            with pytest.raises(oc.InterpreterDiedError) as caught:
+                call(one, one)
+            assert caught.value.facts["interpreter"] in str(caught.value)
+            assert not deadly.exists()
+        assert whole()
+        deadly.touch()
+        again = careful.with_options(retry=True).ops.writes.add
+        np.testing.assert_array_equal(again(one, one), [2, 2])
+
+
+def test_scaling_up_and_down_under_load_disturbs_nobody(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    with daemon.connect() as session:
+        session.load(write_library("where", WHERE))
+        epoch = session.refresh_server_info().epoch
+        pids = {i.name: i.pid for i in session.interpreters()}
+        with under_load(daemon, "where::pid") as load:
+            for count in (3, 1, 2, 3, 1):
+                library = session.scale("where", count)
+                assert library.interpreters_wanted == count
+                held = wait_for(lambda n=count: len(holders(session, "where")) == n, 10)
+                assert held, session.libraries()
+                expected = {pids[name] for name in holders(session, "where")}
+                assert load.since_now()
+                assert {session.ops.where.pid(X) for _ in range(2 * count)} <= expected
+                assert {tuple(session.ops.where.nested(X)) for _ in range(2 * count)} <= {
+                    (pid, pid) for pid in expected
+                }
+        assert load.errors == []
+        assert session.refresh_server_info().epoch == epoch
+        assert session.check_invariants() == []
+
+
+def test_more_replicas_than_interpreters_wait_for_more_interpreters(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    load = session.load(write_library("const", constant(1)), interpreters=5)
+    assert (len(load.interpreters), load.interpreters_wanted) == (2, 5)
+    with daemon.connect() as other, pytest.raises(ValueError, match="expected 1 or more"):
+        other.scale("const", 0)
+    with pytest.raises(oc.LibraryNotFoundError, match="no library named 'nope'"):
+        session.scale("nope", 2)
+
+
+def test_a_replica_whose_library_was_overridden_stays_overridden(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(1)), interpreter="worker-1")
+        override = (
+            "from opdispatch import Library\nlib = Library('const', 'IMPL')\n"
+            "lib.impl('get', lambda x: 2, 'CPU', allow_override=True)\n"
+        )
+        session.load(write_library("override", override), interpreter="worker-2")
+        outer = (
+            "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
+            "lib.define('get(Tensor x) -> int')\n"
+            "lib.impl('get', lambda x: ops.const.get(x), 'CPU')\n"
+        )
+        session.load(write_library("outer", outer), interpreters=3)
+        for count in (3, 1, 3):
+            session.scale("const", count)
+            assert session.ops.const.get(X) == 2
+            assert {session.ops.outer.get(X) for _ in range(6)} == {2}
+        session.unload("override")
+        assert {session.ops.outer.get(X) for _ in range(6)} == {1}
+        assert session.check_invariants() == []
+
+
+def test_an_interpreter_is_drained_under_load_and_used_again(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(1)), interpreter="worker-1")
+        session.load(write_library("const", constant(2)), interpreter="worker-1")
+        session.load(write_library("gate", GATE), interpreter="worker-1")
+        folder = str(daemon.folder)
+        with (
+            under_load(daemon, "const::get") as load,
+            Background(session.ops.gate.wait, X, folder, 3) as call,
+        ):
+            assert wait_for((daemon.folder / "entered-3").exists, 10)
+            with daemon.connect(timeout=2) as impatient:
+                assert impatient.drain("worker-1").state == "draining"
+            assert "worker-1" not in holders(session, "const")
+            with pytest.raises(oc.RefusedError, match="worker-1 is being drained"):
+                session.load(write_library("more", constant(3, namespace="m")), on="worker-1")
+            where = session.load(write_library("where", WHERE), interpreters=3).interpreters
+            assert sorted(where) == ["worker-2", "worker-3"]
+            (daemon.folder / "open").touch()
+            assert call.result() == 3
+            drained = session.drain("worker-1")
+            assert (drained.state, drained.libraries) == ("drained", ())
+        assert load.errors == []
+        assert session.drain("worker-1", undo=True).state in ("ready", "loading")
+        # What has wanted three interpreters gets its third.
+        assert wait_for(lambda: len(holders(session, "where")) == 3, 10)
+        active = session.unload("const", version=2)
+        assert active is not None
+        assert session.ops.const.get(X) == 1
+        assert session.check_invariants() == []
+        with pytest.raises(oc.InterpreterNotFoundError, match="no interpreter named 'nobody'"):
+            session.drain("nobody")
+
+
+def test_an_interpreter_that_is_started_again_is_still_being_drained(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(1)), interpreter="worker-1")
+    assert session.drain("worker-1").state == "drained"
+    assert holders(session, "const") == ("worker-2",)
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
+    assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+    assert session.interpreters()[0].state == "drained"
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
+    assert session.drain("worker-1", undo=True).state == "away"
+    assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+    assert session.interpreters()[0].state == "ready"
+    with pytest.raises(oc.InterpreterNotFoundError):
+        session.drain("nobody", undo=True)
+
+
+def test_a_call_that_kills_every_interpreter_is_not_given_a_fourth_one(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=4)
+    daemon.expects_errors = True
+    text = (
+        "import os, signal\nfrom opdispatch import Library\nlib = Library('dies', 'DEF')\n"
+        "lib.define('die(Tensor x) -> Tensor')\n"
+        "lib.impl('die', lambda x: os.kill(os.getpid(), signal.SIGKILL), 'CPU')\n"
+    )
+    with daemon.connect() as session:
+        session.load(write_library("dies", text), interpreters=4)
+        with pytest.raises(oc.InterpreterDiedError, match="while running dies::die"):
+            session.ops.dies.die(X)
+        assert wait_for(lambda: sum(i.restarts for i in session.interpreters()) == 3, 20)
+        assert wait_for(lambda: len(holders(session, "dies")) == 4, 20)
+        assert sum(i.restarts for i in session.interpreters()) == 3
+
+
+def test_the_last_interpreter_keeps_its_libraries_while_it_is_drained(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(1)))
+        assert session.drain("worker-1").state == "draining"
+        assert session.ops.const.get(X) == 1
+        with pytest.raises(oc.InterpreterNotFoundError, match=r"worker-1 \(cpu; draining\)"):
+            session.load(write_library("more", constant(3, namespace="m")))
+        session.drain("worker-1", undo=True)
+        session.load(write_library("more", constant(3, namespace="m")))
+
+
+def test_rolling_back_and_forward_under_load_every_answer_is_of_an_active_version(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    with daemon.connect() as session:
+        first = session.load(write_library("const", constant(1)), interpreters=2)
+        second = session.load(write_library("const", constant(2)))
+        assert (second.interpreters_wanted, len(second.interpreters)) == (2, 2)
+        with under_load(daemon, "const::get") as load:
+            for answer, version, replaced in ((1, 1, 2), (2, 2, 1), (1, 1, 2)):
+                outcome = session.rollback("const")
+                assert (outcome.active.version, outcome.replaced.version) == (version, replaced)
+                assert outcome.active.state == "active"
+                assert outcome.replaced.state == "kept"
+                assert session.ops.const.get(X) == answer
+                assert load.since_now()
+                assert load.last == [answer] * CALLERS
+        assert load.errors == []
+        for answers in load.answers:  # back and forth, and no more often than it was rolled back
+            changes = [b for a, b in itertools.pairwise(answers) if a != b]
+            assert changes == [1, 2, 1]
+        assert first.sha256 == session.libraries()[0].sha256
+        third = session.load(write_library("const", constant(3)))
+        assert third.version == 3
+        assert [v.version for v in session.libraries(all_versions=True)] == [1, 3]
+        assert session.rollback("const").active.version == 1
+        assert session.unload("const", version=1).version == 3
+        with pytest.raises(oc.LibraryNotFoundError, match="no version before 3 to go back to"):
+            session.rollback("const")
+        with pytest.raises(oc.LibraryNotFoundError, match="no library named 'nope'"):
+            session.rollback("nope")
+        assert session.check_invariants() == []
+
+
+def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(1)), interpreter="worker-1")
+    session.load(write_library("const", constant(2)), interpreter="worker-2")
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    assert wait_for(lambda: any(i.restarts for i in session.interpreters()), 20)
+    assert session.rollback("const").active.version == 1
+    assert session.ops.const.get(X) == 1
+    assert session.rollback("const").active.version == 2
+    assert session.ops.const.get(X) == 2
+
+
+def test_libraries_load_while_the_import_of_another_one_blocks(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    gate = daemon.folder / "open"
+    slow = (
+        "import os, time\n"
+        f"open({str(daemon.folder / 'importing')!r}, 'w').close()\n"
+        f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.005)\n"
+    )
+    with daemon.connect() as session:
+        path = write_library("slow", slow + constant(9, namespace="slow"))
+        with Background(session.load, path, interpreter="worker-1") as blocked:
+            assert wait_for((daemon.folder / "importing").exists, 10)
+            for number in range(1, 4):
+                load = session.load(write_library("const", constant(number)), interpreters=2)
+                assert "worker-1" not in load.interpreters
+                assert session.ops.const.get(X) == number
+            session.scale("const", 1)
+            session.rollback("const")
+            assert session.ops.const.get(X) == 2
+            session.unload("const")
+            with (
+                daemon.connect(timeout=1) as impatient,
+                pytest.raises(oc.WaitTimeoutError) as caught,
+            ):
+                impatient.load(write_library("next", constant(1)), on="worker-1")
+            assert "was waiting for interpreter worker-1 that is importing something" in str(
+                caught.value
+            )
+            assert [library.name for library in session.libraries()] == []
+            gate.touch()
+            assert blocked.result().interpreters == ("worker-1",)
+        # It has heard of everything that was published meanwhile.
+        outer = (
+            "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
+            "lib.define('get(Tensor x) -> int')\n"
+            "lib.impl('get', lambda x: ops.const.get(x) + ops.slow.get(x), 'CPU')\n"
+        )
+        session.load(write_library("const", constant(5)), interpreter="worker-2")
+        session.load(write_library("outer", outer), interpreter="worker-1")
+        assert session.ops.outer.get(X) == 14
+        assert session.check_invariants() == []
+
+
+def test_waiting_for_somebody_elses_import_ends_with_who_and_for_how_long(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    gate = daemon.folder / "open"
+    text = (
+        "import os, time\n"
+        f"open({str(daemon.folder / 'importing')!r}, 'w').close()\n"
+        f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.005)\n"
+    ) + constant(1)
+    path = write_library("const", text)
+    pid = pid_of(session, "worker-1")
+    with Background(session.load, path, interpreter="worker-1") as first:
+        assert wait_for((daemon.folder / "importing").exists, 10)
+        with daemon.connect(timeout=0.5) as impatient:
+            with pytest.raises(oc.WaitTimeoutError) as same:
+                impatient.load(path)
+            with pytest.raises(oc.WaitTimeoutError) as other:
+                impatient.load(write_library("x", constant(2)), name="const")
+        for caught in (same, other):
+            message = str(caught.value)
+            assert "library 'const' was not loaded within 0.45 s" in message
+            assert f"interpreter worker-1 (pid {pid}), which has been importing it for " in message
+        gate.touch()
+        assert first.result().role == "primary"
+    assert [library.version for library in session.libraries(all_versions=True)] == [1]
+
+
+def test_devices_are_known_and_asked_for(shared: oc.Session, write_library: WriteLibrary):
+    path = write_library("const", constant(1))
+    devices = {device for i in shared.interpreters() for device in i.devices}
+    assert "cpu" in devices
+    assert shared.load(path, on="cpu").device == "cpu"
+    if not any(device.startswith("cuda") for device in devices):
+        with pytest.raises(
+            oc.InterpreterNotFoundError,
+            match=r"no interpreter with a cuda:3 device; connected: worker-1 \(cpu\)",
+        ):
+            shared.load(write_library("other", constant(2, namespace="other")), on="cuda:3")
+
+
+def test_listings_say_who_has_loaded_a_library(shared: oc.Session, write_library: WriteLibrary):
+    load = shared.load(write_library("const", constant(1)))
+    user, _, host = load.loaded_by.partition("@")
+    assert user
+    assert host
+    assert (load.state, load.interpreters_wanted, load.device) == ("active", 1, "")
