@@ -22,6 +22,8 @@ from opdispatch_wire.errors import (
 # A library that has lost its only interpreter must be back by then, on a busy machine, too.
 RECOVERY_SECONDS = 5.0
 
+QUARANTINED = "quarantined"
+
 
 class Disruptions:
     """The kills of a race. Threads share it: ``excuses`` may be asked while ``run`` kills.
@@ -73,7 +75,11 @@ class Killer:
         """Kills until `stop`; what it did is in the disruptions."""
         with connect(self._daemon.address) as session:
             while not stop.wait(self._every):
-                self._kill_one(session.interpreters())
+                found = session.interpreters()
+                self._kill_one([i for i in found if i.state != QUARANTINED])
+                for interpreter in found:
+                    if interpreter.state == QUARANTINED:  # for dying so often: our doing
+                        session.revive(interpreter.name)
 
     def _kill_one(self, running: list[Interpreter]) -> None:
         """Of those that were killed least often, any: none dies again and again.
