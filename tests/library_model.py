@@ -34,10 +34,6 @@ class LibraryState(NamedTuple):
         """The response is the version's number, and whether it was loaded already."""
         if self.active is not None and self.active.stamp == stamp:
             return self, (self.active.number, True)
-        return self.with_new_version(stamp)
-
-    def with_new_version(self, stamp: int) -> tuple[LibraryState, Any]:
-        """What a load of other content leads to."""
         number = self.last + 1
         return LibraryState(number, (*self.versions[-1:], Version(number, stamp))), (number, False)
 
@@ -62,15 +58,14 @@ def library_step_with_deaths(
 ) -> Iterable[LibraryState]:
     """The same where interpreters die.
 
-    The active version may then wait for an interpreter; to load its content again makes a new
-    version, which need not wait.
+    The active version may then wait for an interpreter. To load its content again gives it one: it
+    was not loaded already, and it is the same version.
     """
     yield from library_step(state, kind, argument, response)
     assert isinstance(state, LibraryState)
-    if kind == "load" and state.active is not None and state.active.stamp == argument:
-        after, expected = state.with_new_version(argument)
-        if response is UNKNOWN or response == expected:
-            yield after
+    active = state.active
+    if kind == "load" and active is not None and active.stamp == argument:
+        yield from [state] if response == (active.number, False) else []
 
 
 def library_step(

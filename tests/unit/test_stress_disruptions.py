@@ -15,7 +15,7 @@ DIED = InterpreterDiedError("worker-1 went away", interpreter="worker-1")
 
 
 def test_a_death_excuses_what_names_the_interpreter():
-    disruptions = Disruptions(expected=True)
+    disruptions = Disruptions(interpreters=True)
     assert not disruptions.excuses(DIED)
     disruptions.note_interpreter("worker-2")
     assert not disruptions.excuses(DIED)

@@ -16,9 +16,13 @@ from opdispatch_client.stress.report import summarize
 def _violations(writes, reads):
     """Times are (started, finished) of each event; all about one library."""
     return find_violations(
-        [Write("a", value, *times) for value, *times in writes],
+        [_write(*write) for write in writes],
         [Read("a", value, *times) for value, *times in reads],
     )
+
+
+def _write(value, started, finished, certain=True):
+    return Write("a", value, started, finished, certain)
 
 
 ACCEPTED = {
@@ -34,9 +38,20 @@ ACCEPTED = {
     "a load that failed unclearly, unused": ([(1, 0, None)], [(ABSENT, 8, 9)]),
     "there, whatever the version": ([(1, 0, 1), (2, 2, 9)], [(PRESENT, 4, 5)]),
     "there while it is unloaded": ([(1, 0, 1), (ABSENT, 4, 9)], [(PRESENT, 5, 6)]),
+    "a load that may have failed, used": ([(1, 0, 1, False)], [(1, 2, 3)]),
+    "a load that may have failed, unused": ([(1, 0, 1, False)], [(ABSENT, 2, 3)]),
     "either of two loads at once": ([(1, 0, 5), (2, 0, 5)], [(1, 6, 7)]),
 }
 PLANTED = {
+    "a load that may have failed, overwritten": (
+        [(1, 0, 1, False), (2, 2, 3)],
+        [(1, 4, 5)],
+    ),
+    "gone, though the unload failed before": (
+        [(ABSENT, 0, 1, False), (1, 2, 3)],
+        [(ABSENT, 4, 5)],
+    ),
+    "unused after it was used": ([(1, 0, 1, False)], [(1, 2, 3), (ABSENT, 4, 5)]),
     "a version of nobody": ([(1, 0, 1)], [(7, 2, 3)]),
     "replaced long ago": ([(1, 0, 1), (2, 2, 3)], [(1, 4, 5)]),
     "gone though loaded": ([(1, 0, 1)], [(ABSENT, 2, 3)]),

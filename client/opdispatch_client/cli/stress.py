@@ -45,6 +45,14 @@ def stress(
         float,
         typer.Option(metavar="K", min=0, help="Kill an interpreter every K seconds; 0: never."),
     ] = 0.0,
+    kill_daemon_every: Annotated[
+        float,
+        typer.Option(
+            metavar="D",
+            min=0,
+            help="Kill the daemon every D seconds, and start it again; 0: never.",
+        ),
+    ] = 0.0,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -67,10 +75,11 @@ def stress(
     from opdispatch_client.cli.output import print_json
     from opdispatch_client.stress.race import RaceOptions
 
-    if kill_every and settings.address is not None:
-        raise UsageError(
-            "--kill-every needs a daemon of its own: leave --address out, and one is started"
-        )
+    for option, every in (("--kill-every", kill_every), ("--kill-daemon-every", kill_daemon_every)):
+        if every and settings.address is not None:
+            raise UsageError(
+                f"{option} needs a daemon of its own: leave --address out, and one is started"
+            )
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     with tempfile.TemporaryDirectory(prefix="opdispatch-race-") as folder:
         options = RaceOptions(
@@ -87,7 +96,7 @@ def stress(
         )
         shown = not settings.json
         if settings.address is None:
-            report = _race_privately(options, kill_every, show_progress=shown)
+            report = _race_privately(options, kill_every, kill_daemon_every, show_progress=shown)
         else:
             report = _race(options, show_progress=shown)
     if settings.json:
@@ -99,7 +108,7 @@ def stress(
 
 
 def _race_privately(
-    options: RaceOptions, kill_every: float, *, show_progress: bool
+    options: RaceOptions, kill_every: float, kill_daemon_every: float, *, show_progress: bool
 ) -> StressReport:
     """Races against a daemon of one's own, which must leave nothing behind."""
     from dataclasses import replace
@@ -111,9 +120,16 @@ def _race_privately(
 
     with private_daemon(workers=options.loaders) as daemon:
         options = replace(options, address=daemon.address)
-        disruptions = Disruptions(expected=kill_every > 0)
-        random = Random(f"{options.seed} killer")
-        killer = Killer(daemon, disruptions, random, every=kill_every) if kill_every else None
+        disruptions = Disruptions(interpreters=kill_every > 0, daemon=kill_daemon_every > 0)
+        killer = None
+        if kill_every or kill_daemon_every:
+            killer = Killer(
+                daemon,
+                disruptions,
+                Random(f"{options.seed} killer"),
+                every=kill_every,
+                daemon_every=kill_daemon_every,
+            )
         baseline = Baseline(daemon, options.loaders)
         report = _race(
             options,

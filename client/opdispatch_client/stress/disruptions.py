@@ -8,10 +8,10 @@ import signal
 import threading
 from collections import Counter
 from random import Random
+from time import perf_counter
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.listings import Interpreter
-from opdispatch_client.session import connect
+from opdispatch_client.session import Session, connect
 from opdispatch_client.stress.private_daemon import PrivateDaemon
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
@@ -19,8 +19,12 @@ from opdispatch_wire.errors import (
     RefusedError,
 )
 
-# A library that has lost its only interpreter must be back by then, on a busy machine, too.
-RECOVERY_SECONDS = 5.0
+# A library that has lost its only interpreter must be back by then, and everything that a daemon
+# had if that was killed; on a busy machine, too.
+_RECOVERY_SECONDS = 5.0
+_RESTART_SECONDS = 20.0
+
+QUARANTINED = "quarantined"
 
 
 class Disruptions:
@@ -29,9 +33,11 @@ class Disruptions:
     Every kill is noted before it is done, so that no failure comes before its excuse.
     """
 
-    def __init__(self, *, expected: bool = False) -> None:
-        self.expected = expected
-        """Whether anything will be killed."""
+    def __init__(self, *, interpreters: bool = False, daemon: bool = False) -> None:
+        self.recovery_seconds = _RECOVERY_SECONDS * interpreters
+        """For how long what is loaded may be away; 0 if nothing will be killed."""
+        if daemon:
+            self.recovery_seconds = _RESTART_SECONDS
         self.counts: Counter[str] = Counter()
         self._killed: set[str] = set()
         self._daemon_down = False
@@ -52,39 +58,67 @@ class Disruptions:
             case InterpreterDiedError():
                 return error.facts.get("interpreter", "") in self._killed
             case RefusedError():
-                return bool(self._killed)
+                return bool(self._killed) or self._daemon_down
             case DaemonUnavailableError():
                 return self._daemon_down
         return False
 
 
 class Killer:
-    """Kills an interpreter every so many seconds."""
+    """Kills an interpreter, and the daemon, every so many seconds; 0: never."""
 
     def __init__(
-        self, daemon: PrivateDaemon, disruptions: Disruptions, random: Random, *, every: float
+        self,
+        daemon: PrivateDaemon,
+        disruptions: Disruptions,
+        random: Random,
+        *,
+        every: float,
+        daemon_every: float = 0.0,
     ) -> None:
         self._daemon = daemon
         self._disruptions = disruptions
         self._random = random
-        self._every = every
+        self._every = {
+            kill: seconds
+            for kill, seconds in (
+                (self._kill_interpreter, every),
+                (self._kill_daemon, daemon_every),
+            )
+            if seconds
+        }
 
     def run(self, stop: threading.Event) -> None:
         """Kills until `stop`; what it did is in the disruptions."""
+        due = {kill: perf_counter() + seconds for kill, seconds in self._every.items()}
         with connect(self._daemon.address) as session:
-            while not stop.wait(self._every):
-                self._kill_one(session.interpreters())
+            while True:
+                kill = min(due, key=lambda kill: due[kill])
+                if stop.wait(max(due[kill] - perf_counter(), 0)):
+                    return
+                # The daemon may be too young to answer, and its interpreters to be killed.
+                with contextlib.suppress(DaemonUnavailableError):
+                    kill(session)
+                due[kill] = perf_counter() + self._every[kill]
 
-    def _kill_one(self, running: list[Interpreter]) -> None:
+    def _kill_daemon(self, session: Session) -> None:
+        self._disruptions.note_daemon()
+        self._daemon.restart()
+
+    def _kill_interpreter(self, session: Session) -> None:
         """Of those that were killed least often, any: none dies again and again.
 
         The last one is spared: on a slow machine, others may take longer to come back than it
         takes to kill all.
         """
-        if len(running) < 2:
-            return
-        fewest = min(interpreter.restarts for interpreter in running)
-        victim = self._random.choice([i for i in running if i.restarts == fewest])
-        self._disruptions.note_interpreter(victim.name)
-        with contextlib.suppress(ProcessLookupError):  # it ended by itself, just now
-            os.kill(victim.pid, signal.SIGKILL)
+        found = session.interpreters()
+        running = [i for i in found if i.state != QUARANTINED]
+        if len(running) > 1:
+            fewest = min(interpreter.restarts for interpreter in running)
+            victim = self._random.choice([i for i in running if i.restarts == fewest])
+            self._disruptions.note_interpreter(victim.name)
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself, just now
+                os.kill(victim.pid, signal.SIGKILL)
+        for interpreter in found:
+            if interpreter.state == QUARANTINED:  # for dying so often: our doing
+                session.revive(interpreter.name)

@@ -34,7 +34,9 @@ class Write:
     value: Stamp
     started: float
     finished: float | None
-    """None if nobody knows whether it took effect: the request failed in an unclear way."""
+    """None if nobody knows when, or whether, it took effect: nothing was heard of it."""
+    certain: bool = True
+    """False if it may not have taken effect, but not later than when it finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,15 @@ class _Register:
             return False
         # Overwritten: another write began when this one was done, and was itself done before
         # the read began.
-        later = bisect_right(self._starts, self._surely_done(write))
+        over = self._surely_done(write)
+        if write.finished is not None:  # by then, or never
+            over = min(over, write.finished)
+        later = bisect_right(self._starts, over)
         return self._done_from[later] >= read.started
 
     def _surely_done(self, write: Write) -> float:
         """When the write had taken effect for certain: it ended, or somebody had read it."""
-        ended = math.inf if write.finished is None else write.finished
+        ended = write.finished if write.certain and write.finished is not None else math.inf
         # With several writers of one value, nobody knows whose value was read.
         is_only_writer = len(self._writers[write.value]) == 1
         return min(ended, self._first_read[write.value]) if is_only_writer else ended

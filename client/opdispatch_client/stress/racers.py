@@ -14,7 +14,7 @@ import numpy as np
 from opdispatch.errors import OpdispatchError, OperatorNotFoundError, WaitTimeoutError
 from opdispatch_client.listings import Library
 from opdispatch_client.session import Session
-from opdispatch_client.stress.disruptions import RECOVERY_SECONDS, Disruptions
+from opdispatch_client.stress.disruptions import Disruptions
 from opdispatch_client.stress.history import ABSENT, PRESENT, Read, Stamp, Write
 from opdispatch_client.stress.library_text import MUTATING, check_answer, library_text
 from opdispatch_client.stress.race_log import RaceLog
@@ -97,8 +97,7 @@ class Loader:
         try:
             library = self._session.load(path)
         except OpdispatchError as error:
-            self._failed("load", error)
-            self.log.writes.append(Write(name, stamp, started, None))
+            self._failed("load", error, name, started, [stamp])
             return
         finished = perf_counter()
         self.log.load_seconds.append(finished - started)
@@ -118,8 +117,7 @@ class Loader:
             self.log.counts["unloads of nothing"] += 1
             self.log.reads.append(Read(name, ABSENT, started, perf_counter()))
         except OpdispatchError as error:
-            self._failed("unload", error)
-            self.log.writes.append(Write(name, ABSENT, started, None))
+            self._failed("unload", error, name, started, [ABSENT])
         else:
             self.log.counts["unloads"] += 1
             self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
@@ -134,21 +132,28 @@ class Loader:
         except LibraryNotFoundError:
             self.log.counts["unloads of nothing"] += 1
         except OpdispatchError as error:
-            self._failed("unload of a version", error)
-            self._may_have_brought_back(name, started)
+            self._failed("unload of a version", error, name, started, self._any_version(name))
         else:
             # Where the version was not the active one, this writes what was there already.
             self.log.counts["unloads of a version"] += 1
             self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
 
-    def _failed(self, what: str, error: OpdispatchError) -> None:
+    def _failed(
+        self, what: str, error: OpdispatchError, name: str, started: float, values: list[Stamp]
+    ) -> None:
+        """Notes a change that failed, and what may be active since, if it took effect."""
+        finished = perf_counter()
         excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)
+        if error.facts.get("started") == "no":
+            time.sleep(_RETRY_PAUSE_SECONDS)  # nobody is there; let them come
+            return
+        ended = finished if excused else None
+        self.log.writes += [Write(name, value, started, ended, certain=False) for value in values]
 
-    def _may_have_brought_back(self, name: str, started: float) -> None:
-        """Notes a change that failed unclearly: any version, or none, may be active since."""
-        values = [ABSENT, *self._stamps.all_of(name)]
-        self.log.writes += [Write(name, value, started, None) for value in values]
+    def _any_version(self, name: str) -> list[Stamp]:
+        """What an earlier version that was brought back may be, or none."""
+        return [ABSENT, *self._stamps.all_of(name)]
 
 
 class Caller:
@@ -169,7 +174,7 @@ class Caller:
         operator = MUTATING if number == self._operators else f"shift{number}"
         scale = self._random.randrange(-3, 4)
         argument = np.arange(self._random.randrange(_LONGEST_ARGUMENT))
-        give_up = perf_counter() + RECOVERY_SECONDS
+        give_up = perf_counter() + self._disruptions.recovery_seconds
         while self._try(name, operator, scale, argument, last=perf_counter() > give_up):
             self.log.counts["retries"] += 1
             time.sleep(_RETRY_PAUSE_SECONDS)
@@ -194,7 +199,8 @@ class Caller:
         except (RefusedError, DaemonUnavailableError, InterpreterDiedError) as error:
             # What never ran, or changes nothing, can be done again: the daemon itself does so if
             # another interpreter has the library, and otherwise needs a moment.
-            again = isinstance(error, RefusedError) or operator != MUTATING
+            never_ran = isinstance(error, RefusedError) or error.facts.get("started") == "no"
+            again = never_ran or operator != MUTATING
             excused = self._disruptions.excuses(error)
             if excused and again and not last:
                 return True
@@ -226,7 +232,8 @@ class Waiter:
 
     def act(self, name: str, longest: float) -> None:
         """Waits once, for at most `longest` seconds."""
-        grace = RECOVERY_SECONDS if self._disruptions.expected else _GRACE_SECONDS
+        away = self._disruptions.recovery_seconds
+        grace = away or _GRACE_SECONDS
         timeout = min(self._random.choice((0.1, 0.5, grace + 1)), longest)
         by_key = self._random.random() < 0.5
         started = perf_counter()
@@ -240,7 +247,7 @@ class Waiter:
             self.log.counts["waits in vain"] += 1
             # Had it been there all that time, somebody should have said so. An operator whose
             # interpreter was killed is away for a short while.
-            if timeout > grace or not self._disruptions.expected:
+            if timeout > grace or not away:
                 absent_since = max(started, finished - grace)
                 self.log.reads.append(Read(name, ABSENT, absent_since, finished))
         except OpdispatchError as error:
