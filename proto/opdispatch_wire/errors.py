@@ -10,6 +10,7 @@ OpdispatchError                      (opdispatch.errors)
 ├── MessageTooLargeError             a message is over the limit
 ├── DeadlineExceededError            the caller's time is up
 ├── RefusedError                     the daemon is draining, or busy; try again
+├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
 """
 
@@ -78,6 +79,15 @@ class RefusedError(OpdispatchError, ConnectionError):
     """The daemon does not take the request now: it is stopping, or has too much to do."""
 
     code = "refused"
+
+
+class JournalError(OpdispatchError, RuntimeError):
+    """The daemon's journal is damaged, in use by another, or cannot be written to.
+
+    What could not be recorded has not been done.
+    """
+
+    code = "journal"
 
 
 class WireError(OpdispatchError, ValueError):
