@@ -47,6 +47,10 @@ class Library:
     active: bool
     """Whether calls that start now use it."""
     calls_in_flight: int
+    state: str
+    """"active", "kept", "waiting" for an interpreter, or "failed": not loaded again."""
+    error: str
+    """Why it could not be loaded again, if it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,8 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         operators=tuple(msg.operators),
         active=msg.active,
         calls_in_flight=msg.calls_in_flight,
+        state=msg.state or ("active" if msg.active else "kept"),
+        error=msg.error,
     )
 
 

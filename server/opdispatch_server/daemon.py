@@ -1,6 +1,6 @@
 """The daemon: everything put together, started in order, and stopped in order.
 
-start   signals, sockets, health (not serving), interpreters, libraries, ready
+start   signals, sockets, journal, health (not serving), interpreters, libraries, ready
 stop    health (not serving), no new calls, calls in flight finish, servers, interpreters
 """
 
@@ -24,6 +24,8 @@ from opdispatch_server.grpc_services import add_service
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.journal import Journal
+from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
 from opdispatch_server.library_transaction import LibraryTransaction
@@ -34,6 +36,7 @@ from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.run_folder import RunFolder
+from opdispatch_server.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_wire.channel import server_options
 from opdispatch_wire.v1 import (
@@ -48,6 +51,9 @@ LOG = logging.getLogger("opdispatch.daemon")
 START_TIMEOUT = 60.0
 # How long a load waits for an interpreter, where one is being started.
 INTERPRETER_WAIT = 10.0
+# How long a start waits for the libraries of the journal: one that hangs must not keep all
+# others from being served.
+RESTORE_WAIT = 10.0
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
 SERVER_GRACE = 0.25
@@ -74,8 +80,10 @@ class Daemon:
         self._health = HealthBoard(interpreters_expected=bool(self._names))
         self._sessions = InterpreterSessions()
         self._supervisor = Supervisor(self._names, self._worker_command)
+        self._journal = Journal(configuration.state)
+        self._library_journal = LibraryJournal(self._journal)
         operators = OperatorRegistry()
-        store = LibraryStore(configuration.state / "libraries")
+        store = LibraryStore(libraries_in(configuration.state))
         transaction = LibraryTransaction(operators, self._sessions, store, self._kill_interpreter)
         self._libraries = LibraryRegistry(
             transaction,
@@ -83,6 +91,7 @@ class Daemon:
             self._health,
             configuration.load_timeout,
             INTERPRETER_WAIT if self._names else 0.0,
+            self._library_journal,
         )
         self._router = CallRouter(operators, self._libraries)
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor)
@@ -100,8 +109,8 @@ class Daemon:
     async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
         """Serves until a signal says stop; ``on_ready`` is told the addresses.
 
-        Raises StartError, AddressError, AddressInUseError, or what a library that is to be
-        loaded at the start raises.
+        Raises StartError, AddressError, AddressInUseError, JournalError, or what a library that
+        is named in the configuration raises.
         """
         self._handle_signals()
         try:
@@ -118,6 +127,8 @@ class Daemon:
         for address in self._configuration.listen:
             insecure = self._configuration.insecure
             self._listeners.append(bind(self._public, address, insecure=insecure))
+        for record in await asyncio.to_thread(self._library_journal.open):
+            await self._libraries.adopt(record)
         await self._private.start()
         await self._public.start()
         self._supervisor.start()
@@ -139,6 +150,8 @@ class Daemon:
                 f"{ready} of {len(self._names)} interpreters were ready after {START_TIMEOUT:g} s; "
                 "the log has their output"
             )
+        if not await self._libraries.restore(RESTORE_WAIT):
+            LOG.warning("some libraries are still being loaded; they serve when they are")
         for path in self._configuration.libraries:
             content = await asyncio.to_thread(path.read_bytes)
             request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
@@ -157,6 +170,7 @@ class Daemon:
         await self._public.stop(SERVER_GRACE)
         await self._supervisor.stop(WORKERS_GRACE)
         await self._private.stop(0)
+        await self._journal.close()
         self._clean_up()
 
     def _clean_up(self) -> None:

@@ -19,7 +19,8 @@ from opdispatch_server.library_version import LibrarySource
 class VersionRecord:
     """One version of a library.
 
-    ``operators`` are those it had when it was published: what is missing while it is not loaded.
+    ``operators`` are those it had when it was published: what is missing while it is not loaded;
+    ``has_fallbacks``, whether it had kernels for all operators.
     ``options`` is what was asked for with it, in types that JSON has.
     """
 
@@ -27,6 +28,7 @@ class VersionRecord:
     source: LibrarySource
     loaded_at: datetime
     operators: tuple[str, ...] = ()
+    has_fallbacks: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -56,6 +58,7 @@ def library_record_to_text(record: LibraryRecord) -> str:
             "is_module": version.source.is_module,
             "loaded_at": version.loaded_at.isoformat(),
             "operators": list(version.operators),
+            "has_fallbacks": version.has_fallbacks,
             "options": dict(version.options),
         }
         for version in record.versions
@@ -92,6 +95,7 @@ def _version_from_json(value: object) -> VersionRecord:
         source,
         datetime.fromisoformat(_take(value, "loaded_at", str)),
         tuple(_take(value, "operators", list)),
+        _take(value, "has_fallbacks", bool),
         _take(value, "options", dict),
     )
 

@@ -6,12 +6,18 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import Any
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.journal_record import LibraryRecord
+from opdispatch_server.library_journal import LibraryJournal, version_from_record
+from opdispatch_server.library_restoration import restore_in_order
 from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibrarySource, LibraryVersion, VersionState
 from opdispatch_wire.errors import (
@@ -44,12 +50,14 @@ class LibraryRegistry:
         health: HealthBoard,
         load_timeout: float,
         interpreter_wait: float,
+        journal: LibraryJournal,
     ) -> None:
         self._transaction = transaction
         self._sessions = sessions
         self._health = health
         self._load_timeout = load_timeout
         self._interpreter_wait = interpreter_wait
+        self._journal = journal
         # Of each name, oldest first. The last one is active or waits for an interpreter.
         self._versions: dict[str, list[LibraryVersion]] = {}
         self._last_version: dict[str, int] = {}
@@ -61,6 +69,8 @@ class LibraryRegistry:
         # What has become of operators, for the message when one of them is called.
         self._gone: dict[str, str] = {}
         self._stopped = False
+        # While the libraries of the journal are brought back, in their own order.
+        self._restoring = False
         sessions.on_joined = self._interpreter_joined
         sessions.on_left = self._interpreter_left
 
@@ -92,6 +102,44 @@ class LibraryRegistry:
                 return version
         return None
 
+    # -- restoring ------------------------------------------------------------------------------
+
+    async def adopt(self, record: LibraryRecord) -> None:
+        """Takes over a library of the journal: it waits for an interpreter from now on."""
+        self._restoring = True
+        name = record.name
+        self._last_version[name] = record.last_version
+        versions = [version_from_record(name, v, next(self._load_ids)) for v in record.versions]
+        versions.sort(key=lambda version: (version.version == record.active, version.version))
+        if versions:
+            for version in versions:
+                version.state = VersionState.KEPT
+            versions[-1].state = VersionState.WAITING
+            self._versions[name] = versions
+            await self._health.library(name, serving=False)
+
+    async def restore(self, timeout: float) -> bool:
+        """Loads what was adopted; False if that takes longer, and goes on in the background."""
+        waiting = [
+            self._versions[name][-1]
+            for name in self._versions  # as they were adopted
+            if self._versions[name][-1].state is VersionState.WAITING
+        ]
+        restoring = self._start(self._restore(waiting))
+        done, _ = await asyncio.wait({restoring}, timeout=timeout)
+        return bool(done)
+
+    async def _restore(self, versions: Sequence[LibraryVersion]) -> None:
+        await restore_in_order(versions, self._recover_one)
+        self._restoring = False
+        await self._recover()
+
+    async def _recover_one(self, version: LibraryVersion, last_try: bool) -> bool:
+        async with self._change:
+            if version.state is VersionState.WAITING:
+                await self._recover_version(version, last_try=last_try)
+            return version.state is not VersionState.WAITING
+
     # -- changes --------------------------------------------------------------------------------
 
     async def load(
@@ -119,8 +167,17 @@ class LibraryRegistry:
             if same and replaced is not None and replaced.is_active:
                 return replaced, True
             session = self._place(interpreter)
+            if same and replaced is not None:  # it waits, or has failed: tried again
+                replaced.content = content
+                replaced.load_id = next(self._load_ids)
+                await self._transaction.bring_up(
+                    replaced, session, None, timeout=self._load_timeout, still_wanted=still_wanted
+                )
+                await self._published(replaced)
+                return replaced, False
             number = self._last_version.get(name, 0) + 1
             version = LibraryVersion(name, number, next(self._load_ids), source, content)
+            kept = [replaced] if replaced is not None else []
             bring_up = functools.partial(
                 self._transaction.bring_up,
                 version,
@@ -128,6 +185,7 @@ class LibraryRegistry:
                 replaced,
                 timeout=self._load_timeout,
                 still_wanted=still_wanted,
+                recording=lambda: self._record_load(version, kept),
                 on_published=lambda: self._versions.setdefault(name, []).append(version),
             )
             try:
@@ -156,15 +214,17 @@ class LibraryRegistry:
                 raise self._not_found(name, number)
             below = [version for version in versions if version not in gone]
             top = versions[-1]
-            if below and top in gone:
-                await self._bring_back(below[-1], top)
-            self._remember_gone(
-                {operator for version in gone for operator in version.operators}
-                - set(below[-1].operators if below else ()),
-                f"library {name!r}, which had it, was unloaded",
-            )
-            async with self._transaction.publication:
-                await self._transaction.withdraw(gone, VersionState.GONE)
+            async with self._recording("unload", gone[-1], below):
+                if below and top in gone:
+                    await self._bring_back(below[-1], top)
+                self._remember_gone(
+                    {operator for version in gone for operator in version.operators}
+                    - set(below[-1].operators if below else ()),
+                    f"library {name!r}, which had it, was unloaded",
+                )
+                async with self._transaction.publication:
+                    await self._transaction.withdraw(gone, VersionState.GONE)
+                fault_point(FaultPoint.WITHDRAWN)
             self._versions[name] = below
             if not below:
                 del self._versions[name]
@@ -173,6 +233,21 @@ class LibraryRegistry:
         for version in gone:
             LOG.info("unloaded %s", version)
         return below[-1] if below else None
+
+    def _record_load(
+        self, version: LibraryVersion, kept: Sequence[LibraryVersion]
+    ) -> AbstractAsyncContextManager[None]:
+        version.loaded_at = datetime.now(UTC)
+        return self._recording("load", version, [*kept, version])
+
+    def _recording(
+        self, event: str, version: LibraryVersion, left: Sequence[LibraryVersion]
+    ) -> AbstractAsyncContextManager[None]:
+        """The journal's part of a change after which ``left`` are there, the last one active."""
+        last_version = max(self._last_version.get(version.name, 0), version.version)
+        return self._journal.changing(
+            f"{event} v{version.version}", version.name, last_version, left
+        )
 
     async def stop(self) -> None:
         """Ends what runs in the background, and takes no notice of interpreters any more."""
@@ -276,12 +351,14 @@ class LibraryRegistry:
 
     async def _recover(self) -> None:
         """Loads again, from the store, what has lost its interpreter."""
+        if self._restoring:
+            return
         async with self._change:
             for version in self.newest():
                 if version.state is VersionState.WAITING and self._sessions.ready():
                     await self._recover_version(version)
 
-    async def _recover_version(self, version: LibraryVersion) -> None:
+    async def _recover_version(self, version: LibraryVersion, *, last_try: bool = True) -> None:
         version.load_id = next(self._load_ids)
         try:
             session = self._place("")
@@ -295,22 +372,23 @@ class LibraryRegistry:
                 await self._give_up(version, error)
             return
         except OpdispatchError as error:
-            await self._give_up(version, error)
+            if last_try:
+                await self._give_up(version, error)
+            else:
+                LOG.info("%s will be tried again, after others: %s", version, error)
             return
         await self._published(version)
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
+        """Leaves a library listed with its error, until somebody loads or unloads it."""
         LOG.error("%s is given up: %s", version, error)
-        versions = self._versions.pop(version.name)
+        version.state = VersionState.FAILED
+        version.error = error.message
         self._remember_gone(
             version.operators,
-            f"library {version.name!r}, which had it, lost its interpreter and could not be loaded "
-            "again; the daemon's log says why",
+            f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
         )
-        for each in versions:
-            each.state = VersionState.GONE
-        await self._release(versions)
-        await self._health.library(version.name, serving=None)
+        await self._health.library(version.name, serving=False)
 
     # -- plumbing -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
     Stage            ->            imports it, publishes nothing
                      <-            the batch of registrations
     checks the batch against the registry
+    records it in the journal (see Note [What is acknowledged])
     Commit           ->            publishes it for its own nested calls
     publishes it for clients
     Mirror           ->                                         publish kernels that forward
@@ -17,8 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.library_store import LibraryStore
 from opdispatch_server.library_version import KernelRoute, LibraryVersion, VersionState
@@ -32,6 +35,9 @@ LOG = logging.getLogger("opdispatch.libraries")
 # Instructions but Stage run no code of users, so they are answered at once, unless a kernel
 # holds the interpreter lock.
 INSTRUCTION_TIMEOUT = 15.0
+
+Recording = Callable[[], AbstractAsyncContextManager[None]]
+"""Has a change in the journal while it is made; undone if it fails."""
 
 
 class LibraryTransaction:
@@ -62,11 +68,13 @@ class LibraryTransaction:
         *,
         timeout: float,
         still_wanted: Callable[[], bool] = lambda: True,
+        recording: Recording = nullcontext,
         on_published: Callable[[], None] = lambda: None,
     ) -> None:
         """Loads ``version`` into ``session`` and publishes it in the place of ``replaced``.
 
-        ``still_wanted`` is asked before that, and ``on_published`` is called with it, while
+        ``still_wanted`` is asked before that; ``recording`` is entered once every check has
+        passed, and left when it is published; ``on_published`` is called with it, while
         ``publication`` is held.
         Raises what the import raised, the RegistrationError of a registration that does not fit,
         DeadlineExceededError, or InterpreterDiedError.
@@ -74,19 +82,22 @@ class LibraryTransaction:
         session.loading = True
         try:
             batch = await self._stage(version, session, replaced, timeout)
-            try:
-                await asyncio.to_thread(_take_batch, version, batch)
-                old = replaced.handles if replaced else ()
-                await asyncio.to_thread(self._operators.check, version.registrations, old)
-                if not still_wanted():
-                    raise DeadlineExceededError(f"nobody waits for {version} any more")
-                await self._keep_content(version)
-            except Exception:
-                abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-                await self._follow_up(session, abort)
-                raise
-            commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
-            await self._publish(version, session, replaced, commit, on_published)
+            fault_point(FaultPoint.STAGED)
+            async with AsyncExitStack() as recorded:
+                try:
+                    await asyncio.to_thread(_take_batch, version, batch)
+                    old = replaced.handles if replaced else ()
+                    await asyncio.to_thread(self._operators.check, version.registrations, old)
+                    if not still_wanted():
+                        raise DeadlineExceededError(f"nobody waits for {version} any more")
+                    await self._keep_content(version)
+                    await recorded.enter_async_context(recording())
+                except Exception:
+                    abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
+                    await self._follow_up(session, abort)
+                    raise
+                commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
+                await self._publish(version, session, replaced, commit, on_published)
         finally:
             session.loading = False
         await self.mirror(version, replaced)
@@ -201,6 +212,7 @@ class LibraryTransaction:
         """Has the interpreter publish a version that passed every check, then publishes it."""
         try:
             await session.instruct(instruction, timeout=INSTRUCTION_TIMEOUT)
+            fault_point(FaultPoint.INTERPRETER_COMMITTED)
             async with self.publication:
                 if not session.alive:
                     raise session.death(f"loading {version}")
@@ -216,6 +228,7 @@ class LibraryTransaction:
                     replaced.handles = ()
                     replaced.state = VersionState.KEPT
                 on_published()
+            fault_point(FaultPoint.PUBLISHED)
         except Exception:
             if session.alive:  # and may have published what the daemon has not
                 self._kill_interpreter(session, f"{version} could not be published")

@@ -34,7 +34,8 @@ class VersionState(enum.Enum):
     LOADING = "loading"  # not published yet
     ACTIVE = "active"  # calls that start now use it
     KEPT = "kept"  # below a newer one, which it can take the place of again
-    WAITING = "waiting"  # was active, and lost its interpreter
+    WAITING = "waiting"  # is to be active, and has no interpreter yet or any more
+    FAILED = "failed"  # is to be active, and could not be loaded again
     GONE = "gone"
 
 
@@ -64,6 +65,10 @@ class LibraryVersion:
         self.operators: Sequence[str] = ()
         self._operators: frozenset[str] = frozenset()
         self.handles: Sequence[RegistrationHandle] = ()
+        # Whether it has kernels for all operators of a dispatch key.
+        self.has_fallbacks = False
+        # Why it could not be loaded again, if it has failed.
+        self.error = ""
         # The upload, until the library store has it.
         self.content = content
         self.loaded_at = datetime.now(UTC)
@@ -84,8 +89,16 @@ class LibraryVersion:
         self.batch = batch
         self.registrations = registrations
         names = {r.schema.name if r.schema is not None else r.name for r in registrations}
-        self.operators = tuple(sorted(str(name) for name in names if name is not None))
-        self._operators = frozenset(self.operators)
+        self.expect(
+            tuple(sorted(str(name) for name in names if name is not None)),
+            has_fallbacks=any(r.kind == "fallback" for r in registrations),
+        )
+
+    def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
+        """Notes what it registers, or did the last time."""
+        self.operators = operators
+        self._operators = frozenset(operators)
+        self.has_fallbacks = has_fallbacks
 
     def has_operator(self, name: str) -> bool:
         """Whether it defines or implements the operator."""
@@ -100,7 +113,8 @@ class LibraryVersion:
         """Notes that its registrations have been published."""
         self.state = VersionState.ACTIVE
         self.epoch = epoch
-        self.loaded_at = datetime.now(UTC)
+        self.error = ""
+        self.failed_attempts = 0
 
     def begin_call(self) -> None:
         """Counts a call; from the moment its kernel is chosen, in the same step of the loop."""
@@ -128,6 +142,8 @@ class LibraryVersion:
             operators=self.operators,
             active=self.is_active,
             calls_in_flight=self.calls_in_flight,
+            state=self.state.value,
+            error=self.error,
         )
         message.loaded_at.FromDatetime(self.loaded_at)
         return message

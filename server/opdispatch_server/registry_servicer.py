@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.load_request import LoadRequest, read_load_request
@@ -72,6 +73,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Loads a library."""
         load = await asyncio.to_thread(read_load_request, request)
         version, already = await self._load(load, request.interpreter)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.LoadLibraryReply(library=version.to_proto(), already_loaded=already)
 
     async def _load(self, load: LoadRequest, interpreter: str) -> tuple[LibraryVersion, bool]:
@@ -101,6 +103,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Unloads a library, or one version of it."""
         unload = asyncio.create_task(self._libraries.unload(request.name, request.version))
         active = await asyncio.shield(unload)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(active=active.to_proto() if active else None)
 
     @answers

@@ -28,6 +28,7 @@ versions = st.builds(
     source=st.builds(LibrarySource, st.text(), st.text(), st.booleans()),
     loaded_at=st.datetimes(timezones=st.just(UTC)),
     operators=st.lists(st.text()).map(tuple),
+    has_fallbacks=st.booleans(),
     options=st.dictionaries(st.text(), json_values),
 )
 
@@ -57,7 +58,8 @@ def test_a_record_is_read_as_it_was_written(record: LibraryRecord):
 )
 def test_what_is_no_record_is_refused(change: dict[str, object], complaint: str):
     version = {"version": 1, "label": "a.py", "sha256": "0", "is_module": False}
-    version |= {"loaded_at": "2026-01-01T00:00:00+00:00", "operators": [], "options": {}}
+    version |= {"loaded_at": "2026-01-01T00:00:00+00:00", "operators": [], "has_fallbacks": False}
+    version |= {"options": {}}
     value = {"last_version": 1, "position": 1, "active": 1, "versions": [version]}
     library_record_from_text("a", json.dumps(value))
     with pytest.raises(ValueError, match=complaint):

@@ -30,7 +30,9 @@ def fill(state: Path, text: bytes = b"x = 1\n") -> LibraryRecord:
         now = datetime.now(UTC)
         versions = (
             VersionRecord(1, LibrarySource("some.module", "00", True), now),
-            VersionRecord(2, LibrarySource("image.py", digest), now, ("image::f",), {"on": "cpu"}),
+            VersionRecord(
+                2, LibrarySource("image.py", digest), now, ("image::f",), True, {"on": "cpu"}
+            ),
         )
         record = LibraryRecord("image", 2, 1, 2, versions)
         journal.write("load", "image", {(LIBRARY, "image"): library_record_to_text(record)})

@@ -113,7 +113,7 @@ def libraries(
                 (
                     library.name,
                     f"v{library.version}",
-                    "active" if library.active else "kept",
+                    library.state,
                     str(len(library.operators)),
                     ", ".join(library.interpreters),
                     library.source,
@@ -122,6 +122,9 @@ def libraries(
                 for library in found
             ),
         )
+        for library in found:
+            if library.error:
+                print_remark(f"{library.name} has failed: {library.error}")
 
 
 def interpreters(settings: Settings) -> None:
