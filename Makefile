@@ -41,10 +41,15 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.registration
 	@$(BIN)/python -m tests.bench.remote
 
-.venv-conformance/.stamp: pyproject.toml
+# Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
+.venv-conformance/.torch:
 	@test -x .venv-conformance/bin/python || $(PYTHON) -m venv .venv-conformance
-	@echo "setting up .venv-conformance with opdispatch[dev,conformance] ..."
+	@echo "setting up .venv-conformance with torch ..."
 	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install $(TORCH_OPTIONS) 'torch==2.13.0'
+	@touch $@
+
+.venv-conformance/.stamp: pyproject.toml .venv-conformance/.torch
+	@echo "setting up .venv-conformance with opdispatch[dev,conformance] ..."
 	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[dev,conformance]'
 	@touch $@
 

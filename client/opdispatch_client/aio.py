@@ -19,6 +19,7 @@ from opdispatch_client import rpcs
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
 from opdispatch_client.listings import (
     Interpreter,
+    KernelSummary,
     Library,
     LoadedLibrary,
     OperatorDescription,
@@ -176,6 +177,16 @@ class AsyncSession:
         """An operator's computed dispatch table; see ``Session.table``."""
         return await self._send(rpcs.get_table(operator))
 
+    async def wait_for_def(self, operator: str, timeout: float | None = 2.0) -> OperatorSummary:
+        """Waits until an operator is defined, for at most `timeout` seconds."""
+        return await self._send(rpcs.wait_for_def(operator, timeout))
+
+    async def wait_for_impl(
+        self, operator: str, key: str | None = None, timeout: float | None = 2.0
+    ) -> KernelSummary:
+        """Waits until an operator has a kernel for a key; see ``Session``."""
+        return await self._send(rpcs.wait_for_impl(operator, key, timeout))
+
     async def check_invariants(self) -> list[str]:
         """Has the daemon check its registry; returns what does not hold, in words."""
         return await self._send(rpcs.check_invariants())
@@ -212,7 +223,9 @@ class AsyncSession:
                 response_deserializer=rpc.reply_type.FromString,
             )
         try:
-            reply = await method(rpc.request, timeout=timeout or self._endpoint.timeout)
+            reply = await method(
+                rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout)
+            )
         except grpc.RpcError as error:
             if self._closed:
                 raise self._endpoint.closed_error() from None

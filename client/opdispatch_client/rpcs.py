@@ -24,6 +24,9 @@ T = TypeVar("T")
 _EXECUTION = "/opdispatch.v1.ExecutionService"
 _REGISTRY = "/opdispatch.v1.RegistryService"
 
+# A year in seconds. gRPC cannot express any number, and nobody waits that long.
+_LONGEST_DEADLINE = 365 * 86400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rpc(Generic[T]):
@@ -36,6 +39,15 @@ class Rpc(Generic[T]):
     request: Message
     reply_type: type[Message]
     read: Callable[[Any], T]
+    waits: float | None = 0.0
+    """Seconds that the daemon may wait before it answers; None: any time."""
+
+    def deadline(self, timeout: float | None) -> float | None:
+        """Seconds until the reply must be there, if answering alone may take `timeout`."""
+        if timeout is None or self.waits is None or self.waits > _LONGEST_DEADLINE:
+            return None
+        # The daemon refuses a time that is negative or no number; it need not wait to do so.
+        return timeout + self.waits if self.waits > 0 else timeout
 
 
 def get_server_info() -> Rpc[listings.ServerInfo]:
@@ -158,6 +170,32 @@ def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
         registry_pb2.GetDispatchTableRequest(operator=operator),
         registry_pb2.GetDispatchTableReply,
         lambda reply: [listings.table_row_from_proto(msg) for msg in reply.rows],
+    )
+
+
+def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
+    """The operator, once it is defined."""
+    return Rpc(
+        f"{_REGISTRY}/WaitForDef",
+        f"the request to wait for {operator}",
+        registry_pb2.WaitForDefRequest(operator=operator, timeout=timeout),
+        registry_pb2.WaitForDefReply,
+        lambda reply: listings.operator_summary_from_proto(reply.operator),
+        waits=timeout,
+    )
+
+
+def wait_for_impl(
+    operator: str, key: str | None, timeout: float | None
+) -> Rpc[listings.KernelSummary]:
+    """The operator's kernel for a key, once it is registered."""
+    return Rpc(
+        f"{_REGISTRY}/WaitForImpl",
+        f"the request to wait for {operator}",
+        registry_pb2.WaitForImplRequest(operator=operator, key=key or "", timeout=timeout),
+        registry_pb2.WaitForImplReply,
+        lambda reply: listings.kernel_summary_from_proto(reply.kernel),
+        waits=timeout,
     )
 
 

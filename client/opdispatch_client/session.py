@@ -18,6 +18,7 @@ from opdispatch_client import rpcs
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
 from opdispatch_client.listings import (
     Interpreter,
+    KernelSummary,
     Library,
     LoadedLibrary,
     OperatorDescription,
@@ -164,6 +165,25 @@ class Session:
         """An operator's computed dispatch table. Raises OperatorNotFoundError."""
         return self._send(rpcs.get_table(operator))
 
+    def wait_for_def(self, operator: str, timeout: float | None = 2.0) -> OperatorSummary:
+        """Waits until an operator is defined, for at most `timeout` seconds, or any time with None.
+
+        What counts is that it is defined when the daemon looks: at once, and whenever something
+        has been published. The name has the overload's, if it has one. Raises WaitTimeoutError,
+        which says who was expected to define it.
+        """
+        return self._send(rpcs.wait_for_def(operator, timeout))
+
+    def wait_for_impl(
+        self, operator: str, key: str | None = None, timeout: float | None = 2.0
+    ) -> KernelSummary:
+        """Waits until an operator has a kernel of its own for a dispatch key, such as "CUDA".
+
+        Without a key it is CompositeImplicitAutograd, as for a registration without one. The
+        rest is as for ``wait_for_def``. Raises DispatchKeyError, too.
+        """
+        return self._send(rpcs.wait_for_impl(operator, key, timeout))
+
     def check_invariants(self) -> list[str]:
         """Has the daemon check its registry; returns what does not hold, in words."""
         return self._send(rpcs.check_invariants())
@@ -201,7 +221,7 @@ class Session:
                 response_deserializer=rpc.reply_type.FromString,
             )
         try:
-            reply = method(rpc.request, timeout=timeout or self._endpoint.timeout)
+            reply = method(rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout))
         except (grpc.RpcError, ValueError) as error:
             # gRPC raises ValueError for a channel that is closed already.
             if self._closed:

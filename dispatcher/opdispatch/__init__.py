@@ -13,7 +13,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     dispatch_key, dispatch_key_set              keys and sets of keys
     scalar_type, schema_type, function_schema,
     schema_default, schema_lexer,
-    schema_type_parser, schema_parser           the schema language
+    schema_type_parser, schema_parser,
+    schema_compatibility                        the schema language
     arrays/, tensor                             what counts as a tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
@@ -21,8 +22,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     mode_decorator, grad_mode, autocast_mode    what a task has switched on
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
-    operator_state, operator_entry,
-    operator_handle, call_source,
+    operator_state, operator_dump, operator_entry,
+    operator_handle, inspection, call_source,
     compiled_call                               one operator
     functionalities/                            what the functionality keys do
     signature_check, left_right, name_table, transaction,
@@ -40,6 +41,8 @@ from opdispatch.errors import (
     DispatchKeyError,
     DuplicateDefinitionError,
     InternalError,
+    KernelTypeError,
+    LibraryError,
     NoKernelError,
     OpdispatchError,
     OperatorNotFoundError,
@@ -73,6 +76,10 @@ from opdispatch.local_dispatch_key_set import (
     ForceDispatchKeyGuard,
     IncludeDispatchKeyGuard,
     local_dispatch_key_set,
+    tls_is_dispatch_key_excluded,
+    tls_is_dispatch_key_included,
+    tls_set_dispatch_key_excluded,
+    tls_set_dispatch_key_included,
 )
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import Registration, RegistrationHandle
@@ -101,7 +108,9 @@ __all__ = [
     "IncludeDispatchKeyGuard",
     "InternalError",
     "KernelFunction",
+    "KernelTypeError",
     "Library",
+    "LibraryError",
     "NoKernelError",
     "OpOverload",
     "OpdispatchError",
@@ -139,4 +148,8 @@ __all__ = [
     "parse_schema",
     "set_grad_enabled",
     "show_dispatch_trace",
+    "tls_is_dispatch_key_excluded",
+    "tls_is_dispatch_key_included",
+    "tls_set_dispatch_key_excluded",
+    "tls_set_dispatch_key_included",
 ]

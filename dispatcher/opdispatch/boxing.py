@@ -7,7 +7,7 @@ every argument; ``elide_defaults`` fits that to functions which do not take them
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -77,16 +77,37 @@ def elide_defaults(
     if _takes_all(function, signature, skip):
         return function
     positional, keyword_defaults = signature.split(signature.converted_defaults())
-    defaults = list(positional)
 
     def with_defaults_left_out(*args: Any, **kwargs: Any) -> Any:
-        own, given = args[:skip], list(args[skip:])
-        while given and _is_default(given[-1], defaults[len(given) - 1]):
-            given.pop()
-        kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
-        return function(*own, *given, **kept)
+        own, given = args[:skip], args[skip:]
+        kept, named = _leave_out(positional, keyword_defaults, given, kwargs)
+        return function(*own, *kept, **named)
 
     return with_defaults_left_out
+
+
+def split_without_defaults(
+    signature: Signature, stack: Sequence[Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """``signature.split``, leaving out what PyTorch leaves out: for functions of any operator."""
+    args, kwargs = signature.split(stack)
+    if not signature.has_defaults:
+        return args, kwargs
+    return _leave_out(*signature.split(signature.converted_defaults()), args, kwargs)
+
+
+def _leave_out(
+    defaults: Sequence[Any],
+    keyword_defaults: Mapping[str, Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments but for trailing positional ones and keywords that have their defaults."""
+    given = list(args)
+    while given and _is_default(given[-1], defaults[len(given) - 1]):
+        given.pop()
+    kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
+    return given, kept
 
 
 def _is_default(value: Any, default: Any) -> bool:

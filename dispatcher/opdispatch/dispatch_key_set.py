@@ -23,6 +23,7 @@ from opdispatch.dispatch_key import (
     BackendComponent,
     DispatchKey,
     is_alias_key,
+    parse_dispatch_key,
     to_backend_component,
     to_functionality_key,
     to_runtime_key,
@@ -33,8 +34,13 @@ WORD_MASK = (1 << 64) - 1
 _FULL = (1 << FUNCTIONALITY_BIT[DispatchKey.ORT]) - 1
 
 
-def bits_of_key(key: DispatchKey) -> int:
-    """The bits that ``key`` has in a set: none for Undefined and for an alias."""
+def bits_of_key(key: DispatchKey | str) -> int:
+    """The bits that ``key`` has in a set: none for Undefined and for an alias.
+
+    Raises DispatchKeyError if it is a string, and no key has that name.
+    """
+    if isinstance(key, str):
+        key = parse_dispatch_key(key)
     functionality = to_functionality_key(key)
     if functionality is DispatchKey.Undefined:
         return 0
@@ -43,22 +49,36 @@ def bits_of_key(key: DispatchKey) -> int:
     return bits if backend is None else bits | 1 << backend
 
 
-@dataclass(frozen=True, slots=True)
+def _word_of(value: int | str) -> int:
+    if isinstance(value, BackendComponent):
+        return 1 << value
+    return bits_of_key(value) if isinstance(value, DispatchKey | str) else int(value)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class DispatchKeySet:
     """An immutable set of dispatch keys. ``bits`` is the whole of it."""
 
-    bits: int = 0
+    bits: int
 
-    def __post_init__(self) -> None:
-        if self.bits & ~WORD_MASK:
-            raise ValueError(f"a dispatch key set has 64 bits, not {self.bits:#x}")
+    def __init__(self, bits: int | DispatchKey | BackendComponent | str = 0) -> None:
+        """The set of a word, or of one key, by its name or not, or of one backend bit.
+
+        Raises ValueError if the word has more than 64 bits, DispatchKeyError if no key has the
+        name.
+        """
+        # A key is an int as well, and its value is no word. Calls make sets of words only.
+        word = bits if type(bits) is int else _word_of(bits)
+        if word & ~WORD_MASK:
+            raise ValueError(f"a dispatch key set has 64 bits, not {word:#x}")
+        object.__setattr__(self, "bits", word)
 
     @classmethod
-    def of(cls, *keys: DispatchKey | BackendComponent) -> DispatchKeySet:
+    def of(cls, *keys: DispatchKey | BackendComponent | str) -> DispatchKeySet:
         """The set of the given keys and backend bits."""
         bits = 0
         for key in keys:
-            bits |= 1 << key if isinstance(key, BackendComponent) else bits_of_key(key)
+            bits |= _word_of(key)
         return cls(bits)
 
     @classmethod
@@ -103,14 +123,14 @@ class DispatchKeySet:
     def __bool__(self) -> bool:
         return self.bits != 0
 
-    def __contains__(self, key: DispatchKey) -> bool:
+    def __contains__(self, key: DispatchKey | str) -> bool:
         return self.has(key)
 
-    def add(self, key: DispatchKey) -> DispatchKeySet:
+    def add(self, key: DispatchKey | str) -> DispatchKeySet:
         """``self`` with ``key`` as well."""
         return DispatchKeySet(self.bits | bits_of_key(key))
 
-    def remove(self, key: DispatchKey) -> DispatchKeySet:
+    def remove(self, key: DispatchKey | str) -> DispatchKeySet:
         """``self`` without the functionality of ``key``; backend bits stay."""
         return DispatchKeySet(self.bits & (~bits_of_key(key) | BACKEND_MASK))
 
@@ -118,7 +138,7 @@ class DispatchKeySet:
         """``self`` without the bit of ``backend``."""
         return DispatchKeySet(self.bits & ~(1 << backend))
 
-    def has(self, key: DispatchKey) -> bool:
+    def has(self, key: DispatchKey | str) -> bool:
         """Whether every bit of ``key`` is set; so it is true for Undefined and for aliases."""
         return self.has_all(DispatchKeySet(bits_of_key(key)))
 

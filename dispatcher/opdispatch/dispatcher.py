@@ -18,8 +18,9 @@ from opdispatch.errors import ArgumentError, OperatorNotFoundError, Registration
 from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.functionalities import BUILTIN_FALLBACKS
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.operator_dump import RegisteredKernel
 from opdispatch.operator_entry import OperatorEntry
-from opdispatch.operator_handle import OperatorHandle, RegisteredKernel
+from opdispatch.operator_handle import OperatorHandle
 from opdispatch.operator_state import OperatorState
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.registry import Registry
@@ -92,20 +93,32 @@ class Dispatcher:
         site: str = "",
         tags: Sequence[str] = (),
         alias_analysis: str = "FROM_SCHEMA",
+        debug: str = "",
     ) -> RegistrationHandle:
-        """Defines an operator.
+        """Defines an operator. Dumps show ``debug``, and without it ``site``.
 
         Raises DuplicateDefinitionError if it is defined already, SchemaMismatchError if it has
         a kernel of another signature.
         """
         return self.register(
             Registration(
-                "def", site, schema=schema, tags=tuple(tags), alias_analysis=alias_analysis
+                "def",
+                site,
+                schema=schema,
+                tags=tuple(tags),
+                alias_analysis=alias_analysis,
+                debug_text=debug,
             )
         )
 
     def register_impl(
-        self, name: OperatorName, key: DispatchKey | None, kernel: KernelFunction, *, site: str = ""
+        self,
+        name: OperatorName,
+        key: DispatchKey | None,
+        kernel: KernelFunction,
+        *,
+        site: str = "",
+        debug: str = "",
     ) -> RegistrationHandle:
         """Gives the operator ``name``, defined or not, a kernel for ``key``.
 
@@ -114,17 +127,21 @@ class Dispatcher:
         another signature than the definition or another kernel.
         """
         key = normalize_key(key)
-        return self.register(Registration("impl", site, name=name, key=key, kernel=kernel))
+        return self.register(
+            Registration("impl", site, name=name, key=key, kernel=kernel, debug_text=debug)
+        )
 
     def register_fallback(
-        self, key: DispatchKey, kernel: KernelFunction, *, site: str = ""
+        self, key: DispatchKey, kernel: KernelFunction, *, site: str = "", debug: str = ""
     ) -> RegistrationHandle:
         """Gives every operator a kernel for ``key``, where it has none of its own.
 
         An alias key stands for each of its runtime keys. Raises DispatchKeyError for Undefined,
         DuplicateDefinitionError if one of the keys has a fallback already.
         """
-        return self.register(Registration("fallback", site, key=key, kernel=kernel))
+        return self.register(
+            Registration("fallback", site, key=key, kernel=kernel, debug_text=debug)
+        )
 
     def register(self, registration: Registration) -> RegistrationHandle:
         """Applies a registration; the same one may be applied again after it was undone.
@@ -229,6 +246,21 @@ class Dispatcher:
     def find_dangling_impls(self) -> list[OperatorName]:
         """The operators that have kernels but no definition."""
         return [name for name in self.operators() if self.find_schema(name) is None]
+
+    def get_registrations_for_dispatch_key(
+        self, key: DispatchKey | None = None
+    ) -> list[OperatorName]:
+        """The operators with a kernel registered for exactly ``key``; without one, all of them."""
+        if key is None:
+            return self.operators()
+        with self._registry.mutex:
+            return [
+                name for name, entry in self._registry.entries.items() if entry.kernels.get(key)
+            ]
+
+    def has_backend_fallback_for_dispatch_key(self, key: DispatchKey) -> bool:
+        """Whether operators without a kernel for ``key`` have one in common."""
+        return key in self.fallbacks()
 
     def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
         """The kernels of an operator in the order of their keys, newest first."""

@@ -5,7 +5,9 @@
     │   ├── SchemaError                  a schema string does not parse (also a ValueError)
     │   ├── DuplicateDefinitionError     an operator or a namespace is defined twice
     │   ├── SchemaMismatchError          two registrations disagree on a signature
-    │   └── DispatchKeyError             no such dispatch key, or not one for this purpose
+    │   ├── DispatchKeyError             no such dispatch key, or not one for this purpose
+    │   ├── LibraryError                 a library cannot be of that kind or name (also ValueError)
+    │   └── KernelTypeError              what is registered is no kernel (also a TypeError)
     ├── OperatorNotFoundError            nobody has defined it (also an AttributeError)
     ├── ArgumentError                    the arguments do not fit the schema (also a TypeError)
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
@@ -82,6 +84,18 @@ class DispatchKeyError(RegistrationError, ValueError):
     """There is no dispatch key of that name, or it cannot be used for this."""
 
     code = "dispatch_key"
+
+
+class LibraryError(RegistrationError, ValueError):
+    """A library cannot be of that kind, or have that namespace."""
+
+    code = "library"
+
+
+class KernelTypeError(RegistrationError, TypeError):
+    """What is registered as a kernel cannot be called."""
+
+    code = "kernel_type"
 
 
 class OperatorNotFoundError(OpdispatchError, AttributeError):

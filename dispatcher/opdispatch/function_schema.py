@@ -115,7 +115,7 @@ class AliasInfo:
         return f"({_joined(self.before_set)}{'!' if self.is_write else ''}{after})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Argument:
     """One argument or return value of a schema; the name of a return may be empty.
 
@@ -123,6 +123,9 @@ class Argument:
     list (frozen, and safe to share); a dtype for ``ScalarType``; a name for ``Layout`` and
     ``MemoryFormat``; `NO_DEFAULT` without one. Like PyTorch, the parser does not require that
     it be of the argument's type.
+
+    Arguments are compared as PyTorch compares them: by plain type (Note [Real and plain types]),
+    so ``SymInt`` equals ``int``, and with defaults of one type, so 1 differs from True and 1.0.
     """
 
     name: str
@@ -150,6 +153,28 @@ class Argument:
     def dispatches(self) -> bool:
         """Whether the argument adds to the dispatch keys of a call."""
         return self.type.dispatches
+
+    @property
+    def list_size(self) -> int | None:
+        """The size of a list that says one, be it optional: 2 of ``int[2]?``."""
+        inner = self.type.element if isinstance(self.type, OptionalType) else self.type
+        return inner.size if isinstance(inner, ListType) else None
+
+    def has_default_of(self, other: Argument) -> bool:
+        """Whether the two defaults are the same, of the same type."""
+        return _typed(self) == _typed(other)
+
+    def _identity(self) -> tuple[object, ...]:
+        kind = self.type.plain, self.list_size, _typed(self)
+        return (self.name, *kind, self.kwarg_only, self.alias_info)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Argument):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
 
     def __str__(self) -> str:
         text = _annotated(self.type, self.alias_info)
@@ -216,6 +241,19 @@ class FunctionSchema:
                     )
         return None
 
+    def is_backward_compatible_with(self, old: FunctionSchema) -> bool:
+        """Whether every call written for ``old`` still works, with results that fit."""
+        from opdispatch.schema_compatibility import is_backward_compatible  # it imports this file
+
+        return is_backward_compatible(self, old)
+
+    def check_forward_compatible_with(self, old: FunctionSchema) -> tuple[bool, str]:
+        """Whether ``old`` can read calls that were written down with this schema, or why not."""
+        from opdispatch.schema_compatibility import find_forward_incompatibility  # it imports this
+
+        why = find_forward_incompatibility(self, old)
+        return why is None, why or ""
+
     def __str__(self) -> str:
         arguments: list[str] = []
         for argument in self.arguments:
@@ -253,6 +291,26 @@ def _annotated(type_: SchemaType, alias: AliasInfo | None) -> str:
     return f"{type_}{alias}"
 
 
+def _typed(argument: Argument) -> object:
+    """The default with its type, to compare: 1 equals True, and is another default."""
+    default = _code_of_word(argument.type, argument.default)
+    if isinstance(default, tuple):
+        return tuple((type(value), value) for value in default)
+    return type(default), default
+
+
+def _code_of_word(type_: SchemaType, default: object) -> object:
+    """The number that PyTorch keeps for a dtype, layout or memory format; else the default."""
+    inner = type_.element if isinstance(type_, OptionalType) else type_
+    if isinstance(default, np.dtype):
+        code = find_code_of_dtype(default)
+        return default if code is None else code
+    for kind, words in ((LAYOUT, LAYOUTS), (MEMORY_FORMAT, MEMORY_FORMATS)):
+        if inner is kind and isinstance(default, str) and default in words:
+            return words.index(default)
+    return default
+
+
 def _comparable(type_: SchemaType) -> SchemaType:
     """The type as signatures are compared: without sizes, and with int for SymInt."""
     match type_:
@@ -272,16 +330,10 @@ def _default_text(type_: SchemaType, default: object) -> str:
         return f"[{', '.join(texts)}]"
     if type_ is COMPLEX and type(default) is int:  # of no use, but PyTorch accepts it
         return _WORDS_FOR_NUMBERS[default]
-    inner = type_.element if isinstance(type_, OptionalType) else type_
-    match default:
+    match default := _code_of_word(type_, default):
         case np.dtype():
-            code = find_code_of_dtype(default)
-            return _quoted(default.name) if code is None else str(code)
+            return _quoted(default.name)
         case str():
-            if inner is LAYOUT and default in LAYOUTS:
-                return str(LAYOUTS.index(default))
-            if inner is MEMORY_FORMAT and default in MEMORY_FORMATS:
-                return str(MEMORY_FORMATS.index(default))
             return _quoted(default)
         case float():
             return _float_text(default)

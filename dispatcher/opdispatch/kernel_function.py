@@ -13,9 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.boxing import boxed_from_unboxed, elide_defaults, unboxed_from_boxed
+from opdispatch.boxing import (
+    boxed_from_unboxed,
+    elide_defaults,
+    split_without_defaults,
+    unboxed_from_boxed,
+)
 from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import RegistrationError
+from opdispatch.errors import KernelTypeError
 from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.schema_parser import parse_schema
 
@@ -64,7 +69,7 @@ class KernelFunction:
 
         With ``with_keyset``, the dispatch key set of the call comes before them. With
         ``signature``, such as ``"(Tensor x) -> Tensor"``, it is only registered for an operator
-        of that signature. Raises RegistrationError if ``function`` cannot be called, SchemaError
+        of that signature. Raises KernelTypeError if ``function`` cannot be called, SchemaError
         if ``signature`` does not parse.
         """
         parsed = None
@@ -84,14 +89,15 @@ class KernelFunction:
     ) -> KernelFunction:
         """A kernel for any operator, from ``function(op, *args, **kwargs)``.
 
-        With ``with_keyset``, the dispatch key set of the call comes first of all. This is the
-        convention of ``torch.library.Library.fallback``.
+        With ``with_keyset``, the dispatch key set of the call comes first of all. Arguments that
+        have their default are left out: trailing ones, and keywords. This is the convention of
+        ``torch.library.Library.fallback``.
         """
         _callable(function)
 
         def boxed(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
             signature = op.call_signature
-            args, kwargs = signature.split(stack)
+            args, kwargs = split_without_defaults(signature, stack)
             first = (keys, op) if with_keyset else (op,)
             stack[:] = signature.box_returns(function(*first, *args, **kwargs))
 
@@ -143,5 +149,5 @@ class KernelFunction:
 
 def _callable(function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function):
-        raise RegistrationError(f"a kernel must be callable, and {function!r} is not")
+        raise KernelTypeError(f"a kernel must be callable, and {function!r} is not")
     return function

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import singledispatch
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from opdispatch.dispatch_key import DispatchKey, parse_dispatch_key
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatcher import Dispatcher
-from opdispatch.errors import DuplicateDefinitionError, RegistrationError
+from opdispatch.errors import (
+    DispatchKeyError,
+    DuplicateDefinitionError,
+    LibraryError,
+    RegistrationError,
+    SchemaError,
+)
 from opdispatch.function_schema import OperatorName
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction
@@ -56,11 +63,13 @@ class Library:
     """Registers operators and kernels, and undoes all of it when closed.
 
     ``kind`` is "DEF" for the one library that owns the namespace ``ns``, "FRAGMENT" for one that
-    adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key`` is the key of
-    kernels registered without one. The library ``Library("_", "IMPL")`` registers fallbacks.
+    adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key``, which only a
+    library of kind IMPL may have, is the key of all its kernels. The library
+    ``Library("_", "IMPL")`` registers fallbacks.
 
     What a library registers stays when the object is forgotten; ``close()``, or leaving its
-    ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library.
+    ``with`` block, undoes it. Raises DuplicateDefinitionError if the namespace has a DEF library,
+    LibraryError if the kind or the namespace cannot be.
     """
 
     def __init__(
@@ -72,18 +81,22 @@ class Library:
         dispatcher: Dispatcher | None = None,
     ) -> None:
         if kind not in ("DEF", "IMPL", "FRAGMENT"):
-            raise RegistrationError(
-                f"a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not {kind!r}"
-            )
+            raise LibraryError(f"a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not {kind!r}")
         if ns in _RESERVED and kind != "IMPL":
-            raise RegistrationError(f"the namespace {ns!r} is reserved")
+            raise LibraryError(f"the namespace {ns!r} is reserved")
         if not (ns == _ANY or (ns.isidentifier() and ns.isascii())):
-            raise RegistrationError(f"a namespace is an identifier, and {ns!r} is none")
+            raise LibraryError(f"a namespace is an identifier, and {ns!r} is none")
         if ns == _ANY and kind != "IMPL":
-            raise RegistrationError("a library of the namespace '_' can only be of kind IMPL")
+            raise LibraryError("a library of the namespace '_' can only be of kind IMPL")
         self.ns = ns
         self.kind = kind
         self.dispatch_key = _key(dispatch_key)
+        if self.dispatch_key and kind != "IMPL":
+            raise LibraryError(
+                f"a library of kind {kind} has no dispatch key, and {ns!r} was given "
+                f"{self.dispatch_key}",
+                hint="give the key to impl(), or use a library of kind IMPL",
+            )
         self.dispatcher = dispatcher or _default_dispatcher
         self._handles: list[RegistrationHandle] = []
         self._closed = False
@@ -128,20 +141,20 @@ class Library:
         dispatch_key: str | DispatchKey = "",
         *,
         with_keyset: bool = False,
-        allow_override: bool = False,
+        allow_override: bool = True,
     ) -> RegistrationHandle:
         """Registers a kernel of an operator for a dispatch key.
 
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
         operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key
         set of the call comes first. Without a key, the library's is meant, and without that
-        CompositeImplicitAutograd. With ``allow_override``, a kernel registered before for the
-        same key is covered until the returned handle is closed; without, that is a
-        DuplicateDefinitionError, as in PyTorch.
+        CompositeImplicitAutograd; a key other than the library's is a DispatchKeyError. A kernel
+        registered before for the same key is covered until the returned handle is closed; with
+        ``allow_override=False`` it is a DuplicateDefinitionError.
         """
         self._check_open()
         name = self._qualify(op_name)
-        key = _key(dispatch_key) or self.dispatch_key or DispatchKey.CompositeImplicitAutograd
+        key = self._choose_key(dispatch_key) or DispatchKey.CompositeImplicitAutograd
         if not allow_override:
             self._refuse_override(name, key)
         kernel = _kernel(fn, with_keyset)
@@ -165,7 +178,7 @@ class Library:
                 f"a fallback is for the operators of every namespace, not only for {self.ns!r}",
                 hint='register it with Library("_", "IMPL")',
             )
-        key = _key(dispatch_key) or self.dispatch_key
+        key = self._choose_key(dispatch_key)
         if not key:
             raise RegistrationError("a fallback needs the dispatch key that it is for")
         if fn is fallthrough_kernel:
@@ -210,6 +223,18 @@ class Library:
         self._handles.append(handle)
         return handle
 
+    def _choose_key(self, dispatch_key: str | DispatchKey) -> DispatchKey:
+        """The key of a kernel: what is given, or else the library's. They must not differ."""
+        key = _key(dispatch_key)
+        if key and self.dispatch_key and key is not self.dispatch_key:
+            raise DispatchKeyError(
+                f"the library of {self.ns!r} is for {self.dispatch_key}, and cannot register "
+                f"a kernel for {key}",
+                hint="leave out one of the two keys",
+                key=str(key),
+            )
+        return key or self.dispatch_key
+
     def _refuse_override(self, name: OperatorName, key: DispatchKey) -> None:
         for kernel in self.dispatcher.list_kernels(name):
             if kernel.key is key:
@@ -232,12 +257,31 @@ class Library:
         return name
 
 
-def define(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
-    """A decorator that defines an operator and registers the function as its kernel.
+@singledispatch
+def define(
+    qualname: str | Library,
+    schema: str,
+    *,
+    lib: Library | None = None,
+    tags: str | Sequence[str] = (),
+) -> Any:
+    """Defines an operator: ``define("image::sobel", "(Tensor x) -> Tensor")``.
 
-    The kernel is registered for the library's key, or CompositeImplicitAutograd.
+    It is undone with ``lib``; without one, it stays. ``@define(lib, schema, alias_analysis="")``
+    is a decorator, which also registers the function as the kernel for the library's key, or
+    CompositeImplicitAutograd. Raises as ``Library.define`` does.
     """
+    namespace = _namespace_of(qualname)
+    if not schema.startswith("("):
+        raise SchemaError(
+            f"the schema of {qualname} has no name of its own, and looks like "
+            f"'(Tensor x) -> Tensor', not {schema!r}"
+        )
+    (lib or Library(namespace, "FRAGMENT")).define(f"{qualname}{schema}", tags=tags)
 
+
+@define.register
+def _(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
     def decorate(fn: F) -> F:
         name = lib.define(schema, alias_analysis)
         lib.impl(name, fn)
@@ -246,16 +290,66 @@ def define(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F],
     return decorate
 
 
+@singledispatch
 def impl(
-    lib: Library, name: str, dispatch_key: str | DispatchKey = "", *, with_keyset: bool = False
-) -> Callable[[F], F]:
-    """A decorator that registers the function as a kernel: ``@impl(lib, "sobel", "CPU")``."""
+    qualname: str | Library,
+    types: str | Sequence[str],
+    func: Callable[..., Any] | None = None,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Registers a kernel: ``@impl("image::sobel", "cpu")``, or with ``func``, no decorator.
 
+    ``types`` are device types such as "cuda", "default" for every one of them, or dispatch keys.
+    It is undone with ``lib``; without one, it stays. ``@impl(lib, "sobel", "CPU")`` is a
+    decorator for one dispatch key of a library. Raises as ``Library.impl`` does.
+    """
+    keys = dict.fromkeys(map(_key_of_type, (types,) if isinstance(types, str) else types))
+    namespace = _namespace_of(qualname)
+
+    def decorate(fn: F) -> F:
+        library = lib or Library(namespace, "FRAGMENT")
+        with library.dispatcher.transaction():
+            for key in keys:
+                library.impl(str(qualname), fn, key)
+        return fn
+
+    return decorate if func is None else decorate(func)
+
+
+@impl.register
+def _(
+    lib: Library,
+    name: str | OperatorHandle,
+    dispatch_key: str | DispatchKey = "",
+    *,
+    with_keyset: bool = False,
+) -> Callable[[F], F]:
     def decorate(fn: F) -> F:
         lib.impl(name, fn, dispatch_key, with_keyset=with_keyset)
         return fn
 
     return decorate
+
+
+def _namespace_of(qualname: object) -> str:
+    namespace, colons, _ = str(qualname).partition("::")
+    if not colons or not isinstance(qualname, str):
+        raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
+    return namespace
+
+
+# PyTorch's names of devices, where they are not those of dispatch keys in small letters.
+_KEY_NAMES_OF_TYPES = {
+    "default": "CompositeExplicitAutograd",
+    "privateuseone": "PrivateUse1",
+    **{key.name.lower(): key.name for key in BackendComponent},
+    **{name.lower(): name for name in ("FPGA", "Vulkan")},
+}
+
+
+def _key_of_type(name: str) -> DispatchKey:
+    return parse_dispatch_key(_KEY_NAMES_OF_TYPES.get(name, name))
 
 
 def _key(key: str | DispatchKey) -> DispatchKey:

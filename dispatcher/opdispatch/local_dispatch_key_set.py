@@ -70,6 +70,39 @@ def local_dispatch_key_set() -> tuple[DispatchKeySet, DispatchKeySet]:
     return DispatchKeySet(state.included), DispatchKeySet(state.excluded)
 
 
+def tls_is_dispatch_key_included(key: DispatchKey | str) -> bool:
+    """Whether the current task adds ``key`` to its calls."""
+    return local_dispatch_key_set()[0].has(key)
+
+
+def tls_is_dispatch_key_excluded(key: DispatchKey | str) -> bool:
+    """Whether the current task takes ``key`` from its calls."""
+    return local_dispatch_key_set()[1].has(key)
+
+
+def tls_set_dispatch_key_included(key: DispatchKey | str, desired_state: bool) -> None:
+    """Adds ``key`` to the included set of the current task, or removes it, until told otherwise.
+
+    A guard is for a ``with`` block, and this is for what has no end.
+    """
+    keys = local_dispatch_key_set()[0]
+    if keys.has(key) != desired_state:
+        keys = keys.add(key) if desired_state else keys.remove(key)
+        LOCAL_STATE.set(_canonical(replace(LOCAL_STATE.get(), included=keys.bits)))
+
+
+def tls_set_dispatch_key_excluded(key: DispatchKey | str, desired_state: bool) -> None:
+    """The same for the excluded set."""
+    keys = local_dispatch_key_set()[1]
+    if keys.has(key) != desired_state:
+        keys = keys.add(key) if desired_state else keys.remove(key)
+        LOCAL_STATE.set(_canonical(replace(LOCAL_STATE.get(), excluded=keys.bits)))
+
+
+def _canonical(state: LocalState) -> LocalState:
+    return DEFAULT_STATE if state == DEFAULT_STATE else state
+
+
 class LocalStateGuard:
     """Switches the state of the current task for a ``with`` block, and restores exactly it."""
 
@@ -81,8 +114,7 @@ class LocalStateGuard:
         return replace(state, **self._changes)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:
-        state = self._new_state(LOCAL_STATE.get())
-        state = DEFAULT_STATE if state == DEFAULT_STATE else state
+        state = _canonical(self._new_state(LOCAL_STATE.get()))
         self._tokens.append(LOCAL_STATE.set(state))
         return self
 

@@ -14,15 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from opdispatch.dispatch_key import DispatchKey, is_alias_key
-from opdispatch.dispatch_key_set import RUNTIME_KEYS, DispatchKeySet
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.function_schema import FunctionSchema, OperatorName
-from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.operator_dump import (
+    RegisteredKernel,
+    TableRow,
+    format_registrations,
+    format_table,
+    table_rows,
+)
 from opdispatch.operator_state import OperatorState, Resolution, is_fallthrough
 from opdispatch.registration import Registration
 from opdispatch.signature import Signature
@@ -30,24 +36,6 @@ from opdispatch.trace_line import TraceLine
 
 if TYPE_CHECKING:
     from opdispatch.operator_entry import OperatorEntry
-
-
-class TableRow(NamedTuple):
-    """One line of a dumped table."""
-
-    key: DispatchKey
-    registered_at: str
-    reason: str
-    fallthrough: bool
-    registration: Registration | None
-
-
-class RegisteredKernel(NamedTuple):
-    """A kernel of an operator; ``active`` if no newer one for the same key covers it."""
-
-    key: DispatchKey
-    registration: Registration
-    active: bool
 
 
 class OperatorHandle:
@@ -229,43 +217,15 @@ class OperatorHandle:
 
     def table_rows(self) -> list[TableRow]:
         """The computed dispatch table, Undefined first; keys without a kernel have no row."""
-        state = self._state()
-        rows = []
-        for key in RUNTIME_KEYS:
-            registration, reason = state.slot(key)
-            if registration is not None:
-                fallthrough = is_fallthrough(registration)
-                rows.append(TableRow(key, registration.site, reason, fallthrough, registration))
-            elif reason == AMBIGUOUS:
-                rows.append(TableRow(key, "", reason, False, None))
-        return rows
+        return table_rows(self._state())
 
     def dump_table(self) -> str:
         """The computed dispatch table in the lines of ``torch._C._dispatch_dump_table``."""
-        lines = []
-        for row in self.table_rows():
-            debug = row.registration.debug if row.registration else "ambiguous_autogradother"
-            fallthrough = "fallthrough " if row.fallthrough else ""
-            lines.append(f"{row.key}: {fallthrough}{debug} [{row.reason}]\n")
-        return "".join(lines)
+        return format_table(self.table_rows())
 
     def dump_state(self) -> str:
         """What has been registered, in the manner of ``torch._C._dispatch_dump``."""
-        state = self._state()
-        definition = state.definition
-        lines = [f"name: {self.name}"]
-        if definition is not None:
-            lines += [f"schema: {definition.schema}", f"debug: {definition.debug}"]
-            lines += [f"alias analysis kind: {definition.alias_analysis}"]
-        else:
-            lines += ["schema: (none)"]
-        for key, registration, active in self.kernels():
-            alias = "[alias]" if is_alias_key(key) else ""
-            inactive = "" if active else " (inactive)"
-            assert registration.kernel is not None
-            text = _dumped(registration.kernel)
-            lines.append(f"{key}{alias}{inactive}: {registration.debug} :: {text}")
-        return "\n".join(lines) + "\n"
+        return format_registrations(str(self.name), self._state().definition, self.kernels())
 
     def __repr__(self) -> str:
         return f"<OperatorHandle {self.name}>"
@@ -393,13 +353,6 @@ class OperatorHandle:
             )
         )
         return replace(local, trace=local.trace.nested())
-
-
-def _dumped(kernel: KernelFunction) -> str:
-    """A kernel's signature and flags; as in PyTorch, one without a signature is "boxed"."""
-    if kernel.signature is not None:
-        return f"{kernel.signature} [ boxed unboxed ]"
-    return f"(none) [ {'fallthrough ' if kernel.is_fallthrough else ''}boxed ]"
 
 
 def _shorten(names: Sequence[str], most: int = 12) -> str:

@@ -22,7 +22,7 @@ class Registration:
     ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
     operator its ``schema``, ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a
     ``kernel`` for ``key``; "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is
-    the place, "FILE:LINE".
+    the place, "FILE:LINE", and ``debug_text`` what dumps show instead of it.
     """
 
     kind: Literal["library", "def", "impl", "fallback"]
@@ -34,10 +34,13 @@ class Registration:
     kernel: KernelFunction | None = None
     tags: tuple[str, ...] = ()
     alias_analysis: str = "FROM_SCHEMA"
+    debug_text: str = ""
 
     @property
     def debug(self) -> str:
         """The text that PyTorch's dumps show for it."""
+        if self.debug_text:
+            return self.debug_text
         return f"registered at {self.site}" if self.site else "registered from Python"
 
     def __str__(self) -> str:

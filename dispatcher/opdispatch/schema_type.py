@@ -9,7 +9,7 @@ See Note [Real and plain types].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 # Note [Real and plain types]
@@ -62,9 +62,12 @@ class BasicType(SchemaType):
 
 @dataclass(frozen=True, slots=True)
 class TypeVariable(SchemaType):
-    """A type variable: a lower-case name that is no type, such as ``t``. Any value fits."""
+    """A type variable: a lower-case name that is no type, such as ``t``. Any value fits.
 
-    name: str
+    As in PyTorch, type variables are equal whatever their names are.
+    """
+
+    name: str = field(compare=False)
 
     def __str__(self) -> str:
         return self.name

@@ -23,6 +23,7 @@ class Signature:
         "_places",
         "_return_converters",
         "dispatching",
+        "has_defaults",
         "keyword_only_names",
         "num_positional",
         "schema",
@@ -34,6 +35,7 @@ class Signature:
         self.keyword_only_names = tuple(a.name for a in schema.arguments if a.kwarg_only)
         # Where on the stack the arguments are whose tensors have a say in the dispatch.
         self.dispatching = tuple(i for i, a in enumerate(schema.arguments) if a.type.dispatches)
+        self.has_defaults = any(a.has_default for a in schema.arguments)
         self._places = {argument.name: i for i, argument in enumerate(schema.arguments)}
         self._converters = tuple(converter_of(a.type) for a in schema.arguments)
         self._return_converters = tuple(converter_of(r.type) for r in schema.returns)

@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 def check_signatures(entry: OperatorEntry | None, registration: Registration) -> None:
     """Compares a definition or kernel with what ``entry`` has. The caller holds the mutex.
 
-    Raises SchemaMismatchError, which names both places.
+    Raises SchemaMismatchError, which names both places. Its text does not depend on which of a
+    definition and a kernel came first.
     """
-    signature = signature_of(registration)
-    if entry is None or signature is None:
+    if entry is None or signature_of(registration) is None:
         return
     for other in _registrations_of(entry):
-        theirs = signature_of(other)
-        difference = theirs.find_differences(signature) if theirs is not None else None
+        # A definition says what is expected, be it the older or the newer one.
+        one, two = (registration, other) if registration.kind == "def" else (other, registration)
+        expected, found = signature_of(one), signature_of(two)
+        if expected is None or found is None:
+            continue
+        difference = expected.find_differences(found)
         if difference is not None:
             raise SchemaMismatchError(
-                f"{_named(other, entry)}, {other.debug}, and {_named(registration, entry)}, "
-                f"{registration.debug}, do not have the same signature: {difference}",
+                f"{_named(one, entry)}, {one.debug}, and {_named(two, entry)}, {two.debug}, "
+                f"do not have the same signature: {difference}",
                 operator=str(entry.name),
                 first_site=other.site,
                 second_site=registration.site,

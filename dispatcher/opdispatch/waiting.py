@@ -23,10 +23,17 @@ def wait_until(
     with changed:
         if changed.wait_for(lambda: bool(reached()), timeout):
             return
+    raise wait_timeout_error(what, timeout, awaited_from)
+
+
+def wait_timeout_error(
+    what: str, timeout: float, awaited_from: str = "", hint: str = ""
+) -> WaitTimeoutError:
+    """The error of a wait that nobody has ended in time."""
     expected = awaited_from or "another interpreter"
-    raise WaitTimeoutError(
+    return WaitTimeoutError(
         f"waited {timeout:g} s for {what}, which {expected} was expected to register",
-        hint="is it still loading, or did it fail?",
+        hint=hint or "is it still loading, or did it fail?",
         awaited=what,
         awaited_from=expected,
     )

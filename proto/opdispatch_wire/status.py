@@ -62,6 +62,8 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "registration": _C.INVALID_ARGUMENT,
     "schema": _C.INVALID_ARGUMENT,
     "schema_mismatch": _C.INVALID_ARGUMENT,
+    "library": _C.INVALID_ARGUMENT,
+    "kernel_type": _C.INVALID_ARGUMENT,
     "dispatch_key": _C.INVALID_ARGUMENT,
     "library_load": _C.INVALID_ARGUMENT,
     "no_kernel": _C.UNIMPLEMENTED,

@@ -33,6 +33,7 @@ from opdispatch_server.listeners import Listener, bind
 from opdispatch_server.load_request import read_load_request
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.run_folder import RunFolder
@@ -95,6 +96,7 @@ class Daemon:
         )
         self._router = CallRouter(operators, self._libraries)
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor)
+        self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses)
         self._interpreters = InterpreterServicer(
             self._sessions,
@@ -104,7 +106,8 @@ class Daemon:
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
         )
-        self._serve_on(self._public, RegistryServicer(facts, operators, self._libraries, view))
+        registry = RegistryServicer(facts, operators, self._libraries, view, self._waits)
+        self._serve_on(self._public, registry)
 
     async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
         """Serves until a signal says stop; ``on_ready`` is told the addresses.
@@ -160,6 +163,7 @@ class Daemon:
 
     async def _shut_down(self) -> None:
         await self._health.drain()
+        self._waits.stop()
         if not await self._router.drain(CALLS_GRACE):
             LOG.warning("calls that are still running are cut off")
         await self._libraries.stop()

@@ -40,7 +40,7 @@ class InterpreterSession:
         self.supervised = supervised
         self.connected_at = datetime.now(UTC)
         self.ready = False  # has every library mirrored, and may be given one
-        self.loading = False
+        self.loading = ""  # the version that it is importing, if any
         self.calls_in_flight = 0
         self.calls_total = 0
         self.ended = asyncio.Event()

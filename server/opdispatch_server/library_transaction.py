@@ -79,7 +79,7 @@ class LibraryTransaction:
         Raises what the import raised, the RegistrationError of a registration that does not fit,
         DeadlineExceededError, or InterpreterDiedError.
         """
-        session.loading = True
+        session.loading = str(version)
         try:
             batch = await self._stage(version, session, replaced, timeout)
             fault_point(FaultPoint.STAGED)
@@ -99,7 +99,7 @@ class LibraryTransaction:
                 commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
                 await self._publish(version, session, replaced, commit, on_published)
         finally:
-            session.loading = False
+            session.loading = ""
         await self.mirror(version, replaced)
 
     async def bring_back(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registration, SchemaError
@@ -16,12 +16,14 @@ class OperatorRegistry:
     """Whole libraries come and go, each change in one publication.
 
     ``epoch`` counts the publications. ``check`` and ``publish`` block, and are called from worker
-    threads; the rest is for the event loop.
+    threads; the rest is for the event loop. ``on_published`` is called by such a thread, after a
+    publication, with the operators for which something has been registered.
     """
 
     def __init__(self) -> None:
         self.dispatcher = Dispatcher()
         self.epoch = 0
+        self.on_published: Callable[[Collection[OperatorName]], None] = lambda names: None
         self._owners: dict[Registration, LibraryVersion] = {}
 
     def own(self, version: LibraryVersion) -> None:
@@ -55,6 +57,8 @@ class OperatorRegistry:
         with self.dispatcher.transaction():
             handles = self._swap(registrations, replacing)
         self.epoch += 1
+        names = (r.schema.name if r.schema is not None else r.name for r in registrations)
+        self.on_published({name for name in names if name is not None})
         return handles
 
     def _swap(

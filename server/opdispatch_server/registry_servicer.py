@@ -14,6 +14,7 @@ from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.load_request import LoadRequest, read_load_request
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.status_answers import Context, abort_with_code, answers
 from opdispatch_wire.channel import PROTOCOL_VERSION
@@ -40,11 +41,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         operators: OperatorRegistry,
         libraries: LibraryRegistry,
         view: RegistryView,
+        waits: RegistrationWaits,
     ) -> None:
         self._facts = facts
         self._operators = operators
         self._libraries = libraries
         self._view = view
+        self._waits = waits
 
     @answers
     async def GetServerInfo(  # noqa: N802
@@ -140,6 +143,20 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.GetDispatchTableReply:
         """The dispatch table of one operator."""
         return await asyncio.to_thread(self._view.dispatch_table, request.operator)
+
+    @answers
+    async def WaitForDef(  # noqa: N802
+        self, request: pb.WaitForDefRequest, context: Context
+    ) -> pb.WaitForDefReply:
+        """One operator, once it is defined."""
+        return pb.WaitForDefReply(operator=await self._waits.for_definition(request))
+
+    @answers
+    async def WaitForImpl(  # noqa: N802
+        self, request: pb.WaitForImplRequest, context: Context
+    ) -> pb.WaitForImplReply:
+        """One operator's kernel for a key, once it is registered."""
+        return pb.WaitForImplReply(kernel=await self._waits.for_kernel(request))
 
     @answers
     async def CheckInvariants(  # noqa: N802

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 
-from opdispatch import Dispatcher, OperatorHandle, Registration
+from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.library_registry import LibraryRegistry
@@ -55,6 +55,36 @@ class RegistryView:
         return pb.ListOperatorsReply(
             operators=[self._summary(handle) for handle in handles if handle is not None]
         )
+
+    def summarize(self, name: OperatorName) -> pb.OperatorSummary:
+        """One operator, as a list shows it. Raises OperatorNotFoundError."""
+        return self._summary(self._get(str(name)))
+
+    def active_kernel(self, name: OperatorName, key: DispatchKey) -> pb.KernelSummary:
+        """The newest kernel for exactly that key. Raises OperatorNotFoundError."""
+        for kernel in self._get(str(name)).kernels():
+            if kernel.key is key and kernel.active:
+                return self._kernel(str(key), kernel.registration, active=True)
+        raise OperatorNotFoundError(f"{name} has no {key} kernel", operator=str(name))
+
+    def explain_waiting(self, operator: OperatorName, key: DispatchKey | None) -> tuple[str, str]:
+        """Who is expected to register what somebody waits for, and what else is known of it."""
+        name = str(operator)
+        loading = [
+            f"library {session.loading} (being imported by {session.name})"
+            for session in self._sessions.all()
+            if session.loading
+        ]
+        if lost := self._libraries.find_waiting(name):
+            loading.insert(0, f"library {lost}, which has lost its interpreter,")
+        hint = self._libraries.explain_absence(name)
+        op = self._dispatcher.find_op(operator)
+        if op is not None and key is not None:
+            keys = ", ".join(dict.fromkeys(str(kernel.key) for kernel in op.kernels()))
+            hint = f"it has kernels for {keys or 'no key'}"
+        elif overloads := self._dispatcher.overloads(operator.name):
+            hint = f"defined are {', '.join(map(str, overloads))}; each is awaited by its own name"
+        return " or ".join(loading) or "a library that nobody is loading", hint
 
     def describe_operator(self, name: str) -> pb.DescribeOperatorReply:
         """Everything about one operator. Raises OperatorNotFoundError."""

@@ -82,6 +82,16 @@ def test_the_lists_show_what_is_there(run: RunCommand):
     assert "worker-1" in run("interpreters").out
 
 
+def test_an_operator_is_waited_for(run: RunCommand):
+    assert run("wait", "shop::nothing").out == "shop::nothing() -> ()\n"
+    found = run("wait", "shop::edges", "--key", "CPU")
+    assert found.out.startswith("shop::edges has a kernel for CPU, registered at shop.py:")
+    assert json.loads(run("wait", "shop::edges", "--key", "CPU", "--json").out)["library"] == "shop"
+    late = run("wait", "shop::never", "--timeout", "0.5")
+    assert (late.code, late.out) == (1, "")
+    assert late.err.startswith("opdispatch: waited 0.5 s for the definition of shop::never, which ")
+
+
 def test_an_operator_is_described(run: RunCommand):
     described = run("describe", "shop::edges").out
     assert "shop::edges(Tensor picture, *, bool normalize=True) -> Tensor" in described
@@ -297,7 +307,7 @@ def test_the_help_lists_every_command(run: RunCommand):
     shown = run("--help").out
     for command in (
         *("serve", "worker", "load", "unload", "libraries", "interpreters"),
-        *("ops", "describe", "table", "call", "stress"),
+        *("ops", "describe", "table", "wait", "call", "stress"),
     ):
         assert f" {command} " in shown
         assert "--help" in run(command, "--help").out

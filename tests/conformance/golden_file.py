@@ -36,7 +36,8 @@ def write_golden(path: Path, script: str, torch: str, seed: int, content: dict[s
     }
     text = json.dumps({"provenance": provenance, **content}, separators=(",", ":"))
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-    print(f"{path.name}: {path.stat().st_size:,} bytes")
+    counts = [f"{len(v):,} {what}" for what, v in content.items() if isinstance(v, list | dict)]
+    print(f"{path.name}: {', '.join(counts)}; {path.stat().st_size:,} bytes", flush=True)
 
 
 def read_golden(name: str) -> dict[str, Any]:

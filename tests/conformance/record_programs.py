@@ -5,7 +5,8 @@ Run it with a Python that has the CPU build of torch; the test suite itself does
     python tests/conformance/record_programs.py
 
 A program defines, implements, falls back and undoes at random, over three operators of a
-namespace, in any order; some of its steps are wrong. After every step the file has
+namespace, in any order; some of its steps are wrong. A "keyed" step implements in a library that
+has a dispatch key of its own. After every step the file has
 
     refused    whether PyTorch raised
     dangling   the operators that it finds implemented and not defined
@@ -50,7 +51,8 @@ def random_program(rng: random.Random) -> list[list]:
     done: list[int] = []
     for place in range(rng.randint(4, 12)):
         kind = rng.choices(
-            ["def", "impl", "fallback", "library", "undo", "stray"], [25, 38, 12, 6, 25, 4]
+            ["def", "impl", "keyed", "fallback", "library", "undo", "stray"],
+            [25, 33, 8, 12, 6, 25, 4],
         )[0]
         operator = rng.choice(OPERATORS)
         if kind == "undo" and done:
@@ -64,6 +66,11 @@ def random_program(rng: random.Random) -> list[list]:
             steps.append(["fallback", rng.choice(pool), rng.random() < 0.4])
         elif kind == "library":
             steps.append(["library"])
+        elif kind == "keyed":
+            own = rng.choice([*rng.sample(PARSED, 2), "CPU", "Undefined", rng.choice(WRONG_KEYS)])
+            of_library = rng.choice(["IMPL", "IMPL", "IMPL", "DEF", "FRAGMENT"])
+            given = rng.choice([own, "CPU", "Undefined", rng.choice(PARSED)])
+            steps.append(["keyed", operator, of_library, own, given])
         elif kind == "stray":
             steps.append(["stray", rng.choice(["def", "impl", "fallback", "def in IMPL"])])
         else:
@@ -79,8 +86,8 @@ def random_program(rng: random.Random) -> list[list]:
 def apply(namespace: str, place: int, step: list) -> object:
     """Does a step; returns the library that undoes it when it is reset."""
 
-    def library(kind: str, ns: str = namespace) -> object:
-        return C._dispatch_library(kind, ns, "", f"step{place}", place)
+    def library(kind: str, ns: str = namespace, key: str = "") -> object:
+        return C._dispatch_library(kind, ns, key, f"step{place}", place)
 
     match step:
         case ["def", name, signature, analysis]:
@@ -94,6 +101,13 @@ def apply(namespace: str, place: int, step: list) -> object:
             falls_through = how == "fallthrough"
             function = torch.library.fallthrough_kernel if falls_through else kernel
             made.impl(name, KEYS[key], function)
+        case ["keyed", name, kind, own, key]:
+            made = library(kind, key=own)
+            try:
+                made.impl_t_t(name, key, f"registered at step{place}:{place}")
+            except RuntimeError:
+                made.reset()  # one of kind DEF has taken the namespace
+                raise
         case ["fallback", "Undefined", _]:
             raise RuntimeError("PyTorch refuses it, and later crashes")
         case ["fallback", key, falls_through]:

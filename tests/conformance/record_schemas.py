@@ -12,7 +12,8 @@ Run it with a Python that has the CPU build of torch; the test suite itself does
             same schema
     false   accepts it and prints what it does not read back
 
-``details`` has for probes what the printed schema does not show. ``differences`` are signatures
+``details`` has for probes what the printed schema does not show. ``equal`` has, for each of a few
+signatures, the places of those that it equals. ``differences`` are signatures
 compared with the one of a C++ kernel from Tensor to Tensor, ``inferred`` are Python functions
 with the schema that ``torch.library.infer_schema`` gives them.
 """
@@ -40,6 +41,46 @@ SIGNATURES = [
         "(Tensor x) -> ...",
         "(Tensor x) -> (Tensor y)",
     ),
+]
+
+# Of which some are equal though they are not written alike, and some only nearly.
+COMPARED = [
+    *("(int x=1) -> ()", "(SymInt x=1) -> ()", "(float x=1) -> ()", "(int y=1) -> ()"),
+    *("(Scalar x=1) -> ()", "(Scalar x=1.) -> ()", "(Scalar x=True) -> ()", "(int x) -> ()"),
+    *("(t x) -> t", "(s x) -> s", "(t x, s y) -> ()", "(t x, t y) -> ()", "(Tensor x) -> Tensor"),
+    *("(int[2] x=1) -> ()", "(int[2] x=[1, 1]) -> ()", "(SymInt[2] x=1) -> ()", "(int[] x) -> ()"),
+    *("(int[2]? x) -> ()", "(int[]? x) -> ()", "(SymInt[]? x) -> ()", "(int[2] x) -> ()"),
+    *(
+        "(ScalarType x=long) -> ()",
+        "(int x=4) -> ()",
+        "(Layout x=strided) -> ()",
+        "(int x=0) -> ()",
+    ),
+    *("(ScalarType? x) -> ()", "(int? x) -> ()", "(MemoryFormat? x) -> ()", "(SymInt? x) -> ()"),
+    *(
+        "(float x=0.) -> ()",
+        "(float x=-0.) -> ()",
+        "(float[] x=[1]) -> ()",
+        "(float[] x=[1.]) -> ()",
+    ),
+    *(
+        "(Tensor(a) x) -> ()",
+        "(Tensor(b) x) -> ()",
+        "(Tensor(a!) x) -> ()",
+        "(Tensor(a -> *) x) -> ()",
+    ),
+    *(
+        "(Tensor(a|b) x) -> ()",
+        "(Tensor(b|a) x) -> ()",
+        "(Tensor! x) -> ()",
+        "(Tensor(a!)[] x) -> ()",
+    ),
+    *("(Dict(str, t) x) -> ()", "(Dict(str, s) x) -> ()", "(Dict(str, int) x) -> ()"),
+    *("(Union(int, str) x) -> ()", "(Union(str, int) x) -> ()", "(Future(t) x) -> ()"),
+    *("(Future(s) x) -> ()", "((int, t) x) -> ()", "((SymInt, s) x) -> ()", "(bool x) -> ()"),
+    *("(SymBool x) -> ()", "(Device x) -> ()", "(str x) -> ()", "(Tensor? x=None) -> ()"),
+    *("(Tensor? x) -> ()", "(*, int x) -> ()", "(...) -> ()", "() -> ()", "() -> ...", "() -> int"),
+    *("() -> (int a)", "() -> (int b)", "() -> SymInt", "() -> (int, int)"),
 ]
 
 
@@ -90,6 +131,11 @@ def details(text: str) -> list[dict] | None:
         return None
 
 
+def equal_places(signature: str) -> list[int]:
+    schema = parse(f"t::f{signature}")
+    return [place for place, other in enumerate(COMPARED) if parse(f"t::f{other}") == schema]
+
+
 def agrees_with_kernel(signature: str, number: int) -> bool:
     library = C._dispatch_library("FRAGMENT", "signatures", "")
     library.def_(f"f{number}{signature}")
@@ -121,6 +167,7 @@ def main() -> None:
     content = {
         **{kind: [[text, verdict(text)] for text in those] for kind, those in texts.items()},
         "details": {text: d for text in texts["probes"] if (d := details(text))},
+        "equal": [[s, equal_places(s)] for s in COMPARED],
         "differences": [[s, agrees_with_kernel(s, n)] for n, s in enumerate(SIGNATURES)],
         "inferred": [{**case, "schema": inferred(case)} for case in CASES],
     }

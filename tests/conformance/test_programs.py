@@ -5,6 +5,7 @@ backend fallbacks that only PyTorch has are registered here by hand, so that the
 taken.
 """
 
+import contextlib
 from collections import Counter
 
 import pytest
@@ -76,6 +77,26 @@ class Replay:
                     from_step(kernel, how),
                     site=site,
                 )
+            case ["keyed", _, _, own, key] if not OLD_NAMES.isdisjoint((own, key)):
+                raise DispatchKeyError("one of the keys has a name of an older release")
+            case ["keyed", name, kind, own, key]:
+                with Library(self.namespace, kind, own, dispatcher=Dispatcher()) as checking:
+                    checking.impl(name, kernel, key)
+                # One of kind DEF stays, as the owner of its namespace.
+                library = Library(self.namespace, kind, own, dispatcher=self.dispatcher)
+                try:
+                    impl = self.dispatcher.register_impl(
+                        OperatorName.parse(f"{self.namespace}::{name}"),
+                        parse_dispatch_key(key) or library.dispatch_key,
+                        from_step(kernel, "signed"),
+                        site=site,
+                    )
+                except RegistrationError:
+                    library.close()
+                    raise
+                handle = contextlib.ExitStack()
+                handle.callback(library.close)
+                handle.callback(impl.close)
             case ["fallback", key, falls_through]:
                 made = from_step(fallback, "fallthrough" if falls_through else "")
                 key = parse_dispatch_key(key)
@@ -167,7 +188,7 @@ def test_the_programs_have_steps_of_every_kind_done_and_refused():
         for step, result in zip(program["steps"], program["results"], strict=True)
     )
     kinds = {kind for kind, _ in seen}
-    assert kinds == {"def", "impl", "fallback", "library", "undo", "stray"}
+    assert kinds == {"def", "impl", "keyed", "fallback", "library", "undo", "stray"}
     assert {kind for kind, refused in seen if refused} == kinds - {"undo"}
     assert {kind for kind, refused in seen if not refused} == kinds - {"stray"}
     assert any(result["dangling"] for program in PROGRAMS for result in program["results"])

@@ -105,6 +105,14 @@ def test_arguments_have_what_pytorch_says_they_have():
             assert repr(shown) == expected["default"] or shown == float(expected["default"])
 
 
+def test_schemas_are_equal_where_pytorch_finds_them_equal():
+    recorded = GOLDEN["equal"]
+    schemas = [parse_schema(f"t::f{signature}") for signature, _ in recorded]
+    for schema, (signature, equal) in zip(schemas, recorded, strict=True):
+        assert [i for i, other in enumerate(schemas) if other == schema] == equal, signature
+        assert {hash(schemas[place]) for place in equal} == {hash(schema)}
+
+
 def test_signatures_differ_where_pytorch_finds_a_kernel_to_differ():
     kernel = parse_schema("f(Tensor _0) -> Tensor _0")
     for number, (signature, agrees) in enumerate(GOLDEN["differences"]):

@@ -31,6 +31,10 @@ def health_of(daemon: RunningDaemon, service: str) -> int:
         return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
 
 
+def is_active(session: oc.Session, name: str) -> bool:
+    return any(library.name == name and library.active for library in session.libraries())
+
+
 def facts(library: oc.Library) -> tuple[object, ...]:
     """What a restart must not change."""
     return (
@@ -247,6 +251,7 @@ def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
     second = start_daemon("--load-timeout", "3")
     second.expects_errors = True
     with second.connect() as session:
+        assert wait_for(lambda: is_active(session, "const"), 20)
         assert session.ops.const.get(X) == 5
         flag.unlink()
         assert wait_for(lambda: [v.state for v in session.libraries()] == ["active"] * 2, 20)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from opdispatch import DispatchKeySet, ReturnError, parse_schema
+from opdispatch import DispatchKey, DispatchKeySet, KernelFunction, ReturnError, parse_schema
 from opdispatch.boxing import elide_defaults, unboxed_from_boxed
 from opdispatch.signature import Signature
 
+K = DispatchKey
 X = np.ones(2)
 
 
@@ -124,6 +125,20 @@ def test_a_kernel_that_takes_everything_is_called_directly():
     signature = signature_of("t::f(Tensor x, *, int n=1) -> ()")
     for kernel in (every, lambda x, *, n: x, lambda x, **kwargs: x):
         assert elide_defaults(kernel, signature) is kernel
+
+
+def test_a_function_of_any_operator_is_spared_the_defaults(dispatcher, define):
+    op, seen = define(SCHEMA), []
+
+    def fallback(op, *args, **kwargs):
+        seen.append((args, kwargs))
+
+    dispatcher.register_fallback(K.CPU, KernelFunction.from_fallback(fallback))
+    op(X)
+    op(X, 2, [1], a=0.5, m=None)
+    op(X, n=3)
+    op(X, 2, [2], m="m")
+    assert seen == [((X,), {}), ((X,), {}), ((X, 3), {}), ((X, 2, [2]), {"m": "m"})]
 
 
 def test_a_built_in_that_does_not_say_what_it_takes_is_spared_the_defaults():

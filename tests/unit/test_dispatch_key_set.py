@@ -1,10 +1,12 @@
 """Key sets: the laws of their algebra, and the one law that subtraction breaks."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch import BackendComponent, DispatchKey, DispatchKeySet
+from opdispatch import BackendComponent, DispatchKey, DispatchKeyError, DispatchKeySet
 from opdispatch.dispatch_key import ALIAS_KEYS, FUNCTIONALITY_BIT, to_functionality_key
 from opdispatch.dispatch_key_set import (
     AFTER_ADINPLACEORVIEW_KEYSET,
@@ -288,3 +290,30 @@ def test_a_set_prints_its_keys_from_lowest_to_highest():
         "DispatchKeySet(CPU, Python, AutogradCPU)"
     )
     assert repr(DispatchKeySet.of(BackendComponent.CUDA)) == "DispatchKeySet()"
+
+
+@pytest.mark.parametrize("key", [K.CPU, K.AutogradCUDA, K.Python, K.Undefined, K.Autograd])
+def test_a_key_and_its_name_are_the_set_of_that_key(key):
+    expected = DispatchKeySet.of(key)
+    assert (
+        DispatchKeySet(key) == DispatchKeySet(str(key)) == DispatchKeySet.of(str(key)) == expected
+    )
+
+
+def test_a_backend_is_the_set_of_its_bit():
+    assert DispatchKeySet(BackendComponent.CUDA).bits == 1 << BackendComponent.CUDA
+
+
+def test_keys_are_added_removed_and_asked_for_by_name():
+    keys = DispatchKeySet("CPU").add("Python")
+    assert keys == DispatchKeySet.of(K.CPU, K.Python)
+    assert keys.has("Python")
+    assert "Python" in keys
+    assert not keys.remove("Python").has("Python")
+    with pytest.raises(DispatchKeyError, match="there is no dispatch key 'GPU'"):
+        keys.has("GPU")
+
+
+def test_a_set_survives_pickling():
+    keys = DispatchKeySet.of(K.AutogradCPU, K.Python)
+    assert pickle.loads(pickle.dumps(keys)) == keys

@@ -20,8 +20,8 @@ def boxed(op, keys, stack):
     stack[:] = [x, n + k]
 
 
-def fallback(op, *args, **kwargs):
-    return args[0], args[1] + kwargs["k"]
+def fallback(op, x, n=2, *, k=3):
+    return x, n + k  # defaults are left out
 
 
 KERNELS = {

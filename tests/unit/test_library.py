@@ -13,7 +13,10 @@ from opdispatch import (
     DispatchKeyError,
     DispatchKeySet,
     DuplicateDefinitionError,
+    KernelTypeError,
     Library,
+    LibraryError,
+    OperatorName,
     OperatorNotFoundError,
     RegistrationError,
     SchemaError,
@@ -86,10 +89,21 @@ def test_an_impl_library_adds_kernels_only(library, lib, dispatcher):
         (("ünicode", "DEF"), "a namespace is an identifier, and 'ünicode' is none"),
         (("_", "DEF"), "a library of the namespace '_' can only be of kind IMPL"),
         (("_", "FRAGMENT"), "a library of the namespace '_' can only be of kind IMPL"),
+        (
+            ("t", "DEF", "CPU"),
+            "a library of kind DEF has no dispatch key, and 't' was given CPU "
+            "(give the key to impl(), or use a library of kind IMPL)",
+        ),
+        (
+            ("t", "FRAGMENT", DispatchKey.CompositeExplicitAutograd),
+            "a library of kind FRAGMENT has no dispatch key, and 't' was given "
+            "CompositeExplicitAutograd "
+            "(give the key to impl(), or use a library of kind IMPL)",
+        ),
     ],
 )
 def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message):
-    with pytest.raises(RegistrationError) as caught:
+    with pytest.raises(LibraryError) as caught:
         library(*args)
     assert str(caught.value) == message
     assert dispatcher.libraries() == {}
@@ -98,6 +112,11 @@ def test_a_library_that_cannot_be_is_refused(library, dispatcher, args, message)
 def test_an_unknown_key_is_refused(library):
     with pytest.raises(DispatchKeyError, match="there is no dispatch key 'GPU'"):
         library("t", "IMPL", "GPU")
+
+
+@pytest.mark.parametrize("kind", ["DEF", "FRAGMENT", "IMPL"])
+def test_undefined_is_no_dispatch_key_of_a_library(library, kind):
+    assert library("t", kind, "Undefined").dispatch_key is DispatchKey.Undefined
 
 
 def test_a_library_prints_as_in_pytorch(library, lib):
@@ -179,12 +198,24 @@ def test_a_kernel_is_registered_for_a_key_by_name_or_value(lib, dispatcher, call
 
 
 def test_without_a_key_the_librarys_is_meant_and_without_that_the_composite(library, dispatcher):
-    lib = library("t", "FRAGMENT", "CUDA")
+    lib = library("t", "FRAGMENT")
     lib.define("f(Tensor x) -> Tensor")
     lib.impl("f", lambda x: x)
-    library("t", "FRAGMENT").impl("f", lambda x: x)
+    library("t", "IMPL", "CUDA").impl("f", lambda x: x)
     keys = [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()]
     assert keys == ["CUDA", "CompositeImplicitAutograd"]
+
+
+def test_a_key_other_than_the_librarys_is_refused(library, lib, dispatcher):
+    lib.define("f(Tensor x) -> Tensor")
+    cuda = library("t", "IMPL", "CUDA")
+    with pytest.raises(DispatchKeyError, match="the library of 't' is for CUDA, and cannot"):
+        cuda.impl("f", lambda x: x, "CPU")
+    assert dispatcher.list_kernels(dispatcher.get_schema("t::f").name) == []
+    cuda.impl("f", lambda x: x, "CUDA")
+    everywhere = library("_", "IMPL", "XLA")
+    with pytest.raises(DispatchKeyError, match="the library of '_' is for XLA, and cannot"):
+        everywhere.fallback(lambda op, *args: args, "CPU")
 
 
 @pytest.mark.parametrize("name", ["f.wide", "t::f.wide"])
@@ -206,19 +237,38 @@ def test_a_kernel_may_come_before_its_definition(lib, library, dispatcher):
     assert call(dispatcher, "f", X) == "early"
 
 
-def test_a_second_kernel_for_a_key_must_be_asked_for(lib, dispatcher, caller):
+def test_a_kernel_for_another_key_than_the_librarys_is_refused(library, lib, dispatcher):
+    kernels = library("t", "IMPL", "CPU")
+    with pytest.raises(
+        RegistrationError, match="is for CPU, and cannot register a kernel for CUDA"
+    ):
+        kernels.impl("f", lambda x: x, "CUDA")
+    assert dispatcher.operators() == []
+    kernels.impl("f", lambda x: "same key", "CPU")
+    kernels.impl("g", lambda x: "no key", "Undefined")
+    names = [OperatorName("t::f"), OperatorName("t::g")]
+    assert [k.key for name in names for k in dispatcher.list_kernels(name)] == [K.CPU, K.CPU]
+
+
+def test_a_second_kernel_for_a_key_covers_the_first(lib, dispatcher, caller):
     lib.define("f(Tensor x) -> str")
     lib.impl("f", lambda x: "old", "CPU")
     op = dispatcher.get_schema("t::f")
     assert op(X) == "old"
+    with lib.impl("f", lambda x: "new", "CPU"):
+        assert op(X) == "new"
+    assert op(X) == "old"
+
+
+def test_a_library_can_refuse_to_cover_a_kernel(lib, dispatcher, caller):
+    lib.define("f(Tensor x) -> str")
+    lib.impl("f", lambda x: "old", "CPU", allow_override=False)
     with pytest.raises(
         DuplicateDefinitionError, match="t::f has a kernel for CPU already"
     ) as error:
-        lib.impl("f", lambda x: "new", "CPU")
+        lib.impl("f", lambda x: "new", "CPU", allow_override=False)
     assert error.value.hint == "allow_override=True covers it"
-    with lib.impl("f", lambda x: "new", "CPU", allow_override=True):
-        assert op(X) == "new"
-    assert op(X) == "old"
+    assert call(dispatcher, "f", X) == "old"
 
 
 def test_overrides_are_undone_in_any_order(library, lib, dispatcher, caller):
@@ -254,7 +304,7 @@ def test_a_fallthrough_kernel_passes_calls_on(lib, dispatcher, caller):
 @pytest.mark.parametrize("fn", [None, 3, "f"])
 def test_a_kernel_must_be_callable(lib, dispatcher, fn):
     lib.define("f(Tensor x) -> Tensor")
-    with pytest.raises(RegistrationError, match="a kernel must be callable"):
+    with pytest.raises(KernelTypeError, match="a kernel must be callable"):
         lib.impl("f", fn, "CPU")
     assert dispatcher.get_schema("t::f").kernels() == []
 
@@ -280,6 +330,58 @@ def test_functions_are_registered_by_decorators(lib, dispatcher, caller):
     assert call(dispatcher, "f", X) == "composite"
     assert call(dispatcher, "f", Tensor(X, keys=DispatchKeySet.of(K.CUDA))) == "CUDA"
     assert call(dispatcher, "f", x) == "DispatchKeySet(Tracer)"
+
+
+def test_operators_are_defined_and_implemented_by_their_full_names(library, dispatcher, caller):
+    lib = library("t", "FRAGMENT")
+    define("t::f", "(Tensor x) -> str", lib=lib, tags="core")
+
+    @impl("t::f", ("cpu", "cuda", "AutogradCPU"), lib=lib)
+    def devices(x):
+        return "devices"
+
+    assert impl("t::f", "default", lambda x: "default", lib=lib)(X) == "default"
+    handle = dispatcher.get_schema("t::f")
+    assert handle.tags == ("core",)
+    assert [str(kernel.key) for kernel in handle.kernels()] == [
+        *("CPU", "CUDA", "AutogradCPU", "CompositeExplicitAutograd")
+    ]
+    assert (handle(X), devices(X)) == ("devices", "devices")
+    lib.close()
+    assert dispatcher.operators() == []
+
+
+def test_a_kernel_for_several_devices_is_registered_for_all_or_none(library, dispatcher):
+    lib = library("t", "FRAGMENT")
+    define("t::f", "(Tensor x) -> str", lib=lib)
+    with pytest.raises(DispatchKeyError):
+        impl("t::f", ("cpu", "gpu"), lambda x: "both", lib=lib)
+    assert dispatcher.get_schema("t::f").kernels() == []
+    impl("t::f", ("cpu", "cuda"), lambda x: "both", lib=lib)
+    keys = [str(kernel.key) for kernel in dispatcher.get_schema("t::f").kernels()]
+    assert keys == ["CPU", "CUDA"]
+
+
+def test_without_a_library_full_names_are_those_of_the_process():
+    define("t_full_names::f", "(Tensor x) -> Tensor")
+    gc.collect()
+    impl("t_full_names::f", "cpu", lambda x: x)
+    assert ops.t_full_names.f(X) is X
+
+
+@pytest.mark.parametrize(
+    ("register", "message"),
+    [
+        (lambda: define("f", "(Tensor x) -> Tensor"), "looks like 'namespace::name', not 'f'"),
+        (lambda: define(3, "(Tensor x) -> Tensor"), "looks like 'namespace::name', not 3"),
+        (lambda: define("t::f", "f(Tensor x) -> Tensor"), "the schema of t::f has no name"),
+        (lambda: impl("t::f", "gpu", lambda x: x), "there is no dispatch key 'gpu'"),
+        (lambda: impl("f", "cpu", lambda x: x), "looks like 'namespace::name', not 'f'"),
+    ],
+)
+def test_a_full_name_device_or_schema_that_cannot_be_is_refused(register, message):
+    with pytest.raises(ValueError, match=message):
+        register()
 
 
 # -- undoing -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import (
+    BackendComponent,
     DispatchKey,
     DispatchKeySet,
     ExcludeDispatchKeyGuard,
@@ -19,6 +20,10 @@ from opdispatch import (
     KernelFunction,
     Tensor,
     local_dispatch_key_set,
+    tls_is_dispatch_key_excluded,
+    tls_is_dispatch_key_included,
+    tls_set_dispatch_key_excluded,
+    tls_set_dispatch_key_included,
 )
 from opdispatch.dispatch_key_set import DEFAULT_EXCLUDED_SET, DEFAULT_INCLUDED_SET
 from opdispatch.local_dispatch_key_set import (
@@ -192,3 +197,38 @@ def test_a_known_call_in_the_copy_of_a_context_sees_what_is_switched_on_there(op
     assert [op(x), op(x)] == ["CPU", "CPU"]
     assert inside.run(op, x) == "Tracer"
     assert op(x) == "CPU"
+
+
+# -- without a block -----------------------------------------------------------------------------
+
+SETTERS = {
+    "included": (tls_is_dispatch_key_included, tls_set_dispatch_key_included),
+    "excluded": (tls_is_dispatch_key_excluded, tls_set_dispatch_key_excluded),
+}
+
+
+@pytest.mark.parametrize("place", SETTERS)
+def test_a_key_is_switched_on_and_off_in_one_of_the_two_sets(place):
+    def switch():
+        is_set, set_state = SETTERS[place]
+        others = [ask for name, (ask, _) in SETTERS.items() if name != place]
+        for key in (K.Python, "Tracer"):
+            set_state(key, True)
+            set_state(key, True)
+            assert is_set(key)
+            assert not any(ask(key) for ask in others)
+            set_state(key, False)
+            assert not is_set(key)
+        return LOCAL_STATE.get()
+
+    assert contextvars.copy_context().run(switch) is DEFAULT_STATE
+
+
+def test_switching_a_key_off_leaves_its_backend_as_in_every_key_set():
+    def switch():
+        tls_set_dispatch_key_included("CUDA", True)
+        tls_set_dispatch_key_included("CUDA", False)
+        return local_dispatch_key_set()[0]
+
+    keys = contextvars.copy_context().run(switch)
+    assert keys == DEFAULT_INCLUDED_SET | DispatchKeySet(BackendComponent.CUDA)

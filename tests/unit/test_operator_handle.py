@@ -353,3 +353,18 @@ def test_the_state_without_a_definition_has_no_schema(dispatcher):
     dispatcher.register_impl(name, K.CPU, returning(1))
     lines = dispatcher.find_op(name).dump_state().splitlines()
     assert lines[:2] == ["name: t::f", "schema: (none)"]
+
+
+def test_dumps_show_the_debug_text_that_a_registration_has(dispatcher):
+    schema = parse_schema("t::f(Tensor x) -> Tensor")
+    dispatcher.register_def(schema, site="lib.py:1", debug="defined there")
+    dispatcher.register_impl(schema.name, K.CPU, returning(1), site="lib.py:2", debug="fn_cpu")
+    dispatcher.register_fallback(K.CUDA, returning(2), site="lib.py:3", debug="fn_cuda")
+    op = dispatcher.get_schema("t::f")
+    assert op.dump_table().splitlines()[:2] == [
+        "CPU: fn_cpu [kernel]",
+        "CUDA: fn_cuda [backend fallback]",
+    ]
+    assert "debug: defined there\n" in op.dump_state()
+    assert "CPU: fn_cpu :: (none) [ boxed ]\n" in op.dump_state()
+    assert op.defined_at == "lib.py:1"

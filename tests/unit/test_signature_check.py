@@ -53,6 +53,24 @@ def test_a_definition_must_fit_the_kernels(dispatcher):
     dispatcher.register_def(TWO)
 
 
+def test_what_is_said_does_not_depend_on_which_came_first(dispatcher):
+    def definition():
+        return dispatcher.register_def(TWO, debug="here")
+
+    def implementation():
+        return dispatcher.register_impl(NAME, K.CPU, UNARY, debug="there")
+
+    texts = set()
+    for first, second in ((definition, implementation), (implementation, definition)):
+        with first():
+            texts.add(str(refused(second)))
+    assert texts == {
+        "the definition t::f(Tensor x, Tensor y) -> Tensor, here, and the CPU kernel "
+        "(Tensor _0) -> Tensor _0 of t::f, there, do not have the same signature: "
+        "the number of arguments differs: 2 and 1"
+    }
+
+
 def test_kernels_must_fit_each_other_defined_or_not(dispatcher):
     dispatcher.register_impl(NAME, K.CPU, UNARY)
     refused(lambda: dispatcher.register_impl(NAME, K.CUDA, BINARY))

@@ -1,13 +1,16 @@
-"""``opdispatch ops``, ``describe``, ``table``."""
+"""``opdispatch ops``, ``describe``, ``table``, ``wait``."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_operator
+
+if TYPE_CHECKING:
+    from opdispatch_client.listings import KernelSummary, OperatorSummary
 
 PANEL = "Operators"
 
@@ -117,7 +120,40 @@ def table(settings: Settings, operator: Operator) -> None:
         )
 
 
+def wait(
+    settings: Settings,
+    operator: Operator,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K",
+            help="Wait for its kernel for this key, such as CUDA. Default: for its definition.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Wait until an operator is defined, for as long as --timeout says.
+
+    The exit code is 1 if that did not happen in time; the message says who was expected to
+    define it.
+    """
+    from opdispatch_client.cli.output import print_json, print_lines
+
+    found: OperatorSummary | KernelSummary
+    with settings.connect() as session:
+        if key is None:
+            found = session.wait_for_def(operator, settings.seconds)
+            line = found.schema
+        else:
+            found = session.wait_for_impl(operator, key, settings.seconds)
+            line = f"{operator} has a kernel for {found.key}, registered at {found.registered_at}"
+    if settings.json:
+        print_json(found)
+    else:
+        print_lines([line])
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands of this file to the app."""
-    for function in (ops, describe, table):
+    for function in (ops, describe, table, wait):
         add_command(app, function.__name__, function, rich_help_panel=PANEL)

@@ -223,6 +223,36 @@ class TableRow(_message.Message):
     fallthrough: bool
     def __init__(self, key: _Optional[str] = ..., kernel: _Optional[str] = ..., reason: _Optional[str] = ..., fallthrough: _Optional[bool] = ...) -> None: ...
 
+class WaitForDefRequest(_message.Message):
+    __slots__ = ("operator", "timeout")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    timeout: float
+    def __init__(self, operator: _Optional[str] = ..., timeout: _Optional[float] = ...) -> None: ...
+
+class WaitForDefReply(_message.Message):
+    __slots__ = ("operator",)
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    operator: OperatorSummary
+    def __init__(self, operator: _Optional[_Union[OperatorSummary, _Mapping]] = ...) -> None: ...
+
+class WaitForImplRequest(_message.Message):
+    __slots__ = ("operator", "key", "timeout")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    key: str
+    timeout: float
+    def __init__(self, operator: _Optional[str] = ..., key: _Optional[str] = ..., timeout: _Optional[float] = ...) -> None: ...
+
+class WaitForImplReply(_message.Message):
+    __slots__ = ("kernel",)
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    kernel: KernelSummary
+    def __init__(self, kernel: _Optional[_Union[KernelSummary, _Mapping]] = ...) -> None: ...
+
 class CheckInvariantsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

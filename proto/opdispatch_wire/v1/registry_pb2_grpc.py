@@ -74,6 +74,16 @@ class RegistryServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.GetDispatchTableRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_registry__pb2.GetDispatchTableReply.FromString,
                 _registered_method=True)
+        self.WaitForDef = channel.unary_unary(
+                '/opdispatch.v1.RegistryService/WaitForDef',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.WaitForDefRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.WaitForDefReply.FromString,
+                _registered_method=True)
+        self.WaitForImpl = channel.unary_unary(
+                '/opdispatch.v1.RegistryService/WaitForImpl',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplReply.FromString,
+                _registered_method=True)
         self.CheckInvariants = channel.unary_unary(
                 '/opdispatch.v1.RegistryService/CheckInvariants',
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.CheckInvariantsRequest.SerializeToString,
@@ -153,6 +163,29 @@ class RegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitForDef(self, request, context):
+        """Waits until an operator is defined, whoever defines it. What counts is that it is defined
+        when the daemon looks: at once, and after every publication that may have defined it. One
+        that was defined and is gone again by then does not. Cancelling the call ends the wait.
+        DEADLINE_EXCEEDED   WAIT_TIMEOUT            nobody has defined it in time; the message
+        says who was expected to
+        NOT_FOUND           OPERATOR_NOT_FOUND      no operator can have that name
+        INVALID_ARGUMENT    WIRE                    the timeout is negative or no number
+        UNAVAILABLE         REFUSED                 the daemon is stopping, or too many wait
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WaitForImpl(self, request, context):
+        """Waits until an operator, defined or not, has a kernel of its own for a dispatch key. It
+        counts and fails as WaitForDef does.
+        INVALID_ARGUMENT    DISPATCH_KEY            there is no such key
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CheckInvariants(self, request, context):
         """Recomputes every table and count of the registry and compares.
         """
@@ -202,6 +235,16 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.GetDispatchTable,
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.GetDispatchTableRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_registry__pb2.GetDispatchTableReply.SerializeToString,
+            ),
+            'WaitForDef': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitForDef,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.WaitForDefRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.WaitForDefReply.SerializeToString,
+            ),
+            'WaitForImpl': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitForImpl,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.WaitForImplReply.SerializeToString,
             ),
             'CheckInvariants': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckInvariants,
@@ -425,6 +468,60 @@ class RegistryService:
             '/opdispatch.v1.RegistryService/GetDispatchTable',
             opdispatch_dot_v1_dot_registry__pb2.GetDispatchTableRequest.SerializeToString,
             opdispatch_dot_v1_dot_registry__pb2.GetDispatchTableReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitForDef(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/WaitForDef',
+            opdispatch_dot_v1_dot_registry__pb2.WaitForDefRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.WaitForDefReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitForImpl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/WaitForImpl',
+            opdispatch_dot_v1_dot_registry__pb2.WaitForImplRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.WaitForImplReply.FromString,
             options,
             channel_credentials,
             insecure,
