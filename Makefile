@@ -56,8 +56,8 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
 	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
 
-stress: $(VENV)/.stamp-dev ## half a minute of calls while others register, a minute of racing loads
-	@OPDISPATCH_STRESS_SECONDS=30 $(BIN)/python -m pytest -q tests/stress
+stress: $(VENV)/.stamp-dev ## calls while others register, a hundred killed daemons, a minute of racing loads
+	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q -s tests/stress
 	@$(BIN)/opdispatch stress --seconds 60
 
 # Its own environment: grpcio-tools 1.81.1 needs protobuf 6.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import sys
 import time
@@ -312,3 +313,39 @@ def test_a_damaged_journal_stops_the_start_and_says_what_to_do(
     third = start_daemon(workers=1)
     with third.connect() as session:
         assert session.ops.const.get(X) == 5
+
+
+def test_a_disk_that_is_full_refuses_the_change_and_nothing_else(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon = start_daemon(workers=1)
+    journal = tmp_path / "state" / "journal"
+    limit = resource.RLIMIT_FSIZE
+    with daemon.connect() as session:
+        for number in range(1, 4):
+            session.load(write_library("const", constant(number)))
+        # No file of the daemon's may grow beyond what the journal's log has now: as good as a
+        # full disk for the journal, while there is room for uploads and the daemon's log.
+        log = (journal / "journal.sqlite3-wal").stat().st_size
+        _, hard = resource.prlimit(daemon.process.pid, limit, (log, resource.RLIM_INFINITY))
+        assert hard == resource.RLIM_INFINITY
+        with pytest.raises(oc.JournalError, match="the change cannot be recorded in") as caught:
+            session.load(write_library("const", constant(9)))
+        assert "nothing has changed" in caught.value.hint
+        with pytest.raises(oc.JournalError):
+            session.load(write_library("other", constant(9, namespace="other")))
+        with pytest.raises(oc.JournalError):
+            session.unload("const")
+        with pytest.raises(oc.JournalError):
+            session.unload("const", version=3)
+        assert [v.version for v in session.libraries(all_versions=True)] == [2, 3]
+        assert session.ops.const.get(X) == 3
+        assert session.check_invariants() == []
+        resource.prlimit(daemon.process.pid, limit, (hard, hard))
+        assert session.load(write_library("const", constant(9))).version == 4
+        assert session.ops.const.get(X) == 9
+    kill(daemon)
+    again = start_daemon(workers=1)
+    with again.connect() as session:
+        assert [v.version for v in session.libraries(all_versions=True)] == [3, 4]
+        assert session.ops.const.get(X) == 9

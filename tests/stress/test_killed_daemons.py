@@ -116,14 +116,20 @@ def check(session: oc.Session, clients: list[Client]) -> None:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[RunningDaemon]:
+def starting(folder: Path) -> Iterator[RunningDaemon]:
     daemon = RunningDaemon(folder)
     daemon.expects_errors = True  # interpreters notice the kill, and some say so
     try:
-        daemon.wait_until_ready()
         yield daemon
     finally:
         daemon.clean_up()
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[RunningDaemon]:
+    with starting(folder) as daemon:
+        daemon.wait_until_ready()
+        yield daemon
 
 
 def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
@@ -131,7 +137,11 @@ def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
     print(f"OPDISPATCH_STRESS_SEED={SEED}")
     clients = [Client(n, tmp_path, random.Random(rng.random())) for n in range(CLIENTS)]
     slowest = 0.0
-    for _ in range(KILLS):
+    for kill in range(KILLS):
+        if kill % 3 == 2:  # before it is ready, while it brings the libraries back
+            with starting(tmp_path) as daemon:
+                threading.Event().wait(rng.uniform(0.0, 1.5))
+                daemon.signal(signal.SIGKILL)
         began = time.monotonic()
         with started(tmp_path) as daemon, daemon.connect() as session:
             check(session, clients)
