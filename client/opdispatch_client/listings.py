@@ -40,6 +40,7 @@ class Library:
     source: str
     """The file's name, or the module's dotted name."""
     interpreters: tuple[str, ...]
+    """Those that hold it; the first one is the primary."""
     loaded_at: datetime | None
     """When its registrations were published."""
     operators: tuple[str, ...]
@@ -47,10 +48,17 @@ class Library:
     active: bool
     """Whether calls that start now use it."""
     calls_in_flight: int
+    interpreters_wanted: int
+    """How many interpreters shall hold it."""
+    device: str
+    """The kind of device that its interpreters must have; empty: any."""
+    loaded_by: str
+    """``USER@HOST`` as the client said, else where the request came from."""
     state: str
-    """"active", "kept", "waiting" for an interpreter, or "failed": not loaded again."""
+    """"active", "kept" below a newer one, "waiting" for an interpreter, or "failed": it could
+    not be loaded again."""
     error: str
-    """Why it could not be loaded again, if it has failed."""
+    """Why, if it has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,10 @@ class LoadedLibrary(Library):
 
     already_loaded: bool
     """The same content was loaded under that name before, so nothing has changed."""
+    role: str
+    """What the interpreter is that was named, or that has imported it for this load: "primary"
+    if its registrations were published, "replica" if they were verified to be the published
+    ones; empty if there is no such interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,8 @@ class Interpreter:
     connected_at: datetime | None
     python_version: str
     restarts: int
+    devices: tuple[str, ...]
+    """``cpu``, ``cuda:0``, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,10 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         operators=tuple(msg.operators),
         active=msg.active,
         calls_in_flight=msg.calls_in_flight,
-        state=msg.state or ("active" if msg.active else "kept"),
+        interpreters_wanted=msg.interpreters_wanted,
+        device=msg.device,
+        loaded_by=msg.loaded_by,
+        state=msg.state,
         error=msg.error,
     )
 
@@ -180,7 +197,7 @@ def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibra
     """The value that the message carries."""
     library = library_from_proto(msg.library)
     fields = {name: getattr(library, name) for name in Library.__dataclass_fields__}
-    return LoadedLibrary(**fields, already_loaded=msg.already_loaded)
+    return LoadedLibrary(**fields, already_loaded=msg.already_loaded, role=msg.role)
 
 
 def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
@@ -196,6 +213,7 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         connected_at=_time_from_proto(msg.connected_at) if msg.HasField("connected_at") else None,
         python_version=msg.python_version,
         restarts=msg.restarts,
+        devices=tuple(msg.devices),
     )
 
 

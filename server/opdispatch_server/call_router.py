@@ -15,9 +15,15 @@ from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.replica import Replica
 from opdispatch_wire.calls import local_keys_of, undecoded_arguments
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
-from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError, RefusedError
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    MessageTooLargeError,
+    RefusedError,
+)
 from opdispatch_wire.status import DETAILS_KEY
 from opdispatch_wire.v1 import execution_pb2
 
@@ -33,6 +39,8 @@ class CallRouter:
         self._libraries = libraries
         self._draining = False
         self._in_flight = 0
+        # Calls that ran again elsewhere because an interpreter had died.
+        self.retries = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -112,7 +120,7 @@ class CallRouter:
         choice: Resolution,
     ) -> execution_pb2.CallReply:
         library, place = self._find_kernel(op, choice)
-        session = _check_room(library)
+        replica = _choose_replica(library)
         request.operator = str(op.name)
         if place is None:
             request.ClearField("kernel")
@@ -121,18 +129,20 @@ class CallRouter:
             request.kernel.load_id = library.load_id
             request.kernel.registration = place
             request.kernel.dispatch_keys = keys.raw_repr()
+        may_run_again = (request.retry or not request.HasField("retry")) and not _writes(op)
+        tried: list[InterpreterSession] = []
         library.begin_call()
         try:
-            return await session.call(request, timeout=context.timeout, metadata=context.metadata)
-        except grpc.aio.AioRpcError as error:
-            if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
-                raise  # the interpreter's own answer
-            raise _explain_failure(error, session, str(op.name)) from error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise  # our client has gone, or gives up
-            raise session.death(f"running {op.name}", operator=str(op.name)) from error
+            while True:
+                try:
+                    return await _run(request, context, replica, str(op.name))
+                except InterpreterDiedError:
+                    tried.append(replica.session)
+                    other = library.choose_replica(excluding=tried)
+                    if not may_run_again or other is None:
+                        raise
+                    self.retries += 1
+                    replica = other
         finally:
             library.end_call()
 
@@ -166,19 +176,48 @@ def _trace_line(
     )
 
 
-def _check_room(library: LibraryVersion) -> InterpreterSession:
-    """The interpreter of the library; raises RefusedError if it cannot take one more call."""
-    session = library.interpreter
-    if session is None:
+def _choose_replica(library: LibraryVersion) -> Replica:
+    """The replica to call; raises RefusedError if none can take one more call."""
+    replica = library.choose_replica()
+    if replica is None:
         raise RefusedError(
             f"library {library.name!r} has just lost its interpreter", hint="try again in a moment"
         )
-    if session.calls_in_flight >= CALLS_PER_INTERPRETER:
+    if replica.session.calls_in_flight >= CALLS_PER_INTERPRETER:
         raise RefusedError(
-            f"interpreter {session.name} has {CALLS_PER_INTERPRETER} calls to finish",
+            f"interpreter {replica.session.name} has {CALLS_PER_INTERPRETER} calls to finish",
             hint="try again in a moment",
         )
-    return session
+    return replica
+
+
+def _writes(op: OperatorHandle) -> bool:
+    """Whether the operator writes to any of its arguments: then it must not run twice."""
+    return any(
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in op.schema.arguments
+    )
+
+
+async def _run(
+    request: execution_pb2.CallRequest, context: CallContext, replica: Replica, operator: str
+) -> execution_pb2.CallReply:
+    """Has one replica run the call. Raises as ``CallRouter.call``."""
+    session = replica.session
+    replica.begin_call()
+    try:
+        return await session.call(request, timeout=context.timeout, metadata=context.metadata)
+    except grpc.aio.AioRpcError as error:
+        if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
+            raise  # the interpreter's own answer
+        raise _explain_failure(error, session, operator) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # our client has gone, or gives up
+        raise session.death(f"running {operator}", operator=operator) from error
+    finally:
+        replica.end_call()
 
 
 def _explain_failure(

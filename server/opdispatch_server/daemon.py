@@ -25,7 +25,6 @@ from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, H
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.journal import Journal
-from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
 from opdispatch_server.library_transaction import LibraryTransaction
@@ -82,7 +81,6 @@ class Daemon:
         self._sessions = InterpreterSessions()
         self._supervisor = Supervisor(self._names, self._worker_command)
         self._journal = Journal(configuration.state)
-        self._library_journal = LibraryJournal(self._journal)
         operators = OperatorRegistry()
         store = LibraryStore(libraries_in(configuration.state))
         transaction = LibraryTransaction(operators, self._sessions, store, self._kill_interpreter)
@@ -92,7 +90,7 @@ class Daemon:
             self._health,
             configuration.load_timeout,
             INTERPRETER_WAIT if self._names else 0.0,
-            self._library_journal,
+            self._journal,
         )
         self._router = CallRouter(operators, self._libraries)
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor)
@@ -130,8 +128,7 @@ class Daemon:
         for address in self._configuration.listen:
             insecure = self._configuration.insecure
             self._listeners.append(bind(self._public, address, insecure=insecure))
-        for record in await asyncio.to_thread(self._library_journal.open):
-            await self._libraries.adopt(record)
+        await self._libraries.adopt()
         await self._private.start()
         await self._public.start()
         self._supervisor.start()
@@ -158,8 +155,7 @@ class Daemon:
         for path in self._configuration.libraries:
             content = await asyncio.to_thread(path.read_bytes)
             request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
-            load = read_load_request(request)
-            await self._libraries.load(load.name, load.source, load.content)
+            await self._libraries.load(read_load_request(request))
 
     async def _shut_down(self) -> None:
         await self._health.drain()

@@ -9,6 +9,7 @@ from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_archive import read_archive
 from opdispatch_server.loaded_library import LoadedLibrary
+from opdispatch_server.module_file import digest_module
 from opdispatch_server.module_import import ArchiveImport, LibraryImport, ModuleImport
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
 from opdispatch_server.user_traceback import (
@@ -86,7 +87,10 @@ class InterpreterLibraries:
             registrations = list(dict.fromkeys(transaction.registrations))
             transaction.rollback()
         self._staged = LoadedLibrary(stage.load_id, stage.name, registrations, imported)
-        return batch_to_proto(registrations)
+        batch = batch_to_proto(registrations)
+        if stage.WhichOneof("source") == "module":
+            batch.sha256 = digest_module(stage.module)
+        return batch
 
     def _commit(self, commit: pb.Commit) -> None:
         staged = self._staged
@@ -113,7 +117,10 @@ class InterpreterLibraries:
 
     def _mirror(self, mirror: pb.Mirror) -> None:
         registrations = batch_from_proto(mirror.batch, self._make_forwarding_kernel)
+        before = self._libraries.get(mirror.load_id)
         self._publish(LoadedLibrary(mirror.load_id, mirror.name, registrations))
+        if before is not None:
+            before.release()
 
     def _restore(self, restore: pb.Restore) -> None:
         library = self.get(restore.load_id)
@@ -122,8 +129,31 @@ class InterpreterLibraries:
             library.imported.reinstate()
 
     def _publish(self, library: LoadedLibrary) -> None:
+        before = self._libraries.get(library.load_id)
+        if before is not None and before is not library and before.in_force:
+            self._exchange(before, library)
+            return
         others = [other for other in self._libraries.values() if other is not library]
         library.publish(self.dispatcher, others)
+        # The order is that of publication.
+        self._libraries.pop(library.load_id, None)
+        self._libraries[library.load_id] = library
+
+    def _exchange(self, before: LoadedLibrary, library: LoadedLibrary) -> None:
+        """Puts a version in the place of what this interpreter had of the same version.
+
+        Of kernels for one slot the newest counts. So whatever was published later, here and
+        everywhere else, is registered once more above it.
+        """
+        ids = list(self._libraries)
+        later = [self._libraries[i] for i in ids[ids.index(library.load_id) + 1 :]]
+        with self.dispatcher.transaction():
+            for other in reversed(later):
+                other.lift(library)
+            before.retire(self.dispatcher)
+            library.publish(self.dispatcher, ())
+            for other in later:
+                other.put_back(self.dispatcher)
         self._libraries[library.load_id] = library
 
 

@@ -37,10 +37,12 @@ class InterpreterSession:
         self.pid = hello.pid
         self.address = hello.address
         self.python_version = hello.python_version
+        self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
         self.connected_at = datetime.now(UTC)
         self.ready = False  # has every library mirrored, and may be given one
-        self.loading = ""  # the version that it is importing, if any
+        self.loading = False  # is kept for one import, from its choice to its publication
+        self.importing = ""  # the version whose code that import is running now, if any
         self.calls_in_flight = 0
         self.calls_total = 0
         self.ended = asyncio.Event()
@@ -59,35 +61,48 @@ class InterpreterSession:
         """Whether the session is still open."""
         return not self.ended.is_set()
 
-    async def instruct(
-        self, message: interpreter_pb2.DaemonMessage, *, timeout: float
-    ) -> interpreter_pb2.InterpreterMessage:
-        """Gives one instruction and waits for its answer.
+    def post(
+        self, message: interpreter_pb2.DaemonMessage
+    ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
+        """Gives one instruction; the future has its answer, or InterpreterDiedError.
 
-        Instructions reach the interpreter in the order of these calls. Raises the error that it
-        answers with, InterpreterDiedError, or DeadlineExceededError: then the answer is unknown.
+        Instructions reach the interpreter in the order of these calls, and are carried out in
+        that order. Raises InterpreterDiedError.
         """
         if not self.alive:
             raise self.death()
-        message.instruction_id = next(self._instruction_ids)
+        number = message.instruction_id = next(self._instruction_ids)
         answer: asyncio.Future[interpreter_pb2.InterpreterMessage] = (
             asyncio.get_running_loop().create_future()
         )
-        self._answers[message.instruction_id] = answer
+        self._answers[number] = answer
+        answer.add_done_callback(lambda _: self._answers.pop(number, None))
         self._outbox.put_nowait(message)
+        return answer
+
+    async def instruct(
+        self, message: interpreter_pb2.DaemonMessage, *, timeout: float
+    ) -> interpreter_pb2.InterpreterMessage:
+        """Gives one instruction, as ``post`` does, and waits for its answer.
+
+        Raises the error that the interpreter answers with, InterpreterDiedError, or
+        DeadlineExceededError: then the answer is unknown.
+        """
         try:
-            reply = await asyncio.wait_for(answer, timeout)
+            reply = await asyncio.wait_for(self.post(message), timeout)
         except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"interpreter {self.name} did not answer a {message.WhichOneof('kind')} "
-                f"instruction within {timeout:g} s",
-                interpreter=self.name,
-            ) from error
-        finally:
-            del self._answers[message.instruction_id]
-        if reply.HasField("failed"):
-            raise error_from_status(reply.failed)
-        return reply
+            raise self.silence(message, timeout) from error
+        return checked_answer(reply)
+
+    def silence(
+        self, message: interpreter_pb2.DaemonMessage, timeout: float
+    ) -> DeadlineExceededError:
+        """The error of an instruction that was not answered in time."""
+        return DeadlineExceededError(
+            f"interpreter {self.name} did not answer a {message.WhichOneof('kind')} "
+            f"instruction within {timeout:g} s",
+            interpreter=self.name,
+        )
 
     async def call(
         self,
@@ -122,7 +137,7 @@ class InterpreterSession:
             return
         self._reason = reason
         self.ended.set()
-        for answer in self._answers.values():
+        for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
 
@@ -146,6 +161,15 @@ class InterpreterSession:
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
+
+
+def checked_answer(
+    reply: interpreter_pb2.InterpreterMessage,
+) -> interpreter_pb2.InterpreterMessage:
+    """The answer to an instruction; raises the error that it carries."""
+    if reply.HasField("failed"):
+        raise error_from_status(reply.failed)
+    return reply
 
 
 SessionContext = grpc.aio.ServicerContext[

@@ -82,15 +82,16 @@ class Journal:
     async def recording(self, event: str, record: LibraryRecord) -> AsyncIterator[None]:
         """Records what ``with``'s body does to a library; undoes that if the body raises.
 
-        ``event`` is what people call it: "load v2". Raises JournalError before the body is run,
-        if the disk refuses.
+        Nothing is written if the journal says that already. ``event`` is what people call it:
+        "load v2". Raises JournalError before the body is run, if the disk refuses.
         """
         key = (LIBRARY, record.name)
         before = self._current.get(key)
         after = library_record_to_text(record)
         recorded = False
         try:
-            await self._write(event, record.name, {key: after})
+            if after != before:
+                await self._write(event, record.name, {key: after})
             recorded = True
             yield
         except BaseException as error:

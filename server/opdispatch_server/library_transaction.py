@@ -10,23 +10,31 @@
     Mirror           ->                                         publish kernels that forward
     replies to the client
 
-A failure up to the daemon's publication leaves every process as it was.
+A failure up to the daemon's publication leaves every process as it was. A replica is staged and
+committed in the same way, but its batch is compared with the one that is published, and nothing
+else changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.batch_comparison import check_same_batch
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_sessions import (
+    InterpreterSession,
+    InterpreterSessions,
+    checked_answer,
+)
 from opdispatch_server.library_store import LibraryStore
 from opdispatch_server.library_version import KernelRoute, LibraryVersion, VersionState
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_codec import batch_from_proto
+from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
@@ -44,7 +52,10 @@ class LibraryTransaction:
     """What the registry does with interpreters, one version at a time.
 
     ``publication`` is held whenever the daemon's dispatcher and the state of versions change,
-    so that the two always agree.
+    so that the two always agree. ``_order`` is held, outside of it, from the check of a batch to
+    its publication and the posting of what follows from that: what was checked is what is
+    published, and every interpreter hears of publications in their order. No code of users
+    runs while either is held.
     """
 
     def __init__(
@@ -55,116 +66,25 @@ class LibraryTransaction:
         kill_interpreter: Callable[[InterpreterSession, str], None],
     ) -> None:
         self.publication = asyncio.Lock()
+        self._order = asyncio.Lock()
         self._operators = operators
         self._sessions = sessions
         self._store = store
         self._kill_interpreter = kill_interpreter
+        self._following: set[asyncio.Task[bool]] = set()
 
-    async def bring_up(
+    async def stage(
         self,
         version: LibraryVersion,
         session: InterpreterSession,
         replaced: LibraryVersion | None,
         *,
         timeout: float,
-        still_wanted: Callable[[], bool] = lambda: True,
-        recording: Recording = nullcontext,
-        on_published: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Loads ``version`` into ``session`` and publishes it in the place of ``replaced``.
-
-        ``still_wanted`` is asked before that; ``recording`` is entered once every check has
-        passed, and left when it is published; ``on_published`` is called with it, while
-        ``publication`` is held.
-        Raises what the import raised, the RegistrationError of a registration that does not fit,
-        DeadlineExceededError, or InterpreterDiedError.
-        """
-        session.loading = str(version)
-        try:
-            batch = await self._stage(version, session, replaced, timeout)
-            fault_point(FaultPoint.STAGED)
-            async with AsyncExitStack() as recorded:
-                try:
-                    await asyncio.to_thread(_take_batch, version, batch)
-                    old = replaced.handles if replaced else ()
-                    await asyncio.to_thread(self._operators.check, version.registrations, old)
-                    if not still_wanted():
-                        raise DeadlineExceededError(f"nobody waits for {version} any more")
-                    await self._keep_content(version)
-                    await recorded.enter_async_context(recording())
-                except Exception:
-                    abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-                    await self._follow_up(session, abort)
-                    raise
-                commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
-                await self._publish(version, session, replaced, commit, on_published)
-        finally:
-            session.loading = ""
-        await self.mirror(version, replaced)
-
-    async def bring_back(
-        self, version: LibraryVersion, session: InterpreterSession, replaced: LibraryVersion
-    ) -> None:
-        """Publishes a kept version again, in the place of ``replaced``. Raises as ``bring_up``."""
-        await asyncio.to_thread(self._operators.check, version.registrations, replaced.handles)
-        restore = pb.Restore(load_id=version.load_id, replaces=replaced.load_id)
-        await self._publish(version, session, replaced, pb.DaemonMessage(restore=restore))
-        await self.mirror(version, replaced)
-
-    async def mirror(self, version: LibraryVersion, replaced: LibraryVersion | None) -> None:
-        """Tells every other interpreter of a version that was published."""
-        others = [s for s in self._sessions.ready() if s is not version.interpreter]
-        await asyncio.gather(*(self.mirror_to(s, version, replaced) for s in others))
-
-    async def mirror_to(
-        self, session: InterpreterSession, version: LibraryVersion, replaced: LibraryVersion | None
-    ) -> None:
-        """Tells one interpreter of a version; one that fails to follow is stopped."""
-        if not version.is_active:
-            return  # its own has died, and everybody has been told that already
-        mirror = pb.Mirror(
-            load_id=version.load_id,
-            name=version.name,
-            batch=version.batch,
-            replaces=replaced.load_id if replaced else 0,
-        )
-        await self._follow_up(session, pb.DaemonMessage(mirror=mirror))
-
-    async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
-        """Has every interpreter undo a version; its own keeps the code, if ``keep``."""
-        await asyncio.gather(
-            *(
-                self._follow_up(
-                    session,
-                    pb.DaemonMessage(
-                        retire=pb.Retire(
-                            load_id=version.load_id, keep=keep and session is version.interpreter
-                        )
-                    ),
-                )
-                for session in self._sessions.all()
-                if session.alive
-            )
-        )
-
-    async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
-        """Takes versions out of the registry, in one publication. The lock is held."""
-        handles = [handle for version in versions for handle in version.handles]
-        for version in versions:
-            version.state = state  # first: it explains why an operator is not there
-        if handles:
-            await asyncio.to_thread(self._operators.publish, (), handles)
-        for version in versions:
-            self._operators.disown(version)
-            version.handles = ()
-
-    async def _stage(
-        self,
-        version: LibraryVersion,
-        session: InterpreterSession,
-        replaced: LibraryVersion | None,
-        timeout: float,
     ) -> pb.RegistrationBatch:
+        """Has an interpreter import a version; ``publish``, ``join`` or ``abandon`` follows.
+
+        Raises what the import raised, DeadlineExceededError, or InterpreterDiedError.
+        """
         stage = pb.Stage(
             load_id=version.load_id, name=version.name, replaces=replaced.load_id if replaced else 0
         )
@@ -176,9 +96,11 @@ class LibraryTransaction:
             if content is None:
                 content = await asyncio.to_thread(self._store.get, version.source.sha256)
             stage.content = content
+        message = pb.DaemonMessage(stage=stage)
+        session.importing = str(version)
         try:
-            answer = await session.instruct(pb.DaemonMessage(stage=stage), timeout=timeout)
-        except DeadlineExceededError as error:
+            answer = await asyncio.wait_for(session.post(message), timeout)
+        except TimeoutError as error:
             self._kill_interpreter(session, f"the import of {version} took too long")
             raise DeadlineExceededError(
                 f"importing {version.source.label} took longer than {timeout:g} s; interpreter "
@@ -186,7 +108,151 @@ class LibraryTransaction:
                 hint="raise the limit with `opdispatch serve --load-timeout`",
                 interpreter=session.name,
             ) from error
-        return answer.staged
+        finally:
+            session.importing = ""
+        return checked_answer(answer).staged
+
+    async def publish(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        batch: pb.RegistrationBatch,
+        replaced: LibraryVersion | None,
+        *,
+        still_wanted: Callable[[], bool] = lambda: True,
+        recording: Recording = nullcontext,
+        on_published: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Publishes what ``session`` has staged, in the place of ``replaced``.
+
+        ``still_wanted`` is asked before that; ``recording`` is entered once every check has
+        passed, and left when it is published; ``on_published`` is called with it, while
+        ``publication`` is held. Raises the RegistrationError of a registration that does not
+        fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
+        """
+        fault_point(FaultPoint.STAGED)
+        try:
+            await asyncio.to_thread(_take_batch, version, batch)
+            await self._keep_content(version)
+        except Exception:
+            await self.abandon(version, session)
+            raise
+        async with self._order, AsyncExitStack() as recorded:
+            try:
+                old = replaced.handles if replaced else ()
+                await asyncio.to_thread(self._operators.check, version.registrations, old)
+                if not still_wanted():
+                    raise DeadlineExceededError(f"nobody waits for {version} any more")
+                await recorded.enter_async_context(recording())
+            except Exception:
+                await self.abandon(version, session)
+                raise
+            commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
+            await self._publish(version, session, replaced, commit, on_published)
+            mirrors = self._post_mirrors(version, replaced)
+        await _finish(mirrors)
+
+    async def join(
+        self, version: LibraryVersion, session: InterpreterSession, batch: pb.RegistrationBatch
+    ) -> None:
+        """Makes what ``session`` has staged a replica of the active version.
+
+        Raises LibraryLoadError if it registers something else, or InterpreterDiedError.
+        """
+        try:
+            check_same_batch(version, batch, session.name)
+        except LibraryLoadError:
+            await self.abandon(version, session)
+            raise
+        replica = version.add_replica(session, ReplicaState.JOINING)
+        commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
+        try:
+            await session.instruct(commit, timeout=INSTRUCTION_TIMEOUT)
+        except BaseException:
+            if session.alive:  # and may be calling its own kernels already
+                self._kill_interpreter(session, f"it failed to join {version}")
+            raise
+        replica.state = ReplicaState.SERVING
+
+    async def abandon(self, version: LibraryVersion, session: InterpreterSession) -> None:
+        """Has an interpreter forget what it has staged."""
+        abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
+        await _finish(self._post(session, abort))
+
+    async def bring_back(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        replaced: LibraryVersion,
+        *,
+        on_published: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Publishes a kept version again, in the place of ``replaced``. Raises as ``publish``.
+
+        ``session`` holds it, and imports nothing now; other replicas follow.
+        """
+        restore = pb.Restore(load_id=version.load_id, replaces=replaced.load_id)
+        async with self._order:
+            await asyncio.to_thread(self._operators.check, version.registrations, replaced.handles)
+            others = [r for r in version.replicas if r.session is not session and r.is_serving]
+            for replica in others:  # their nested calls are not this version's yet
+                replica.state = ReplicaState.JOINING
+            message = pb.DaemonMessage(restore=restore)
+            try:
+                await self._publish(version, session, replaced, message, on_published)
+            except BaseException:
+                for replica in others:
+                    replica.state = ReplicaState.SERVING
+                raise
+            following = self._post_mirrors(version, replaced)
+            for replica in version.replicas:
+                if replica.session is not session:
+                    message = pb.DaemonMessage(restore=restore)
+                    following += self._post(replica.session, message, _serves(replica))
+        await _finish(following)
+
+    async def welcome(self, session: InterpreterSession, active: Iterable[LibraryVersion]) -> None:
+        """Tells a new interpreter of what is active, in the order of publication; it is ready
+        as soon as it has been told.
+        """
+        async with self._order:
+            mirrors = [
+                task
+                for version in sorted(active, key=lambda version: version.epoch)
+                if version.is_active
+                for task in self._post_mirror(session, version, None)
+            ]
+            session.ready = session.alive
+        await _finish(mirrors)
+
+    async def demote(self, version: LibraryVersion, replica: Replica) -> None:
+        """Takes a version's code out of an interpreter that has finished its calls."""
+        version.remove_replica(replica.session)
+        if version.is_active:
+            await _finish(self._post_mirror(replica.session, version, None))
+        elif version.state is VersionState.KEPT:
+            await _finish(self._post_retire(replica.session, version, keep=False))
+
+    async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
+        """Has every interpreter undo a version; its own keep the code, if ``keep``."""
+        await _finish(self._post_retires(version, keep=keep))
+
+    async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
+        """Takes versions out of the registry, in one publication. The lock is held.
+
+        Those that lose their last interpreter are retired in the others at once: they may be
+        published again under the same load id.
+        """
+        handles = [handle for version in versions for handle in version.handles]
+        for version in versions:
+            version.state = state  # first: it explains why an operator is not there
+            if state is VersionState.WAITING:
+                self._post_retires(version, keep=False)
+        if handles:
+            await asyncio.to_thread(self._operators.publish, (), handles)
+        for version in versions:
+            self._operators.disown(version)
+            version.handles = ()
 
     async def _keep_content(self, version: LibraryVersion) -> None:
         """Stores an upload, before anybody is told that it is loaded."""
@@ -199,7 +265,6 @@ class LibraryTransaction:
                 f"{version.source.label} cannot be stored: {error.strerror}",
                 hint="see the daemon's --state folder",
             ) from error
-        version.content = None
 
     async def _publish(
         self,
@@ -207,7 +272,7 @@ class LibraryTransaction:
         session: InterpreterSession,
         replaced: LibraryVersion | None,
         instruction: pb.DaemonMessage,
-        on_published: Callable[[], None] = lambda: None,
+        on_published: Callable[[], None],
     ) -> None:
         """Has the interpreter publish a version that passed every check, then publishes it."""
         try:
@@ -217,10 +282,15 @@ class LibraryTransaction:
                 if not session.alive:
                     raise session.death(f"loading {version}")
                 old = replaced.handles if replaced else ()
-                version.interpreter = session  # calls come from the moment of publication on
+                # Calls come from the moment of publication on.
+                replica = version.find_replica(session) or version.add_replica(
+                    session, ReplicaState.SERVING
+                )
+                replica.state = ReplicaState.SERVING
                 version.handles = await asyncio.to_thread(
                     self._operators.publish, version.registrations, old
                 )
+                version.content = None
                 version.become_active(self._operators.epoch)
                 self._operators.own(version)
                 if replaced is not None:
@@ -229,21 +299,111 @@ class LibraryTransaction:
                     replaced.state = VersionState.KEPT
                 on_published()
             fault_point(FaultPoint.PUBLISHED)
-        except Exception:
+        except BaseException:
+            if not version.is_active:
+                version.remove_replica(session)
             if session.alive:  # and may have published what the daemon has not
                 self._kill_interpreter(session, f"{version} could not be published")
             raise
 
-    async def _follow_up(self, session: InterpreterSession, message: pb.DaemonMessage) -> None:
-        """Gives an instruction that carries out what the daemon has decided already."""
+    # -- what follows from a decision -----------------------------------------------------------
+
+    def _post_mirrors(
+        self, version: LibraryVersion, replaced: LibraryVersion | None
+    ) -> list[asyncio.Task[bool]]:
+        """Tells every interpreter that does not hold a version of its publication."""
+        return [
+            task
+            for session in self._sessions.ready()
+            if version.find_replica(session) is None
+            for task in self._post_mirror(session, version, replaced)
+        ]
+
+    def _post_mirror(
+        self, session: InterpreterSession, version: LibraryVersion, replaced: LibraryVersion | None
+    ) -> list[asyncio.Task[bool]]:
+        mirror = pb.Mirror(
+            load_id=version.load_id,
+            name=version.name,
+            batch=version.batch,
+            replaces=replaced.load_id if replaced else 0,
+        )
+        return self._post(session, pb.DaemonMessage(mirror=mirror))
+
+    def _post_retires(self, version: LibraryVersion, *, keep: bool) -> list[asyncio.Task[bool]]:
+        return [
+            task
+            for session in self._sessions.all()
+            for task in self._post_retire(
+                session, version, keep=keep and version.find_replica(session) is not None
+            )
+        ]
+
+    def _post_retire(
+        self, session: InterpreterSession, version: LibraryVersion, *, keep: bool
+    ) -> list[asyncio.Task[bool]]:
+        retire = pb.Retire(load_id=version.load_id, keep=keep)
+        return self._post(session, pb.DaemonMessage(retire=retire))
+
+    def _post(
+        self,
+        session: InterpreterSession,
+        message: pb.DaemonMessage,
+        then: Callable[[], None] = lambda: None,
+    ) -> list[asyncio.Task[bool]]:
+        """Gives an instruction that carries out what the daemon has decided already.
+
+        It is on its way when this returns. The task, if any, is for those who need to know that
+        it has been carried out: none, if the interpreter is in the middle of an import, which
+        may take long and comes first.
+        """
+        if not session.alive:
+            return []
+        answer = session.post(message)
+        task = asyncio.create_task(self._see_through(session, message, answer, then))
+        self._following.add(task)
+        task.add_done_callback(self._following.discard)
+        return [] if session.importing else [task]
+
+    async def _see_through(
+        self,
+        session: InterpreterSession,
+        message: pb.DaemonMessage,
+        answer: asyncio.Future[pb.InterpreterMessage],
+        then: Callable[[], None],
+    ) -> bool:
+        """Stops an interpreter that fails to follow; whether it has followed."""
         what = message.WhichOneof("kind")
         try:
-            await session.instruct(message, timeout=INSTRUCTION_TIMEOUT)
+            done: set[asyncio.Future[pb.InterpreterMessage]] = set()
+            while not done:
+                importing = bool(session.importing)
+                done, _ = await asyncio.wait({answer}, timeout=INSTRUCTION_TIMEOUT)
+                if not done and not importing:
+                    raise session.silence(message, INSTRUCTION_TIMEOUT)
+            checked_answer(answer.result())
         except OpdispatchError as error:
             if session.alive:
                 # It would answer nested calls by an older registry than everybody else's.
                 LOG.error("interpreter %s failed to %s: %s", session.name, what, error)
                 self._kill_interpreter(session, f"it failed to {what} a library")
+            return False
+        then()
+        return True
+
+
+async def _finish(tasks: list[asyncio.Task[bool]]) -> None:
+    """Waits until instructions have been carried out, or their interpreters stopped."""
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _serves(replica: Replica) -> Callable[[], None]:
+    def note() -> None:
+        if replica.state is ReplicaState.JOINING:
+            replica.state = ReplicaState.SERVING
+
+    return note
 
 
 def _take_batch(version: LibraryVersion, batch: pb.RegistrationBatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, Registration
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
+from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 if TYPE_CHECKING:
@@ -40,9 +41,10 @@ class VersionState(enum.Enum):
 
 
 class LibraryVersion:
-    """A version, its registrations in the daemon's dispatcher, and the calls it is running.
+    """A version, its registrations in the daemon's dispatcher, and the interpreters that hold it.
 
-    Changes in the event loop only; other threads may look.
+    Every replica registers the same batch, so that a kernel is the same place of the same
+    ``load_id`` in each of them. Changes in the event loop only; other threads may look.
     """
 
     def __init__(
@@ -58,7 +60,12 @@ class LibraryVersion:
         self.load_id = load_id
         self.source = source
         self.state = VersionState.LOADING
-        self.interpreter: InterpreterSession | None = None
+        # In the order in which they joined. The first one is the primary.
+        self.replicas: list[Replica] = []
+        # How many there shall be, on which kind of device ("" for any), and who asked for it.
+        self.interpreters_wanted = 1
+        self.device = ""
+        self.loaded_by = ""
         self.batch = interpreter_pb2.RegistrationBatch()
         self.registrations: Sequence[Registration] = ()
         # The operators that it defines or implements, sorted.
@@ -75,6 +82,8 @@ class LibraryVersion:
         # The publication that made it active: the order of kernels for one slot.
         self.epoch = 0
         self.failed_attempts = 0
+        # Held while replicas are added, so that no two decide how many are missing.
+        self.filling = asyncio.Lock()
         self.calls_in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -103,6 +112,46 @@ class LibraryVersion:
     def has_operator(self, name: str) -> bool:
         """Whether it defines or implements the operator."""
         return name in self._operators
+
+    @property
+    def interpreter(self) -> InterpreterSession | None:
+        """The primary; None if no interpreter holds the version."""
+        return self.replicas[0].session if self.replicas else None
+
+    def find_replica(self, session: InterpreterSession) -> Replica | None:
+        """The replica in that interpreter."""
+        return next((r for r in self.replicas if r.session is session), None)
+
+    def add_replica(self, session: InterpreterSession, state: ReplicaState) -> Replica:
+        """Notes that an interpreter holds the version; the first one becomes the primary."""
+        replica = Replica(session, state)
+        self.replicas.append(replica)
+        return replica
+
+    def remove_replica(self, session: InterpreterSession) -> bool:
+        """Notes that an interpreter does not hold the version any more; whether it did."""
+        before = len(self.replicas)
+        self.replicas = [r for r in self.replicas if r.session is not session]
+        return len(self.replicas) < before
+
+    def stays_in(self, session: InterpreterSession) -> bool:
+        """Whether the interpreter holds the version; one that was to leave it stays, then."""
+        replica = self.find_replica(session)
+        if replica is not None and replica.state is ReplicaState.LEAVING:
+            replica.state = ReplicaState.SERVING
+        return replica is not None and replica.is_serving
+
+    def count_wanted_or_held(self) -> int:
+        """Interpreters that hold the version because somebody named them count as wanted."""
+        staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
+        return max(self.interpreters_wanted, len(staying))
+
+    def choose_replica(self, excluding: Container[InterpreterSession] = ()) -> Replica | None:
+        """The least loaded one that serves calls; of several, the one that rested longest."""
+        serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
+        if not serving:
+            return None
+        return min(serving, key=lambda r: (r.session.calls_in_flight, r.last_call))
 
     @property
     def is_active(self) -> bool:
@@ -138,10 +187,13 @@ class LibraryVersion:
             version=self.version,
             sha256=self.source.sha256,
             source=self.source.label,
-            interpreters=[self.interpreter.name] if self.interpreter else [],
+            interpreters=[replica.session.name for replica in self.replicas],
             operators=self.operators,
             active=self.is_active,
             calls_in_flight=self.calls_in_flight,
+            interpreters_wanted=self.interpreters_wanted,
+            device=self.device,
+            loaded_by=self.loaded_by,
             state=self.state.value,
             error=self.error,
         )

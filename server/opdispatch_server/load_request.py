@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
+from opdispatch_server.library_loading import LoadOrder
 from opdispatch_server.library_store import digest_content
 from opdispatch_server.library_version import LibrarySource
 from opdispatch_server.module_file import digest_module
+from opdispatch_server.placement import Place
 from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2
 
 _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
+_DEVICE = re.compile(r"(cpu|cuda(:\d+)?)?")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """A library's name, where its code comes from and, for an upload, the code."""
-
-    name: str
-    source: LibrarySource
-    content: bytes | None
-
-
-def read_load_request(request: registry_pb2.LoadLibraryRequest) -> LoadRequest:
+def read_load_request(
+    request: registry_pb2.LoadLibraryRequest,
+    *,
+    loaded_by: str = "",
+    patience: float | None = None,
+) -> LoadOrder:
     """Takes a request apart. Raises WireError or LibraryLoadError."""
+    name, source, content = _read_source(request)
+    if not _DEVICE.fullmatch(request.device):
+        raise WireError(f"$.device is {request.device!r}; expected cpu, cuda or cuda:NUMBER")
+    return LoadOrder(
+        _check_name(name),
+        source,
+        content,
+        place=Place(request.interpreter, request.device),
+        interpreters=request.interpreters,
+        loaded_by=loaded_by,
+        patience=patience,
+    )
+
+
+def _read_source(
+    request: registry_pb2.LoadLibraryRequest,
+) -> tuple[str, LibrarySource, bytes | None]:
     match request.WhichOneof("source"):
         case "content":
             label = _last_part(request.filename)
@@ -34,18 +49,16 @@ def read_load_request(request: registry_pb2.LoadLibraryRequest) -> LoadRequest:
                 raise WireError(
                     "$.filename is empty; its suffix, .py or .zip, says what the content is"
                 )
-            name = request.name or PurePosixPath(label).stem
             source = LibrarySource(label, digest_content(request.content))
-            return LoadRequest(_check_name(name), source, request.content)
+            return request.name or PurePosixPath(label).stem, source, request.content
         case "module":
             label = request.module
             if not _MODULE.fullmatch(label):
                 raise LibraryLoadError(
                     f"{label!r} is not the dotted name of a module, such as 'package.kernels'"
                 )
-            name = request.name or label.rpartition(".")[2]
             source = LibrarySource(label, digest_module(label), is_module=True)
-            return LoadRequest(_check_name(name), source, None)
+            return request.name or label.rpartition(".")[2], source, None
         case _:
             raise WireError("$.source is missing; expected content or module")
 

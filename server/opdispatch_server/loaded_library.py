@@ -40,6 +40,8 @@ class LoadedLibrary:
         }
         # Unboxed kernels by place, fitted to the signature they were last called with.
         self._adapted: dict[int, tuple[Signature, Callable[..., Any]]] = {}
+        # Places of registrations that are off for a moment, within one transaction.
+        self._lifted: list[int] = []
         self._lock = threading.Lock()
         self._running = 0
         self._released = False
@@ -67,6 +69,32 @@ class LoadedLibrary:
                     ):
                         handle.close()
             self.handles = [dispatcher.register(r) for r in self.registrations]
+
+    @property
+    def in_force(self) -> bool:
+        """Whether any of the registrations is."""
+        return any(handle.live for handle in self.handles)
+
+    def lift(self, below: LoadedLibrary) -> None:
+        """Takes the kernels that are above some of ``below`` off, until ``put_back``."""
+        operators = {_operator_of(registration) for registration in below.registrations} - {None}
+        fallback = any(registration.kind == "fallback" for registration in below.registrations)
+        for place, handle in reversed(list(enumerate(self.handles))):
+            registration = handle.registration
+            if handle.live and (
+                (registration.kind == "impl" and registration.name in operators)
+                or (registration.kind == "fallback" and fallback)
+            ):
+                handle.close()
+                self._lifted.append(place)
+
+    def put_back(self, dispatcher: Dispatcher) -> None:
+        """Registers again what ``lift`` took off."""
+        handles = list(self.handles)
+        for place in reversed(self._lifted):
+            handles[place] = dispatcher.register(handles[place].registration)
+        self._lifted.clear()
+        self.handles = handles
 
     def retire(self, dispatcher: Dispatcher) -> None:
         """Undoes the registrations, in one publication. Idempotent."""

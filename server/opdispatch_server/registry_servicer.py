@@ -11,9 +11,9 @@ import grpc
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_registry import LibraryRegistry
-from opdispatch_server.library_version import LibraryVersion
-from opdispatch_server.load_request import LoadRequest, read_load_request
+from opdispatch_server.load_request import read_load_request
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.peer_identity import who_asks
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.status_answers import Context, abort_with_code, answers
@@ -74,30 +74,16 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.LoadLibraryRequest, context: Context
     ) -> pb.LoadLibraryReply:
         """Loads a library."""
-        load = await asyncio.to_thread(read_load_request, request)
-        version, already = await self._load(load, request.interpreter)
-        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
-        return pb.LoadLibraryReply(library=version.to_proto(), already_loaded=already)
-
-    async def _load(self, load: LoadRequest, interpreter: str) -> tuple[LibraryVersion, bool]:
-        # A client that gives up must not leave half a load behind: what has begun ends
-        # in order, by publishing nothing.
-        abandoned = asyncio.Event()
-        task = asyncio.create_task(
-            self._libraries.load(
-                load.name,
-                load.source,
-                load.content,
-                interpreter=interpreter,
-                still_wanted=lambda: not abandoned.is_set(),
-            )
+        order = await asyncio.to_thread(
+            read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
         )
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            abandoned.set()
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            raise
+        outcome = await self._libraries.load(order)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.LoadLibraryReply(
+            library=outcome.version.to_proto(),
+            already_loaded=outcome.already_loaded,
+            role=outcome.role,
+        )
 
     @answers
     async def UnloadLibrary(  # noqa: N802
@@ -108,6 +94,34 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         active = await asyncio.shield(unload)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(active=active.to_proto() if active else None)
+
+    @answers
+    async def ScaleLibrary(  # noqa: N802
+        self, request: pb.ScaleLibraryRequest, context: Context
+    ) -> pb.ScaleLibraryReply:
+        """Has more interpreters, or fewer, hold a library."""
+        scale = asyncio.create_task(self._libraries.scale(request.name, request.interpreters))
+        version = await asyncio.shield(scale)
+        return pb.ScaleLibraryReply(library=version.to_proto())
+
+    @answers
+    async def RollbackLibrary(  # noqa: N802
+        self, request: pb.RollbackLibraryRequest, context: Context
+    ) -> pb.RollbackLibraryReply:
+        """Makes the version before the active one active again."""
+        rollback = asyncio.create_task(self._libraries.rollback(request.name))
+        active, replaced = await asyncio.shield(rollback)
+        return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
+
+    @answers
+    async def DrainInterpreter(  # noqa: N802
+        self, request: pb.DrainInterpreterRequest, context: Context
+    ) -> pb.DrainInterpreterReply:
+        """Empties an interpreter, or ends that."""
+        session = await self._libraries.drain(
+            request.name, undo=request.undo, patience=_patience(context)
+        )
+        return pb.DrainInterpreterReply(interpreter=self._view.interpreter(session))
 
     @answers
     async def ListLibraries(  # noqa: N802
@@ -165,3 +179,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Whether the registry is consistent, between two publications."""
         async with self._libraries.publication:
             return await asyncio.to_thread(self._view.check_invariants)
+
+
+def _patience(context: Context) -> float | None:
+    """For how long the client waits for an answer of ours; None: for ever.
+
+    A little less than its deadline, so that it gets one that says more than that it is over.
+    """
+    remaining = context.time_remaining()
+    if remaining is None:
+        return None
+    return float(max(remaining - min(0.1 * remaining, 0.25), 0.0))

@@ -41,7 +41,7 @@ class RegistryView:
     def list_interpreters(self) -> pb.ListInterpretersReply:
         """The interpreters that libraries can be in, in order of name."""
         return pb.ListInterpretersReply(
-            interpreters=[self._interpreter(session) for session in self._sessions.ready()]
+            interpreters=[self.interpreter(session) for session in self._sessions.ready()]
         )
 
     def list_operators(self, pattern: str) -> pb.ListOperatorsReply:
@@ -71,9 +71,9 @@ class RegistryView:
         """Who is expected to register what somebody waits for, and what else is known of it."""
         name = str(operator)
         loading = [
-            f"library {session.loading} (being imported by {session.name})"
+            f"library {session.importing} (being imported by {session.name})"
             for session in self._sessions.all()
-            if session.loading
+            if session.importing
         ]
         if lost := self._libraries.find_waiting(name):
             loading.insert(0, f"library {lost}, which has lost its interpreter,")
@@ -158,21 +158,28 @@ class RegistryView:
             active=active,
         )
 
-    def _interpreter(self, session: InterpreterSession) -> pb.Interpreter:
-        held = [v for v in self._libraries.all_versions() if v.interpreter is session]
+    def interpreter(self, session: InterpreterSession) -> pb.Interpreter:
+        """One interpreter."""
+        held = [v for v in self._libraries.all_versions() if v.find_replica(session)]
         message = pb.Interpreter(
             name=session.name,
             pid=session.pid,
             supervised=session.supervised,
-            state="loading" if session.loading else "ready",
+            state=self._state(session, held),
             libraries=[str(version) for version in held],
             calls_in_flight=session.calls_in_flight,
             calls_total=session.calls_total,
             python_version=session.python_version,
             restarts=self._supervisor.restarts.get(session.name, 0),
+            devices=session.devices,
         )
         message.connected_at.FromDatetime(session.connected_at)
         return message
+
+    def _state(self, session: InterpreterSession, held: list[LibraryVersion]) -> str:
+        if self._libraries.placement.is_draining(session):
+            return "draining" if held or session.calls_in_flight else "drained"
+        return "loading" if session.loading else "ready"
 
 
 def find_violations(version: LibraryVersion) -> list[str]:
@@ -182,8 +189,13 @@ def find_violations(version: LibraryVersion) -> list[str]:
     expected = len(version.registrations) if version.is_active else 0
     if live != expected:
         wrong.append(f"{version} has {live} registrations in force, expected {expected}")
-    if version.is_active and version.interpreter is None:
+    if version.is_active and not version.replicas:
         wrong.append(f"{version} is active, but in no interpreter")
+    if len({replica.session for replica in version.replicas}) < len(version.replicas):
+        wrong.append(f"{version} counts an interpreter twice")
+    running = sum(replica.calls_in_flight for replica in version.replicas)
+    if running > version.calls_in_flight:
+        wrong.append(f"the replicas of {version} count {running} calls in flight in all")
     if version.calls_in_flight < 0:
         wrong.append(f"{version} counts {version.calls_in_flight} calls in flight")
     return wrong

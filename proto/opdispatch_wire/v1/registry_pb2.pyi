@@ -32,26 +32,32 @@ class GetServerInfoReply(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LoadLibraryRequest(_message.Message):
-    __slots__ = ("name", "content", "module", "filename", "interpreter")
+    __slots__ = ("name", "content", "module", "filename", "interpreter", "interpreters", "device")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     FILENAME_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     name: str
     content: bytes
     module: str
     filename: str
     interpreter: str
-    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ...) -> None: ...
+    interpreters: int
+    device: str
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
 
 class LoadLibraryReply(_message.Message):
-    __slots__ = ("library", "already_loaded")
+    __slots__ = ("library", "already_loaded", "role")
     LIBRARY_FIELD_NUMBER: _ClassVar[int]
     ALREADY_LOADED_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     library: Library
     already_loaded: bool
-    def __init__(self, library: _Optional[_Union[Library, _Mapping]] = ..., already_loaded: _Optional[bool] = ...) -> None: ...
+    role: str
+    def __init__(self, library: _Optional[_Union[Library, _Mapping]] = ..., already_loaded: _Optional[bool] = ..., role: _Optional[str] = ...) -> None: ...
 
 class UnloadLibraryRequest(_message.Message):
     __slots__ = ("name", "version")
@@ -68,7 +74,7 @@ class UnloadLibraryReply(_message.Message):
     def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ...) -> None: ...
 
 class Library(_message.Message):
-    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "state", "error")
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +84,9 @@ class Library(_message.Message):
     OPERATORS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
     CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LOADED_BY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -89,9 +98,54 @@ class Library(_message.Message):
     operators: _containers.RepeatedScalarFieldContainer[str]
     active: bool
     calls_in_flight: int
+    interpreters_wanted: int
+    device: str
+    loaded_by: str
     state: str
     error: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., state: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ScaleLibraryRequest(_message.Message):
+    __slots__ = ("name", "interpreters")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    interpreters: int
+    def __init__(self, name: _Optional[str] = ..., interpreters: _Optional[int] = ...) -> None: ...
+
+class ScaleLibraryReply(_message.Message):
+    __slots__ = ("library",)
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    library: Library
+    def __init__(self, library: _Optional[_Union[Library, _Mapping]] = ...) -> None: ...
+
+class RollbackLibraryRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RollbackLibraryReply(_message.Message):
+    __slots__ = ("active", "replaced")
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    active: Library
+    replaced: Library
+    def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ..., replaced: _Optional[_Union[Library, _Mapping]] = ...) -> None: ...
+
+class DrainInterpreterRequest(_message.Message):
+    __slots__ = ("name", "undo")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    undo: bool
+    def __init__(self, name: _Optional[str] = ..., undo: _Optional[bool] = ...) -> None: ...
+
+class DrainInterpreterReply(_message.Message):
+    __slots__ = ("interpreter",)
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    interpreter: Interpreter
+    def __init__(self, interpreter: _Optional[_Union[Interpreter, _Mapping]] = ...) -> None: ...
 
 class ListLibrariesRequest(_message.Message):
     __slots__ = ("all_versions",)
@@ -110,7 +164,7 @@ class ListInterpretersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Interpreter(_message.Message):
-    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts")
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "devices")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +175,7 @@ class Interpreter(_message.Message):
     CONNECTED_AT_FIELD_NUMBER: _ClassVar[int]
     PYTHON_VERSION_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     name: str
     pid: int
     supervised: bool
@@ -131,7 +186,8 @@ class Interpreter(_message.Message):
     connected_at: _timestamp_pb2.Timestamp
     python_version: str
     restarts: int
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ...) -> None: ...
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListInterpretersReply(_message.Message):
     __slots__ = ("interpreters",)

@@ -49,6 +49,21 @@ class RegistryServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryReply.FromString,
                 _registered_method=True)
+        self.ScaleLibrary = channel.unary_unary(
+                '/opdispatch.v1.RegistryService/ScaleLibrary',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.ScaleLibraryRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.ScaleLibraryReply.FromString,
+                _registered_method=True)
+        self.RollbackLibrary = channel.unary_unary(
+                '/opdispatch.v1.RegistryService/RollbackLibrary',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.RollbackLibraryRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.RollbackLibraryReply.FromString,
+                _registered_method=True)
+        self.DrainInterpreter = channel.unary_unary(
+                '/opdispatch.v1.RegistryService/DrainInterpreter',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.DrainInterpreterRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.DrainInterpreterReply.FromString,
+                _registered_method=True)
         self.ListLibraries = channel.unary_unary(
                 '/opdispatch.v1.RegistryService/ListLibraries',
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.ListLibrariesRequest.SerializeToString,
@@ -104,7 +119,8 @@ class RegistryServiceServicer:
 
     def LoadLibrary(self, request, context):
         """Loads a library into an interpreter and publishes its registrations: all of them at
-        once, or none. The same name with other content is a new version, which replaces the
+        once, or none. Of several requests for the same content at once, the first whose import
+        ends becomes the primary; those that name other interpreters join it as replicas. The same name with other content is a new version, which replaces the
         one before for every call that starts from then on. The same name with the same content
         succeeds and changes nothing (LoadLibraryReply.already_loaded).
         INVALID_ARGUMENT    LIBRARY_LOAD            the module raised on import, registered
@@ -115,6 +131,8 @@ class RegistryServiceServicer:
         ALREADY_EXISTS      DUPLICATE_DEFINITION    another library defines the same
         NOT_FOUND           INTERPRETER_NOT_FOUND   no interpreter (of that name)
         DEADLINE_EXCEEDED   DEADLINE_EXCEEDED       the import took longer than the deadline
+        WAIT_TIMEOUT            it passed while another import was awaited
+        UNAVAILABLE         REFUSED                 the interpreter is being drained
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +141,35 @@ class RegistryServiceServicer:
     def UnloadLibrary(self, request, context):
         """Undoes a library's registrations in one publication. Calls in flight finish.
         NOT_FOUND           LIBRARY_NOT_FOUND       no library of that name and version
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScaleLibrary(self, request, context):
+        """Has more interpreters, or fewer, hold the active version of a library. Calls in flight
+        finish where they are. If there are not enough interpreters, later ones are given it.
+        NOT_FOUND           LIBRARY_NOT_FOUND       no library of that name
+        INVALID_ARGUMENT    WIRE                    fewer than one
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollbackLibrary(self, request, context):
+        """Makes the version active again that was before the active one, in one publication. What
+        was active is kept, so that a second rollback undoes the first.
+        NOT_FOUND           LIBRARY_NOT_FOUND       no library of that name, or no version before
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainInterpreter(self, request, context):
+        """Empties an interpreter: it is given no libraries and no calls any more, what it holds
+        moves to others first, and calls in flight finish. The reply comes when all has moved that
+        can; the state is "drained" when nothing is left.
+        NOT_FOUND           INTERPRETER_NOT_FOUND   no interpreter of that name
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +257,21 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.UnloadLibrary,
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryReply.SerializeToString,
+            ),
+            'ScaleLibrary': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScaleLibrary,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.ScaleLibraryRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.ScaleLibraryReply.SerializeToString,
+            ),
+            'RollbackLibrary': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollbackLibrary,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.RollbackLibraryRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.RollbackLibraryReply.SerializeToString,
+            ),
+            'DrainInterpreter': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainInterpreter,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.DrainInterpreterRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.DrainInterpreterReply.SerializeToString,
             ),
             'ListLibraries': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLibraries,
@@ -333,6 +395,87 @@ class RegistryService:
             '/opdispatch.v1.RegistryService/UnloadLibrary',
             opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryRequest.SerializeToString,
             opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScaleLibrary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/ScaleLibrary',
+            opdispatch_dot_v1_dot_registry__pb2.ScaleLibraryRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.ScaleLibraryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollbackLibrary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/RollbackLibrary',
+            opdispatch_dot_v1_dot_registry__pb2.RollbackLibraryRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.RollbackLibraryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainInterpreter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/DrainInterpreter',
+            opdispatch_dot_v1_dot_registry__pb2.DrainInterpreterRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.DrainInterpreterReply.FromString,
             options,
             channel_credentials,
             insecure,

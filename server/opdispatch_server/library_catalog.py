@@ -1,0 +1,137 @@
+"""What the daemon knows of its libraries: the versions of each name, and what has become of
+operators that are gone. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from weakref import WeakValueDictionary
+
+from opdispatch_server.library_version import LibraryVersion, VersionState
+from opdispatch_wire.errors import LibraryNotFoundError
+
+# Below the active version, the one that was active before it is kept.
+KEPT_VERSIONS = 2
+# How many operators that are gone are remembered, for the sake of messages.
+GONE_REMEMBERED = 10_000
+
+
+class LibraryCatalog:
+    """The versions that are kept of each name. Changes in the event loop only.
+
+    ``line`` is a lock for each name: whoever changes which versions a name has, or how many
+    replicas, holds it. An interpreter's death does not wait for it.
+    """
+
+    def __init__(self) -> None:
+        # Of each name, in the order in which they were active. The last one is active or waits
+        # for an interpreter.
+        self._versions: dict[str, list[LibraryVersion]] = {}
+        self._last_version: dict[str, int] = {}
+        self._load_ids = itertools.count(1)
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # What has become of operators, for the message when one of them is called.
+        self._gone: dict[str, str] = {}
+
+    def line(self, name: str) -> asyncio.Lock:
+        """The lock of a name; those who wait for it get it in the order of their coming."""
+        return self._lines.setdefault(name, asyncio.Lock())
+
+    def all_versions(self) -> list[LibraryVersion]:
+        """Every version that is kept, in order of name, then version."""
+        return [
+            version
+            for name in sorted(self._versions)
+            for version in sorted(self._versions[name], key=lambda version: version.version)
+        ]
+
+    def newest(self) -> list[LibraryVersion]:
+        """Of each library, the version that is active, or will be when it has an interpreter."""
+        return [self._versions[name][-1] for name in sorted(self._versions)]
+
+    def newest_of(self, name: str) -> LibraryVersion | None:
+        """That version of one library; None if there is none of that name."""
+        versions = self._versions.get(name)
+        return versions[-1] if versions else None
+
+    def get_newest(self, name: str) -> LibraryVersion:
+        """That version of one library. Raises LibraryNotFoundError."""
+        newest = self.newest_of(name)
+        if newest is None:
+            raise self.not_found(name)
+        return newest
+
+    def versions_of(self, name: str) -> list[LibraryVersion]:
+        """The versions of a name, in the order in which they were active."""
+        return list(self._versions.get(name, ()))
+
+    def set_versions(self, name: str, versions: list[LibraryVersion]) -> None:
+        """Notes which versions a name has from now on."""
+        if versions:
+            self._versions[name] = versions
+        else:
+            self._versions.pop(name, None)
+
+    def add(self, version: LibraryVersion) -> None:
+        """Notes that a version is the newest of its name."""
+        versions = [v for v in self.versions_of(version.name) if v is not version]
+        self._versions[version.name] = [*versions, version]
+        self.note_last_version(version.name, version.version)
+
+    def last_version(self, name: str) -> int:
+        """The highest number that a version of this name has had; 0 if there was none."""
+        return self._last_version.get(name, 0)
+
+    def note_last_version(self, name: str, number: int) -> None:
+        """Notes that a version of this name has had that number."""
+        self._last_version[name] = max(self.last_version(name), number)
+
+    def next_version(self, name: str) -> int:
+        """The number of the next version of a name; numbers of failed loads are given again."""
+        return self.last_version(name) + 1
+
+    def new_load_id(self) -> int:
+        """A number that no version has had."""
+        return next(self._load_ids)
+
+    def find_waiting(self, operator: str) -> LibraryVersion | None:
+        """The version that has the operator, and waits for an interpreter."""
+        for version in self.newest():
+            if version.state is VersionState.WAITING and any(
+                operator in (name, name.partition(".")[0]) for name in version.operators
+            ):
+                return version
+        return None
+
+    def explain_absence(self, operator: str) -> str:
+        """What has become of an operator that is not there any more; "" if nobody knows."""
+        return self._gone.get(operator, "")
+
+    def remember_gone(self, operators: Iterable[str], what: str) -> None:
+        """Notes what has become of operators."""
+        for operator in operators:
+            # Callers may leave the overload's name out.
+            self._gone[operator] = self._gone[operator.partition(".")[0]] = what
+        while len(self._gone) > GONE_REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+    def forget_gone(self, operators: Iterable[str]) -> None:
+        """Notes that operators are there again."""
+        for operator in operators:
+            self._gone.pop(operator, None)
+            self._gone.pop(operator.partition(".")[0], None)
+
+    def not_found(self, name: str, number: int = 0) -> LibraryNotFoundError:
+        """The error of a name, or a version of it, that is not there."""
+        kept = sorted(self._versions.get(name, ()), key=lambda version: version.version)
+        if kept:
+            versions = ", ".join(str(version.version) for version in kept)
+            return LibraryNotFoundError(
+                f"library {name!r} has no version {number}; kept: {versions}", library=name
+            )
+        loaded = ", ".join(sorted(self._versions)) or "none"
+        return LibraryNotFoundError(
+            f"no library named {name!r} is loaded; loaded: {loaded}", library=name
+        )

@@ -1,0 +1,283 @@
+"""Loading a library, as often and in as many interpreters at once as anybody likes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
+from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.library_catalog import LibraryCatalog
+from opdispatch_server.library_journal import LibraryJournal
+from opdispatch_server.library_transaction import LibraryTransaction
+from opdispatch_server.library_version import LibrarySource, LibraryVersion
+from opdispatch_server.load_race import LoadRace, LoadWait
+from opdispatch_server.placement import Place, Placement
+from opdispatch_wire.errors import DeadlineExceededError
+
+LOG = logging.getLogger("opdispatch.libraries")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOrder:
+    """What is to be loaded, and where. ``content`` is the upload."""
+
+    name: str
+    source: LibrarySource
+    content: bytes | None = None
+    place: Place = field(default_factory=Place)
+    interpreters: int = 0
+    """How many shall hold it; 0: as many as the version before, else one."""
+    loaded_by: str = ""
+    patience: float | None = None
+    """For how many seconds somebody waits for the outcome; None: for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """The version that is loaded, and this load's part in that."""
+
+    version: LibraryVersion
+    role: str = ""
+    """"primary" or "replica": what the interpreter is that was named, or that has imported it."""
+    already_loaded: bool = False
+    """Whether nothing had to be imported for this load."""
+
+
+class LibraryLoading:
+    """Runs the races; see LoadRace. ``start`` runs something in the background."""
+
+    def __init__(
+        self,
+        catalog: LibraryCatalog,
+        transaction: LibraryTransaction,
+        placement: Placement,
+        start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
+        journal: LibraryJournal,
+        *,
+        load_timeout: float,
+        fill: Callable[[LibraryVersion], Awaitable[OpdispatchError | None]],
+        supersede: Callable[[LibraryVersion], None],
+        published: Callable[[LibraryVersion], Awaitable[None]],
+        wait_for_leaving: Callable[[], Awaitable[bool]],
+    ) -> None:
+        self._catalog = catalog
+        self._transaction = transaction
+        self._placement = placement
+        self._start = start
+        self._journal = journal
+        self._load_timeout = load_timeout
+        self._fill = fill
+        self._supersede = supersede
+        self._published = published
+        self._wait_for_leaving = wait_for_leaving
+        # Of each name, the race that the next load of the same content takes part in.
+        self._last_race: dict[str, LoadRace] = {}
+
+    async def load(self, order: LoadOrder) -> LoadOutcome:
+        """Loads a library, or has an interpreter join those that hold it.
+
+        Raises what the import raised, the RegistrationError of a registration that does not fit,
+        LibraryLoadError, InterpreterNotFoundError, RefusedError, InterpreterDiedError,
+        DeadlineExceededError if the import takes too long, and WaitTimeoutError if somebody
+        else's does.
+        """
+        before = self._last_race.get(order.name)
+        race = self._enter_race(order)
+        wait = LoadWait(f"an earlier load of {order.name!r}")
+        if before is not None and before is not race:
+            wait.set(lambda: f"the load of {before.source.label} before it{_by(before)}")
+        try:
+            async with asyncio.timeout(order.patience):
+                return await self._take_part(race, order, wait)
+        except OpdispatchError:
+            raise  # some of them are TimeoutErrors, too
+        except TimeoutError as error:
+            raise _out_of_time(order, wait) from error
+        finally:
+            race.leave()
+
+    def _enter_race(self, order: LoadOrder) -> LoadRace:
+        """The race that the load belongs to: other content that came before comes first."""
+        race = self._last_race.get(order.name)
+        if (
+            race is None
+            or race.ended.is_set()
+            or race.source != order.source
+            or not order.source.sha256
+        ):
+            race = LoadRace(order.name, order.source, order.content)
+            self._last_race[order.name] = race
+            self._start(self._hold_line(race))
+        race.enter()
+        return race
+
+    async def _hold_line(self, race: LoadRace) -> None:
+        try:
+            async with self._catalog.line(race.name):
+                newest = self._catalog.newest_of(race.name)
+                if newest is not None and newest.source == race.source and race.source.sha256:
+                    if not newest.is_active:
+                        newest.content = race.content
+                    race.open(newest, None)
+                else:
+                    number = self._catalog.next_version(race.name)
+                    load_id = self._catalog.new_load_id()
+                    version = LibraryVersion(race.name, number, load_id, race.source, race.content)
+                    version.interpreters_wanted = newest.interpreters_wanted if newest else 1
+                    version.device = newest.device if newest else ""
+                    race.open(version, newest)
+                await race.ended.wait()
+        finally:
+            if self._last_race.get(race.name) is race:
+                del self._last_race[race.name]
+
+    async def _take_part(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
+        await race.opened.wait()
+        version = race.version
+        outcome = await self._bring_in(race, order, wait)
+        published = outcome.role == "primary" and not outcome.already_loaded
+        if order.interpreters > version.interpreters_wanted or (order.interpreters and published):
+            await self._journal.record_wanted(version, order.interpreters)
+            version.failed_attempts = 0
+        if order.interpreters or published:
+            wait.set(lambda: f"more interpreters to hold {version}")
+            await self._fill(version)
+        if order.place.interpreter:
+            await self._journal.record_wanted(version, version.count_wanted_or_held())
+        return outcome
+
+    async def _bring_in(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
+        if order.place.interpreter:
+            session = self._placement.get(order.place.interpreter)
+            if race.version.is_active and race.version.stays_in(session):
+                return _already(race.version, session)
+        else:
+            wait.set(lambda: f"{race.version} from {race.describe_imports() or 'nobody'}")
+            if await race.wait_for_decision():
+                return LoadOutcome(race.version, already_loaded=True)
+        return await self._import(race, order, wait)
+
+    async def _import(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
+        race.begin_import()
+        place = order.place
+        busy = f"interpreter {place.interpreter}" if place.interpreter else "an interpreter"
+        wait.set(lambda: f"{busy} that is importing something else{_by(race)}")
+        try:
+            session = await self._placement.claim(place)
+        except BaseException:
+            race.end_import()
+            raise
+        if race.version.is_active and race.version.stays_in(session):
+            self._placement.release(session)  # another member has imported it here meanwhile
+            race.end_import()
+            return _already(race.version, session)
+        wait.importing = session
+        race.note_import(session)
+        race.enter()
+        # An import that has begun ends in order, though nobody may be waiting for it any more:
+        # then it publishes nothing.
+        wanted = _Wanted()
+        task = self._start(self._import_into(race, session, order, wanted))
+        try:
+            role = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            wanted.no_more()
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+        return LoadOutcome(race.version, role)
+
+    async def _import_into(
+        self, race: LoadRace, session: InterpreterSession, order: LoadOrder, wanted: _Wanted
+    ) -> str:
+        """Imports the library for one member of the race; its role."""
+        try:
+            try:
+                return await self._attempt(race, session, order, wanted)
+            except DuplicateDefinitionError:
+                # Perhaps by a library that is unloaded already, but has calls to finish.
+                if not await self._wait_for_leaving():
+                    raise
+                return await self._attempt(race, session, order, wanted)
+        finally:
+            self._placement.release(session)
+            race.end_import(session)
+            race.leave()
+
+    async def _attempt(
+        self, race: LoadRace, session: InterpreterSession, order: LoadOrder, wanted: _Wanted
+    ) -> str:
+        version = race.version
+        batch = await self._transaction.stage(
+            version, session, race.replaced, timeout=self._load_timeout
+        )
+        async with race.turn:
+            replaced = race.replaced
+            if not wanted():
+                await self._transaction.abandon(version, session)
+                raise DeadlineExceededError(f"nobody waits for {version} any more")
+            if version.is_active:
+                await self._transaction.join(version, session, batch)
+                LOG.info("interpreter %s joined %s as a replica", session.name, version)
+                return "replica"
+            version.loaded_by = order.loaded_by
+            version.device = order.place.device or version.device
+            version.interpreters_wanted = order.interpreters or version.interpreters_wanted
+            await self._transaction.publish(
+                version,
+                session,
+                batch,
+                replaced,
+                still_wanted=wanted,
+                recording=lambda: self._journal.loading(version, replaced),
+                on_published=lambda: self._catalog.add(version),
+            )
+            version.failed_attempts = 0
+            if replaced is not None:
+                self._supersede(replaced)
+                race.replaced = None
+        await self._published(version)
+        return "primary"
+
+
+def _already(version: LibraryVersion, session: InterpreterSession) -> LoadOutcome:
+    role = "primary" if version.interpreter is session else "replica"
+    return LoadOutcome(version, role, already_loaded=True)
+
+
+class _Wanted:
+    """Whether somebody still waits for an import."""
+
+    def __init__(self) -> None:
+        self._wanted = True
+
+    def no_more(self) -> None:
+        self._wanted = False
+
+    def __call__(self) -> bool:
+        return self._wanted
+
+
+def _by(race: LoadRace) -> str:
+    imports = race.describe_imports()
+    return f" by {imports}" if imports else ""
+
+
+def _out_of_time(order: LoadOrder, wait: LoadWait) -> DeadlineExceededError | WaitTimeoutError:
+    session = wait.importing
+    if session is not None and session.importing:
+        return DeadlineExceededError(
+            f"importing {order.source.label} into interpreter {session.name} took longer than the "
+            f"{order.patience:.2g} s that its caller waits; nothing of it is published",
+            hint="allow more time, as with --timeout",
+            interpreter=session.name,
+        )
+    return WaitTimeoutError(
+        f"library {order.name!r} was not loaded within {order.patience:.2g} s: it was waiting for "
+        f"{wait}",
+        hint="allow more time, as with --timeout",
+        library=order.name,
+    )

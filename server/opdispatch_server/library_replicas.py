@@ -1,0 +1,303 @@
+"""How many interpreters hold each library: more, fewer, others, and again after a death."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.health import HealthBoard
+from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.library_catalog import LibraryCatalog
+from opdispatch_server.library_restoration import restore_in_order
+from opdispatch_server.library_transaction import LibraryTransaction
+from opdispatch_server.library_version import LibraryVersion, VersionState
+from opdispatch_server.placement import Place, Placement
+from opdispatch_server.replica import Replica, ReplicaState
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    InterpreterNotFoundError,
+)
+
+LOG = logging.getLogger("opdispatch.libraries")
+
+# A library that brings its interpreter down is not given a fourth one.
+RECOVERY_ATTEMPTS = 3
+# How long a replica waits for an interpreter that imports something else; the next that is free
+# is given it later.
+BUSY_PATIENCE = 5.0
+
+
+class LibraryReplicas:
+    """Keeps every active version in as many interpreters as it should be in.
+
+    Methods whose name ends in ``_locked`` are called with the name's line held.
+    """
+
+    def __init__(
+        self,
+        catalog: LibraryCatalog,
+        transaction: LibraryTransaction,
+        placement: Placement,
+        sessions: InterpreterSessions,
+        health: HealthBoard,
+        start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
+        *,
+        load_timeout: float,
+        published: Callable[[LibraryVersion], Awaitable[None]],
+        give_up: Callable[[LibraryVersion, OpdispatchError], Awaitable[None]],
+    ) -> None:
+        self._catalog = catalog
+        self._transaction = transaction
+        self._placement = placement
+        self._sessions = sessions
+        self._health = health
+        self._start = start
+        self._load_timeout = load_timeout
+        self._published = published
+        self._give_up = give_up
+        # What the journal has, until it is loaded: ``restore`` does that, in the right order.
+        self.restoring: Sequence[LibraryVersion] = ()
+        # Names that somebody is about to look after.
+        self._cared_for: set[str] = set()
+        self._demotions: dict[asyncio.Task[Any], InterpreterSession] = {}
+        placement.on_freed = self.look_after_all
+
+    # -- interpreters ---------------------------------------------------------------------------
+
+    async def interpreter_joined(self, session: InterpreterSession) -> None:
+        """Tells a new interpreter of everything, and gives it what lacks one."""
+        await self._transaction.welcome(session, self._catalog.newest())
+        LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid)
+        await self._update_readiness()
+        self._placement.note_change()
+        self.look_after_all()
+
+    async def interpreter_left(self, session: InterpreterSession) -> None:
+        """A replica takes the place of one that has died; without any, the library waits."""
+        async with self._transaction.publication:
+            lost = []
+            for version in self._catalog.all_versions():
+                was_primary = version.interpreter is session
+                if not version.remove_replica(session):
+                    continue
+                if not version.replicas and version.is_active:
+                    lost.append(version)
+                elif was_primary and version.interpreter is not None:
+                    LOG.info("%s: %s is the primary now", version, version.interpreter.name)
+                for replica in version.replicas:
+                    if not any(r.is_serving for r in version.replicas):
+                        _reclaim(replica)
+            await self._transaction.withdraw(lost, VersionState.WAITING)
+        LOG.warning("%s", session.death())
+        self._placement.forget(session)
+        await self._update_readiness()
+        for version in lost:
+            await self._health.library(version.name, serving=False)
+        self.look_after_all()
+
+    async def _update_readiness(self) -> None:
+        await self._health.interpreters(len(self._sessions.ready()))
+
+    # -- looking after ----------------------------------------------------------------------------
+
+    def look_after_all(self) -> None:
+        """Sees to whatever lacks interpreters, or holds one that is being drained."""
+        newest = sorted(self._catalog.newest(), key=lambda version: version.epoch)
+        for version in newest:
+            if self._needs_care(version) and version.name not in self._cared_for:
+                self._cared_for.add(version.name)
+                self._start(self._look_after(version.name))
+
+    def _needs_care(self, version: LibraryVersion) -> bool:
+        if version.state is VersionState.WAITING:
+            return bool(self._sessions.ready()) and not self.restoring
+        return (
+            self._missing(version) > 0
+            and version.failed_attempts < RECOVERY_ATTEMPTS
+            and any(not session.loading for session in self._placement.find_spare(version))
+        )
+
+    async def see_to(self, session: InterpreterSession, patience: float | None) -> None:
+        """Moves what an interpreter holds to others, if it is being drained.
+
+        Waits for its calls to end, for up to ``patience`` seconds.
+        """
+        names = {v.name for v in self._catalog.all_versions() if v.find_replica(session)}
+        await asyncio.gather(*(self._look_after(name) for name in sorted(names)))
+        leaving = [task for task, left in self._demotions.items() if left is session]
+        if leaving:
+            await asyncio.wait(leaving, timeout=patience)
+
+    async def _look_after(self, name: str) -> None:
+        async with self._catalog.line(name):
+            # From here on, whatever else happens needs another look.
+            self._cared_for.discard(name)
+            version = self._catalog.newest_of(name)
+            if version is None:
+                return
+            if version.state is VersionState.WAITING:
+                await self._recover_locked(version)
+            if version.is_active and version.failed_attempts < RECOVERY_ATTEMPTS:
+                await self.fill_locked(version, patience=0.0)
+            self.leave_drained_locked(name)
+
+    async def restore(self) -> None:
+        """Loads what the journal has, as far as there are interpreters and it can be loaded."""
+        await restore_in_order(self.restoring, self._restore_one)
+        await asyncio.gather(*(self._fill(version) for version in self.restoring))
+        self.restoring = ()
+        self.look_after_all()
+
+    async def _restore_one(self, version: LibraryVersion, last_try: bool) -> bool:
+        async with self._catalog.line(version.name):
+            if version.state is VersionState.WAITING and self._sessions.ready():
+                await self._recover_locked(version, last_try=last_try)
+        return version.state is not VersionState.WAITING
+
+    async def _fill(self, version: LibraryVersion) -> None:
+        async with self._catalog.line(version.name):
+            await self.fill_locked(version)
+
+    async def _recover_locked(self, version: LibraryVersion, *, last_try: bool = True) -> None:
+        """Loads again, from the store, what has lost its last interpreter.
+
+        What does not load is given up, unless this is not the ``last_try``.
+        """
+        version.load_id = self._catalog.new_load_id()
+        try:
+            await self.bring_up_locked(version, None)
+        except InterpreterNotFoundError:
+            return  # the next one that joins tries again
+        except (InterpreterDiedError, DeadlineExceededError) as error:
+            version.failed_attempts += 1
+            LOG.error("%s could not be loaded again: %s", version, error)
+            if version.failed_attempts >= RECOVERY_ATTEMPTS:
+                await self._give_up(version, error)
+            return
+        except OpdispatchError as error:
+            if last_try:
+                await self._give_up(version, error)
+            else:
+                LOG.info("%s will be tried again, after others: %s", version, error)
+            return
+        version.failed_attempts = 0
+        await self._published(version)
+
+    async def bring_up_locked(
+        self, version: LibraryVersion, replaced: LibraryVersion | None
+    ) -> None:
+        """Loads a version that no interpreter holds, in the place of ``replaced``.
+
+        Raises as LibraryLoading.load.
+        """
+        session = await self._placement.claim(Place(device=version.device))
+        try:
+            batch = await self._transaction.stage(
+                version, session, replaced, timeout=self._load_timeout
+            )
+            await self._transaction.publish(version, session, batch, replaced)
+        finally:
+            self._placement.release(session)
+
+    # -- more and fewer ---------------------------------------------------------------------------
+
+    def _missing(self, version: LibraryVersion) -> int:
+        return version.interpreters_wanted - len(self._staying(version))
+
+    def _staying(self, version: LibraryVersion) -> list[Replica]:
+        return [
+            replica
+            for replica in version.replicas
+            if replica.state is not ReplicaState.LEAVING
+            and replica.session.alive
+            and not self._placement.is_draining(replica.session)
+        ]
+
+    async def fill_locked(
+        self, version: LibraryVersion, patience: float = BUSY_PATIENCE
+    ) -> OpdispatchError | None:
+        """Has more interpreters hold an active version, as far as there are any.
+
+        Those that import something else are waited for, up to ``patience`` seconds. One that
+        fails does not stop the others; the first error is returned.
+        """
+        async with version.filling:
+            for replica in version.replicas:
+                if self._missing(version) > 0 and not self._placement.is_draining(replica.session):
+                    _reclaim(replica)
+            missing = self._missing(version)
+            if missing <= 0 or not version.is_active:
+                return None
+            failures = await asyncio.gather(
+                *(self._add_replica(version, patience) for _ in range(missing))
+            )
+        return next((failure for failure in failures if failure is not None), None)
+
+    async def _add_replica(
+        self, version: LibraryVersion, patience: float
+    ) -> OpdispatchError | None:
+        session = await self._placement.claim_spare(version, patience)
+        if session is None:
+            return None
+        try:
+            batch = await self._transaction.stage(
+                version, session, None, timeout=self._load_timeout
+            )
+            if not version.is_active:  # its last interpreter has died meanwhile
+                await self._transaction.abandon(version, session)
+                return None
+            await self._transaction.join(version, session, batch)
+        except OpdispatchError as error:
+            version.failed_attempts += 1
+            LOG.warning("%s could not be given to %s: %s", version, session.name, error)
+            return error
+        finally:
+            self._placement.release(session)
+        version.failed_attempts = 0
+        LOG.info("interpreter %s joined %s as a replica", session.name, version)
+        return None
+
+    def shrink_locked(self, version: LibraryVersion) -> None:
+        """Takes a version out of the interpreters that are too many, the last ones first."""
+        for replica in reversed(self._staying(version)):
+            if self._missing(version) < 0:
+                self.let_go(version, replica)
+
+    def leave_drained_locked(self, name: str) -> None:
+        """Takes a library out of interpreters that are being drained, if others have it."""
+        for version in self._catalog.versions_of(name):
+            others = any(replica.is_serving for replica in self._staying(version))
+            for replica in list(version.replicas):
+                if self._placement.is_draining(replica.session) and (
+                    others or version.state is VersionState.KEPT
+                ):
+                    self.let_go(version, replica)
+
+    def let_go(self, version: LibraryVersion, replica: Replica) -> None:
+        """Gives a replica no more calls; its code goes when it has finished those it has."""
+        if replica.state is not ReplicaState.LEAVING:
+            replica.state = ReplicaState.LEAVING
+            task = self._start(self._demote_when_idle(version, replica, version.load_id))
+            self._demotions[task] = replica.session
+            task.add_done_callback(self._demotions.pop)
+
+    async def _demote_when_idle(
+        self, version: LibraryVersion, replica: Replica, load_id: int
+    ) -> None:
+        await replica.wait_idle()
+        if (
+            replica.state is ReplicaState.LEAVING
+            and replica in version.replicas
+            and version.load_id == load_id
+        ):
+            await self._transaction.demote(version, replica)
+
+
+def _reclaim(replica: Replica) -> None:
+    """A replica that is leaving still has the code, so it may as well stay."""
+    if replica.state is ReplicaState.LEAVING:
+        replica.state = ReplicaState.SERVING

@@ -1,0 +1,110 @@
+"""Loads of one name and one content that are under way together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.library_version import LibrarySource, LibraryVersion
+
+
+class LoadRace:
+    """Racing loads, from the first one's arrival to the end of the last one.
+
+    It holds the line of its name while it runs, so that other content waits for its turn. The
+    first member whose batch is complete is published and becomes the primary; ``turn`` is held
+    by the one that is being published or joined. Belongs to the event loop.
+    """
+
+    def __init__(self, name: str, source: LibrarySource, content: bytes | None) -> None:
+        self.name = name
+        self.source = source
+        self.content = content
+        self.opened = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.turn = asyncio.Lock()
+        self.version: LibraryVersion
+        self.replaced: LibraryVersion | None = None
+        self._members = 0
+        # Those that are choosing an interpreter or importing.
+        self._importers = 0
+        self._imports: dict[InterpreterSession, float] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def open(self, version: LibraryVersion, replaced: LibraryVersion | None) -> None:
+        """Begins: it is this name's turn."""
+        self.version = version
+        self.replaced = replaced
+        self.opened.set()
+
+    def enter(self) -> None:
+        """One member more."""
+        self._members += 1
+
+    def leave(self) -> None:
+        """One member less; without any, it has ended."""
+        self._members -= 1
+        if not self._members:
+            self.ended.set()
+        self._note_change()
+
+    def begin_import(self) -> None:
+        """One member is going to import the library."""
+        self._importers += 1
+
+    def note_import(self, session: InterpreterSession) -> None:
+        """It does so now, in that interpreter."""
+        self._imports[session] = time.monotonic()
+
+    def end_import(self, session: InterpreterSession | None = None) -> None:
+        """It has done so, or has failed."""
+        self._importers -= 1
+        if session is not None:
+            self._imports.pop(session, None)
+        self._note_change()
+
+    async def wait_for_decision(self) -> bool:
+        """Waits until the version is published, or nobody imports it any more; whether it is
+        published.
+        """
+        while not self.version.is_active and self._importers:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            try:
+                await future
+            finally:
+                if future in self._waiting:
+                    self._waiting.remove(future)
+        return self.version.is_active
+
+    def describe_imports(self) -> str:
+        """Who is importing it, and for how long, in words."""
+        now = time.monotonic()
+        return " and ".join(
+            f"interpreter {session.name} (pid {session.pid}), which has been importing it for "
+            f"{now - since:.1f} s"
+            for session, since in self._imports.items()
+        )
+
+    def _note_change(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class LoadWait:
+    """What one load is waiting for at the moment, for the error when its time is up."""
+
+    def __init__(self, what: str) -> None:
+        self._describe: Callable[[], str] = lambda: what
+        self.importing: InterpreterSession | None = None
+
+    def set(self, describe: Callable[[], str]) -> None:
+        """From now on it waits for something else."""
+        self._describe = describe
+
+    def __str__(self) -> str:
+        return self._describe()

@@ -1,0 +1,178 @@
+"""Which interpreter is given a library: ready, not being drained, with the device it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.library_version import LibraryVersion
+from opdispatch_wire.errors import InterpreterNotFoundError, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a load is to go: an interpreter by name, any with a kind of device, or anywhere."""
+
+    interpreter: str = ""
+    device: str = ""
+
+
+class Placement:
+    """Chooses interpreters, and sees to it that each imports one library at a time.
+
+    A session's ``loading`` is set from ``claim`` to ``release``: in the same step of the event
+    loop in which it was chosen. ``on_freed`` runs after each release. Belongs to the event loop.
+    """
+
+    def __init__(
+        self, sessions: InterpreterSessions, versions: Callable[[], Iterable[LibraryVersion]]
+    ) -> None:
+        self._sessions = sessions
+        self._versions = versions
+        # By name: one that is started again is still being drained.
+        self._draining: set[str] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+        self.on_freed: Callable[[], None] = lambda: None
+
+    def is_draining(self, session: InterpreterSession) -> bool:
+        """Whether the interpreter is given nothing new."""
+        return session.name in self._draining
+
+    def set_draining(self, session: InterpreterSession, draining: bool) -> None:
+        """From now on the interpreter is given nothing new; or is again."""
+        if draining:
+            self._draining.add(session.name)
+        else:
+            self._draining.discard(session.name)
+        self.note_change()
+
+    def forget(self, session: InterpreterSession) -> None:
+        """Notes that an interpreter is gone for good."""
+        if not session.supervised:
+            self._draining.discard(session.name)
+        self.note_change()
+
+    def restore_draining(self, names: Iterable[str]) -> None:
+        """Notes which interpreters were being drained before the daemon was started again."""
+        self._draining.update(names)
+
+    async def claim(self, place: Place) -> InterpreterSession:
+        """Waits for an interpreter that imports nothing, and keeps it for one import.
+
+        Raises InterpreterNotFoundError if there is none that could, busy or not, and
+        RefusedError if the one that is asked for is being drained.
+        """
+        while True:
+            if session := self._take(self._candidates(place)):
+                return session
+            await self._wait_for_change()
+
+    async def claim_spare(
+        self, version: LibraryVersion, patience: float
+    ) -> InterpreterSession | None:
+        """Like ``claim``, for one more replica of ``version``; None if nobody can have it.
+
+        Busy ones are waited for, but no longer than ``patience`` seconds.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while spare := self.find_spare(version):
+                    if session := self._take(spare):
+                        return session
+                    await self._wait_for_change()
+        return None
+
+    async def claim_holder(self, version: LibraryVersion) -> InterpreterSession | None:
+        """Like ``claim``, for an interpreter that holds ``version``; None if none does."""
+        while holders := [r.session for r in version.replicas if r.session.alive]:
+            if session := self._take(holders):
+                return session
+            await self._wait_for_change()
+        return None
+
+    def find_spare(self, version: LibraryVersion) -> list[InterpreterSession]:
+        """The interpreters that could become replicas of ``version``, busy or not."""
+        return [
+            session
+            for session in self._usable(version.device)
+            if version.find_replica(session) is None
+        ]
+
+    def release(self, session: InterpreterSession) -> None:
+        """Ends a claim."""
+        session.loading = False
+        self.note_change()
+        self.on_freed()
+
+    def note_change(self) -> None:
+        """Has everybody who waits look again: interpreters have come, gone, or are free."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def get(self, name: str) -> InterpreterSession:
+        """The interpreter of that name, if libraries may go there. Raises as ``claim``."""
+        session = self._sessions.get_ready(name)
+        if self.is_draining(session):
+            raise RefusedError(
+                f"interpreter {name} is being drained and takes no new libraries",
+                hint=f"`opdispatch drain {name} --undo` ends that",
+                interpreter=name,
+            )
+        return session
+
+    def _candidates(self, place: Place) -> list[InterpreterSession]:
+        if place.interpreter:
+            return [self.get(place.interpreter)]
+        if usable := self._usable(place.device):
+            return usable
+        ready = self._sessions.ready()
+        if not ready:
+            raise InterpreterNotFoundError(
+                "no interpreter is connected that could hold a library",
+                hint="start one with `opdispatch worker`, or the daemon with --workers 1 or more",
+            )
+        known = ", ".join(
+            f"{s.name} ({', '.join(s.devices)}{'; draining' if self.is_draining(s) else ''})"
+            for s in ready
+        )
+        what = f"with a {place.device} device" if place.device else "that is not being drained"
+        raise InterpreterNotFoundError(
+            f"there is no interpreter {what}; connected: {known}", device=place.device
+        )
+
+    def _usable(self, device: str) -> list[InterpreterSession]:
+        return [
+            session
+            for session in self._sessions.ready()
+            if session.alive and not self.is_draining(session) and has_device(session, device)
+        ]
+
+    def _take(self, candidates: list[InterpreterSession]) -> InterpreterSession | None:
+        free = [session for session in candidates if not session.loading]
+        if not free:
+            return None
+        held = [replica.session for version in self._versions() for replica in version.replicas]
+        session = min(free, key=held.count)
+        session.loading = True
+        return session
+
+    async def _wait_for_change(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            await future
+        finally:
+            if future in self._waiting:
+                self._waiting.remove(future)
+
+
+def has_device(session: InterpreterSession, device: str) -> bool:
+    """Whether the interpreter has the device, or one of that kind; "" is any."""
+    return not device or any(
+        own == device or own.partition(":")[0] == device for own in session.devices
+    )

@@ -1,0 +1,57 @@
+"""One interpreter's copy of a library version, and the calls that it is running."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opdispatch_server.interpreter_sessions import InterpreterSession
+
+
+class ReplicaState(enum.Enum):
+    """What a replica is doing."""
+
+    JOINING = "joining"  # its interpreter has been told to publish it, and has not answered
+    SERVING = "serving"  # calls that start now may go there
+    LEAVING = "leaving"  # finishes the calls that it has; then its code is let go
+
+
+_calls = itertools.count(1)
+
+
+class Replica:
+    """A library version in one interpreter. Belongs to the event loop."""
+
+    def __init__(self, session: InterpreterSession, state: ReplicaState) -> None:
+        self.session = session
+        self.state = state
+        self.calls_in_flight = 0
+        # Grows with every call of any replica: of two with equal load, the one whose last call
+        # is longer ago has the next.
+        self.last_call = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether calls that start now may go there."""
+        return self.state is ReplicaState.SERVING and self.session.alive
+
+    def begin_call(self) -> None:
+        """Counts a call."""
+        self.calls_in_flight += 1
+        self.last_call = next(_calls)
+        self._idle.clear()
+
+    def end_call(self) -> None:
+        """Takes a call off the count."""
+        self.calls_in_flight -= 1
+        if not self.calls_in_flight:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Waits until none of its calls is running."""
+        await self._idle.wait()

@@ -1,0 +1,207 @@
+"""Several interpreters load the same library at once: every row of the design's table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import WriteLibrary
+from tests.service.libraries import constant
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+
+X = np.zeros(2)
+INTERPRETERS = 8
+ROUNDS = int(os.environ.get("OPDISPATCH_RACE_ROUNDS", "25"))
+NAMES = [f"worker-{number + 1}" for number in range(INTERPRETERS)]
+
+
+def gated(folder: Path, text: str) -> str:
+    """A library whose import says where it runs, and waits until the test lets it go on."""
+    return f"""\
+import os, time
+place = os.path.join({str(folder)!r}, "")
+open(place + f"importing-{{os.getpid()}}", "w").close()
+while not os.path.exists(place + "open") and not os.path.exists(place + f"open-{{os.getpid()}}"):
+    time.sleep(0.005)
+if os.path.exists(place + f"fail-{{os.getpid()}}"):
+    raise ValueError("not here")
+{text}"""
+
+
+def pids(session: oc.Session) -> dict[str, int]:
+    return {interpreter.name: interpreter.pid for interpreter in session.interpreters()}
+
+
+def importing(folder: Path, *numbers: int) -> Callable[[], bool]:
+    return lambda: all((folder / f"importing-{number}").exists() for number in numbers)
+
+
+def race(functions: list[Callable[[], Any]]) -> list[Any]:
+    """What each returns, all started at the same moment."""
+    start = threading.Barrier(len(functions))
+
+    def run(function: Callable[[], Any]) -> Any:
+        start.wait(10)
+        return function()
+
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return list(pool.map(run, functions))
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    daemon = RunningDaemon(tmp_path_factory.mktemp("eight"), workers=INTERPRETERS)
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+def test_of_eight_racing_interpreters_one_is_the_primary_and_seven_join_it(eight: RunningDaemon):
+    with eight.connect() as session:
+        path = eight.folder / "const.py"
+        for number in range(ROUNDS):
+            path.write_text(constant(number))
+            loads = race([lambda n=n: session.load(path, interpreter=n) for n in NAMES])
+            assert Counter(load.role for load in loads) == {"primary": 1, "replica": 7}, number
+            assert {load.version for load in loads} == {number + 1}
+            [primary] = [n for n, load in zip(NAMES, loads, strict=True) if load.role == "primary"]
+            [library] = session.libraries()
+            assert library.interpreters[0] == primary
+            assert sorted(library.interpreters) == NAMES
+            assert library.interpreters_wanted == INTERPRETERS
+            assert {session.ops.const.get(X) for _ in range(16)} == {number}
+            assert session.check_invariants() == []
+            if number % 5 == 4:
+                session.unload("const")
+                assert session.operators() == []
+        for library in session.libraries():
+            session.unload(library.name)
+
+
+def test_waiters_that_name_no_interpreter_get_what_the_first_one_loads(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    path = write_library("const", gated(daemon.folder, constant(1)))
+    with Background(session.load, path, interpreter="worker-1") as first:
+        assert wait_for(importing(daemon.folder, pids(session)["worker-1"]), 10)
+        with Background(session.load, path) as second, Background(session.load, path) as third:
+            (daemon.folder / "open").touch()
+            assert first.result().role == "primary"
+            for waiter in (second, third):
+                load = waiter.result()
+                assert (load.already_loaded, load.role, load.version) == (True, "", 1)
+                assert load.interpreters == ("worker-1",)
+
+
+def test_a_later_load_into_another_interpreter_joins_without_a_publication(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    path = write_library("const", constant(1))
+    first = shared.load(path, interpreter="worker-1")
+    epoch = shared.refresh_server_info().epoch
+    second = shared.load(path, interpreter="worker-2")
+    assert (second.role, second.version) == ("replica", first.version)
+    assert second.interpreters == ("worker-1", "worker-2")
+    assert shared.load(path, interpreter="worker-2").already_loaded
+    assert shared.refresh_server_info().epoch == epoch
+    assert shared.ops.const.get(X) == 1
+
+
+def test_a_replica_that_registers_something_else_is_refused(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    differs = (
+        "import os\nfrom opdispatch import Library\nlib = Library('const', 'DEF')\n"
+        "lib.define('get(Tensor x) -> int')\nlib.impl('get', lambda x: 1, 'CPU')\n"
+        f"if os.getpid() == {pids(session)['worker-2']}:\n"
+        "    lib.define('more(Tensor x) -> int')\n"
+    )
+    path = write_library("const", differs)
+    session.load(path, interpreter="worker-1")
+    with pytest.raises(oc.LibraryLoadError) as caught:
+        session.load(path, interpreter="worker-2")
+    assert "worker-2 cannot hold a replica of const v1: it also registers" in str(caught.value)
+    assert "const::more(Tensor x) -> int (at const.py:7)" in str(caught.value)
+    [library] = session.libraries()
+    assert library.interpreters == ("worker-1",)
+    assert session.ops.const.get(X) == 1
+    assert session.check_invariants() == []
+    assert [operator.name for operator in session.operators()] == ["const::get"]
+
+
+def test_the_next_one_takes_the_place_of_a_primary_that_fails_to_load(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    path = write_library("const", gated(daemon.folder, constant(3)))
+    ids = pids(session)
+    with (
+        Background(session.load, path, interpreter="worker-1") as first,
+        Background(session.load, path, interpreter="worker-2") as second,
+    ):
+        assert wait_for(importing(daemon.folder, *ids.values()), 10)
+        (daemon.folder / f"fail-{ids['worker-1']}").touch()
+        (daemon.folder / f"open-{ids['worker-1']}").touch()
+        with pytest.raises(oc.LibraryLoadError, match="not here"):
+            first.result()
+        assert session.libraries() == []
+        (daemon.folder / "open").touch()
+        assert second.result().role == "primary"
+    assert session.ops.const.get(X) == 3
+
+
+@pytest.mark.parametrize("waiter", ["worker-2", None])
+def test_the_next_one_takes_the_place_of_a_primary_that_dies_while_it_loads(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, waiter: str | None
+):
+    daemon.expects_errors = True
+    path = write_library("const", gated(daemon.folder, constant(3)))
+    ids = pids(session)
+    with (
+        Background(session.load, path, interpreter="worker-1") as first,
+    ):
+        assert wait_for(importing(daemon.folder, ids["worker-1"]), 10)
+        with Background(session.load, path, interpreter=waiter) as second:
+            os.kill(ids["worker-1"], signal.SIGKILL)
+            with pytest.raises(oc.InterpreterDiedError, match="worker-1"):
+                first.result()
+            (daemon.folder / "open").touch()
+            assert second.result().role == "primary"
+    assert session.ops.const.get(X) == 3
+
+
+def test_other_content_of_the_same_name_waits_for_its_turn_and_becomes_a_version(
+    daemon: RunningDaemon, session: oc.Session, tmp_path: Path
+):
+    paths = []
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        paths.append(tmp_path / str(number) / "const.py")
+        paths[-1].write_text(gated(daemon.folder, constant(number)))
+    with ExitStack() as stack:
+        stack.callback((daemon.folder / "open").touch)
+        first = Background(session.load, paths[0], interpreter="worker-1")
+        stack.enter_context(first)
+        assert wait_for(importing(daemon.folder, pids(session)["worker-1"]), 10)
+        others = [
+            stack.enter_context(Background(session.load, path, interpreter="worker-2"))
+            for path in paths[1:]
+        ]
+        assert session.libraries() == []
+        (daemon.folder / "open").touch()
+        assert first.result().version == 1
+        versions = {load.result().version: number for number, load in enumerate(others, 1)}
+    assert sorted(versions) == [2, 3, 4]
+    assert session.ops.const.get(X) == versions[4]
