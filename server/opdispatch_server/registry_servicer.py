@@ -102,6 +102,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Has more interpreters, or fewer, hold a library."""
         scale = asyncio.create_task(self._libraries.scale(request.name, request.interpreters))
         version = await asyncio.shield(scale)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.ScaleLibraryReply(library=version.to_proto())
 
     @answers
@@ -111,6 +112,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Makes the version before the active one active again."""
         rollback = asyncio.create_task(self._libraries.rollback(request.name))
         active, replaced = await asyncio.shield(rollback)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
 
     @answers

@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
 import opdispatch_client as oc
 from opdispatch_server.fault_points import VARIABLE, FaultPoint
+from opdispatch_wire.v1 import registry_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -39,6 +43,17 @@ def unload_newest(session: oc.Session, write: WriteLibrary) -> object:
     return session.unload("const", version=2)
 
 
+@contextmanager
+def registry_of(session: oc.Session) -> Iterator[registry_pb2_grpc.RegistryServiceStub]:
+    with grpc.insecure_channel(session.address.replace("unix://", "unix:")) as channel:
+        yield registry_pb2_grpc.RegistryServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def roll_back(session: oc.Session, write: WriteLibrary) -> object:
+    with registry_of(session) as registry:
+        return registry.RollbackLibrary(pb.RollbackLibraryRequest(name="const"))
+
+
 # What is there before each change, and after it: (library, version, state).
 BEFORE = [("const", 1, "kept"), ("const", 2, "active")]
 AFTER = {
@@ -46,6 +61,7 @@ AFTER = {
     load_version: [("const", 2, "kept"), ("const", 3, "active")],
     unload: [],
     unload_newest: [("const", 1, "active")],
+    roll_back: [("const", 1, "active"), ("const", 2, "kept")],
 }
 ANSWERS = {1: 1, 2: 2, 3: 3}
 
@@ -55,12 +71,13 @@ P = FaultPoint
 # Up to the commit of the journal nothing has happened; from then on, all of it.
 NOT_DONE = [(P.JOURNAL_BEGUN, change) for change in (*LOADS, *UNLOADS)]
 NOT_DONE += [(point, load_new) for point in (P.STAGED, P.CONTENT_DRAFTED, P.CONTENT_STORED)]
-NOT_DONE += [(P.STAGED, load_version)]
+NOT_DONE += [(P.STAGED, load_version), (P.JOURNAL_BEGUN, roll_back)]
 DONE = [(P.JOURNAL_COMMITTED, change) for change in (*LOADS, *UNLOADS)]
 DONE += [(P.BEFORE_ACKNOWLEDGEMENT, change) for change in (load_version, unload)]
 DONE += [(point, load) for point in (P.INTERPRETER_COMMITTED, P.PUBLISHED) for load in LOADS]
 DONE += [(P.WITHDRAWN, change) for change in UNLOADS]
 DONE += [(P.INTERPRETER_COMMITTED, unload_newest), (P.PUBLISHED, unload_newest)]
+DONE += [(P.JOURNAL_COMMITTED, roll_back), (P.PUBLISHED, roll_back)]
 
 OF_INTERPRETERS = {P.INTERPRETER_STAGED, P.INTERPRETER_PUBLISHED, P.INTERPRETER_RETIRED}
 OF_IMPORTS = {P.IMPORT_VERIFIED, P.IMPORT_DECIDED, P.IMPORT_ASIDE}
@@ -113,7 +130,7 @@ def test_a_daemon_that_dies_there_has_done_all_of_it_or_nothing(
         session.load(write_library("const", constant(2)))
         check_served(session, BEFORE)
         armed.touch()
-        with pytest.raises(oc.DaemonUnavailableError):
+        with pytest.raises((oc.DaemonUnavailableError, grpc.RpcError)):
             change(session, write_library)
     assert first.wait() == -signal.SIGKILL
     assert not armed.exists()
@@ -125,6 +142,32 @@ def test_a_daemon_that_dies_there_has_done_all_of_it_or_nothing(
         check_served(session, AFTER[change])  # type: ignore[index]
     drafts = [path for path in (tmp_path / "state").rglob("*") if "draft" in path.name]
     assert not drafts
+
+
+@pytest.mark.parametrize(
+    ("point", "wanted"),
+    [(P.JOURNAL_BEGUN, 1), (P.JOURNAL_COMMITTED, 2), (P.BEFORE_ACKNOWLEDGEMENT, 2)],
+    ids=name_case,
+)
+def test_a_daemon_that_dies_while_it_scales_wants_as_many_as_before_or_after(
+    start_daemon: StartDaemon,
+    write_library: WriteLibrary,
+    tmp_path: Path,
+    point: FaultPoint,
+    wanted: int,
+):
+    armed = tmp_path / "armed"
+    first = start_daemon(environment={VARIABLE: f"{point.value}={armed}"})
+    with first.connect() as session, registry_of(session) as registry:
+        session.load(write_library("const", constant(1)))
+        armed.touch()
+        with pytest.raises(grpc.RpcError):
+            registry.ScaleLibrary(pb.ScaleLibraryRequest(name="const", interpreters=2))
+    assert first.wait() == -signal.SIGKILL
+    second = start_daemon()
+    with second.connect() as session:
+        (library,) = session.libraries()
+        assert (library.interpreters_wanted, len(library.interpreters)) == (wanted, wanted)
 
 
 def interpreters_are_back(session: oc.Session) -> bool:

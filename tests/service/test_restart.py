@@ -6,6 +6,8 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -14,6 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import opdispatch_client as oc
+from opdispatch_wire.v1 import registry_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE, constant
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -349,3 +353,50 @@ def test_a_disk_that_is_full_refuses_the_change_and_nothing_else(
     with again.connect() as session:
         assert [v.version for v in session.libraries(all_versions=True)] == [3, 4]
         assert session.ops.const.get(X) == 9
+
+
+@contextmanager
+def registry_of(daemon: RunningDaemon) -> Iterator[registry_pb2_grpc.RegistryServiceStub]:
+    with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
+        yield registry_pb2_grpc.RegistryServiceStub(channel)  # type: ignore[no-untyped-call]
+
+
+def test_replica_counts_and_rollbacks_and_drained_interpreters_are_remembered(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=3)
+    with first.connect() as session, registry_of(first) as registry:
+        for number in (1, 2):
+            session.load(write_library("const", constant(number)))
+        session.load(write_library("pair", constant(7, namespace="pair")))
+        registry.ScaleLibrary(pb.ScaleLibraryRequest(name="const", interpreters=3))
+        registry.ScaleLibrary(pb.ScaleLibraryRequest(name="pair", interpreters=2))
+        registry.RollbackLibrary(pb.RollbackLibraryRequest(name="const"))
+        assert session.ops.const.get(X) == 1
+    kill(first)
+    second = start_daemon(workers=3)
+    with second.connect() as session, registry_of(second) as registry:
+        assert [facts(v)[:2] + facts(v)[-2:] for v in session.libraries(all_versions=True)] == [
+            ("const", 1, True, "active"),
+            ("const", 2, False, "kept"),
+            ("pair", 1, True, "active"),
+        ]
+        # As soon as it is ready, not some time later.
+        assert {v.name: len(v.interpreters) for v in session.libraries()} == {"const": 3, "pair": 2}
+        assert session.ops.const.get(X) == 1
+        registry.RollbackLibrary(pb.RollbackLibraryRequest(name="const"))  # forward again
+        assert session.ops.const.get(X) == 2
+        registry.DrainInterpreter(pb.DrainInterpreterRequest(name="worker-2"))
+    kill(second)
+    third = start_daemon(workers=3)
+    with third.connect() as session, registry_of(third) as registry:
+        states = {interpreter.name: interpreter.state for interpreter in session.interpreters()}
+        assert states["worker-2"] == "drained"
+        assert session.ops.const.get(X) == 2
+        assert all("worker-2" not in library.interpreters for library in session.libraries())
+        registry.DrainInterpreter(pb.DrainInterpreterRequest(name="worker-2", undo=True))
+    kill(third)
+    fourth = start_daemon(workers=3)
+    with fourth.connect() as session:
+        assert all(interpreter.state == "ready" for interpreter in session.interpreters())
+        assert {v.name: len(v.interpreters) for v in session.libraries()} == {"const": 3, "pair": 2}
