@@ -101,8 +101,8 @@ def serve(
         typer.Option(
             metavar="DIR",
             file_okay=False,
-            help="Where the journal and uploaded libraries are kept. Default: $XDG_STATE_HOME/opdispatch, else "
-            "~/.local/state/opdispatch.",
+            help="Where the journal and uploaded libraries are kept. Default: "
+            "$XDG_STATE_HOME/opdispatch, else ~/.local/state/opdispatch.",
             show_default=False,
         ),
     ] = None,
