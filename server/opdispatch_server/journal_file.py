@@ -51,11 +51,8 @@ CREATE TABLE entry (
 CREATE TABLE head (number INTEGER NOT NULL, digest TEXT NOT NULL);
 """
 
-Entries = Mapping[tuple[str, str], str]
-"""Records as text, by kind ("library") and name."""
-
 Changes = Mapping[tuple[str, str], str | None]
-"""New records; None: there is none any more."""
+"""New records as text, by kind ("library") and name; None: there is none any more."""
 
 
 class JournalFile:
@@ -81,7 +78,7 @@ class JournalFile:
                 # Read first: a daemon may be adding events while we look.
                 mark = int((folder / LAST_EVENT).read_bytes())
                 self._database.execute("BEGIN")
-                self.entries, self._number = self._read_checked(mark)
+                self.entries, self._number, self._digest = self._read_checked(mark)
                 self._database.execute("COMMIT")
             except BaseException:
                 self._database.close()
@@ -96,7 +93,7 @@ class JournalFile:
             database = sqlite3.connect(draft / DATABASE, isolation_level=None)
             try:
                 database.executescript(_SCHEMA)
-                database.execute("INSERT INTO head VALUES (0, ?)", (_digest_entries({}),))
+                database.execute("INSERT INTO head VALUES (0, ?)", (f"{0:064x}",))
             finally:
                 database.close()
             (draft / LAST_EVENT).write_bytes(_mark(0))
@@ -117,12 +114,9 @@ class JournalFile:
 
         Raises JournalError, and then nothing has changed.
         """
-        entries = dict(self.entries)
+        digest = self._digest
         for key, record in changes.items():
-            if record is None:
-                entries.pop(key, None)
-            else:
-                entries[key] = record
+            digest = _exchange(digest, key, self.entries.get(key), record)
         number = self._number + 1
         at = datetime.now(UTC).isoformat()
         try:
@@ -132,11 +126,9 @@ class JournalFile:
             for key, record in changes.items():
                 self._execute("DELETE FROM entry WHERE kind = ? AND name = ?", *key)
                 if record is not None:
-                    digest = _digest_entry(key, record)
-                    self._execute("INSERT INTO entry VALUES (?, ?, ?, ?)", *key, record, digest)
-            self._execute(
-                "UPDATE head SET number = ?, digest = ?", number, _digest_entries(entries)
-            )
+                    own = _digest_entry(key, record)
+                    self._execute("INSERT INTO entry VALUES (?, ?, ?, ?)", *key, record, own)
+            self._execute("UPDATE head SET number = ?, digest = ?", number, f"{digest:064x}")
             fault_point(FaultPoint.JOURNAL_BEGUN)
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
@@ -146,8 +138,12 @@ class JournalFile:
                 f"the change cannot be recorded in {self.folder}: {error}",
                 hint="nothing has changed; make room on that disk and try again",
             ) from error
-        self.entries = entries
-        self._number = number
+        for key, record in changes.items():
+            if record is None:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = record
+        self._number, self._digest = number, digest
         self._write_mark()
         fault_point(FaultPoint.JOURNAL_COMMITTED)
 
@@ -179,8 +175,11 @@ class JournalFile:
                 hint="start the newer one, or move the folder away to start without libraries",
             )
 
-    def _read_checked(self, mark: int) -> tuple[dict[tuple[str, str], str], int]:
-        """The entries and the number of the last event. Raises ValueError: see the Note."""
+    def _read_checked(self, mark: int) -> tuple[dict[tuple[str, str], str], int, int]:
+        """The entries, the number of the last event, and the digest of all entries.
+
+        Raises ValueError: see the Note.
+        """
         found = self._database.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
             raise ValueError(" ".join(str(found).split()))
@@ -190,12 +189,15 @@ class JournalFile:
                 raise ValueError(f"what it says of {kind} {name!r} does not have its checksum")
             entries[kind, name] = record
         heads = self._database.execute("SELECT number, digest FROM head").fetchall()
-        if len(heads) != 1 or heads[0][1] != _digest_entries(entries):
+        total = 0
+        for key, record in entries.items():
+            total = _exchange(total, key, None, record)
+        if len(heads) != 1 or heads[0][1] != f"{total:064x}":
             raise ValueError("its entries do not have the checksum of all")
         number: int = heads[0][0]
         if mark > number:
             raise ValueError(f"it ends with event {number}, and event {mark} was recorded")
-        return entries, number
+        return entries, number, total
 
     def _write_mark(self) -> None:
         # Not synced: after a loss of power it may be old, which the checks allow. A failure
@@ -258,6 +260,11 @@ def _digest_entry(key: tuple[str, str], record: str) -> str:
     return hashlib.sha256("\0".join((*key, record)).encode()).hexdigest()
 
 
-def _digest_entries(entries: Entries) -> str:
-    digests = sorted(_digest_entry(key, record) for key, record in entries.items())
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+def _exchange(digest: int, key: tuple[str, str], old: str | None, new: str | None) -> int:
+    """The digest of all entries when one of them changes: the sum of theirs, so that a change
+    costs the same however many there are.
+    """
+    for record, sign in ((old, -1), (new, 1)):
+        if record is not None:
+            digest += sign * int(_digest_entry(key, record), 16)
+    return digest % 2**256

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +30,7 @@ class LibraryJournal:
         self._journal = journal
         self._catalog = catalog
         self._positions: dict[str, int] = {}
+        self._next_position = 1
 
     def restore_catalog(self) -> list[LibraryVersion]:
         """Has the catalog hold what was acknowledged last; nothing of it is loaded yet.
@@ -38,6 +39,7 @@ class LibraryJournal:
         """
         records = sorted(self._journal.open().values(), key=lambda record: record.position)
         self._positions = {record.name: record.position for record in records}
+        self._next_position = max(self._positions.values(), default=0) + 1
         return [version for record in records for version in self._adopt(record)[-1:]]
 
     def loading(
@@ -81,18 +83,20 @@ class LibraryJournal:
         """The interpreters that take nothing new."""
         return self._journal.drained
 
-    def _changing(
+    @asynccontextmanager
+    async def _changing(
         self,
         event: str,
         version: LibraryVersion,
         left: Sequence[LibraryVersion],
         *,
         publishes: bool = True,
-    ) -> AbstractAsyncContextManager[None]:
+    ) -> AsyncIterator[None]:
         name = version.name
         position = self._positions.get(name, 0)
-        if publishes or not position:
-            position = self._positions[name] = max(self._positions.values(), default=0) + 1
+        if publishes:
+            position = self._next_position
+            self._next_position += 1
         record = LibraryRecord(
             name,
             max(self._catalog.last_version(name), version.version),
@@ -100,7 +104,9 @@ class LibraryJournal:
             left[-1].version if left else 0,
             tuple(_record_version(each) for each in left),
         )
-        return self._journal.recording(f"{event} v{version.version}", record)
+        async with self._journal.recording(f"{event} v{version.version}", record):
+            yield
+            self._positions[name] = position
 
     def _adopt(self, record: LibraryRecord) -> list[LibraryVersion]:
         versions = [
