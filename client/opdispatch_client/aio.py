@@ -162,8 +162,12 @@ class AsyncSession:
         return await self._send(rpcs.list_libraries(all_versions=all_versions))
 
     async def interpreters(self) -> list[Interpreter]:
-        """The worker interpreters that are connected to the daemon."""
+        """The worker interpreters that are connected to the daemon, and quarantined ones."""
         return await self._send(rpcs.list_interpreters())
+
+    async def revive(self, interpreter: str) -> bool:
+        """Has the daemon start a quarantined interpreter again; see ``Session.revive``."""
+        return await self._send(rpcs.revive(interpreter))
 
     async def operators(self, pattern: str = "") -> list[OperatorSummary]:
         """The operators whose name matches a shell pattern, or contains a plain text."""

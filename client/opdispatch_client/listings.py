@@ -75,13 +75,14 @@ class LoadedLibrary(Library):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A worker interpreter that is connected to the daemon."""
+    """A worker interpreter that is connected to the daemon, or is quarantined."""
 
     name: str
     pid: int
     supervised: bool
     """Whether the daemon started it, and starts it again if it dies."""
     state: str
+    """``ready``, ``loading``, or ``quarantined``: it died too often and is not running."""
     libraries: tuple[str, ...]
     calls_in_flight: int
     calls_total: int
@@ -90,6 +91,12 @@ class Interpreter:
     restarts: int
     devices: tuple[str, ...]
     """``cpu``, ``cuda:0``, ..."""
+    heartbeat_age: float | None
+    """Seconds since it was last heard of; None if it sends no heartbeats."""
+    last_lines: tuple[str, ...]
+    """What it has printed last; of one that the daemon started."""
+    trouble: str
+    """Why it is quarantined; empty if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +221,11 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         python_version=msg.python_version,
         restarts=msg.restarts,
         devices=tuple(msg.devices),
+        heartbeat_age=(
+            msg.heartbeat_age_seconds if msg.HasField("heartbeat_age_seconds") else None
+        ),
+        last_lines=tuple(msg.last_lines),
+        trouble=msg.trouble,
     )
 
 

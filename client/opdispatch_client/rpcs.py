@@ -140,6 +140,17 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
     )
 
 
+def revive(name: str) -> Rpc[bool]:
+    """Whether the interpreter was quarantined, and is being started."""
+    return Rpc(
+        f"{_REGISTRY}/ReviveInterpreter",
+        f"the request to revive {name}",
+        registry_pb2.ReviveInterpreterRequest(name=name),
+        registry_pb2.ReviveInterpreterReply,
+        lambda reply: bool(reply.revived),
+    )
+
+
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     """The operators that match a shell pattern, or contain a plain text, in order of name."""
     return Rpc(

@@ -150,8 +150,15 @@ class Session:
         return self._send(rpcs.list_libraries(all_versions=all_versions))
 
     def interpreters(self) -> list[Interpreter]:
-        """The worker interpreters that are connected to the daemon."""
+        """The worker interpreters that are connected to the daemon, and quarantined ones."""
         return self._send(rpcs.list_interpreters())
+
+    def revive(self, interpreter: str) -> bool:
+        """Has the daemon start a quarantined interpreter again; False if it is not quarantined.
+
+        Raises InterpreterNotFoundError for one that the daemon does not run itself.
+        """
+        return self._send(rpcs.revive(interpreter))
 
     def operators(self, pattern: str = "") -> list[OperatorSummary]:
         """The operators whose name matches a shell pattern, or contains a plain text."""

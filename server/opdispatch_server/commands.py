@@ -16,7 +16,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from opdispatch_server.configuration import (
+    HEARTBEAT_DEFAULT,
     LOAD_TIMEOUT_DEFAULT,
+    QUARANTINE_AFTER_DEFAULT,
     DaemonConfiguration,
     default_state_folder,
     default_worker_count,
@@ -27,6 +29,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES
 
 FAILED = 1
 WRONG_USAGE = 2
+RECONNECT_DEFAULT = 60.0
 
 MaxMessageBytes = Annotated[
     int,
@@ -115,6 +118,26 @@ def serve(
             help="How long the import of a library may take. Its interpreter is replaced then.",
         ),
     ] = LOAD_TIMEOUT_DEFAULT,
+    heartbeat: Annotated[
+        float,
+        typer.Option(
+            min=0.05,
+            max=3600.0,
+            metavar="SECONDS",
+            help="How often interpreters say that they are alive. One that is silent for three "
+            "times as long counts as hung, and is replaced; so a kernel must not hold Python's "
+            "interpreter lock for longer than that.",
+        ),
+    ] = HEARTBEAT_DEFAULT,
+    quarantine: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="An interpreter that dies N times in a row soon after its start is not started "
+            "again, until `opdispatch revive`. 0: it always is.",
+        ),
+    ] = QUARANTINE_AFTER_DEFAULT,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -141,6 +164,8 @@ def serve(
             libraries=tuple(library or ()),
             max_message_bytes=max_message_bytes,
             load_timeout=load_timeout,
+            heartbeat=heartbeat,
+            quarantine_after=quarantine,
             insecure=insecure,
             log_level=log_level,
         )
@@ -179,26 +204,38 @@ def worker(
             "HOST:PORT. Default: a private unix socket.",
         ),
     ] = "",
+    reconnect: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="How long to look for a daemon that has vanished; 0: not at all.",
+        ),
+    ] = RECONNECT_DEFAULT,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
 ) -> None:
     """Run one more worker interpreter for a daemon, in the foreground.
 
-    It ends with the daemon, and on Ctrl-C: the libraries that it holds move to other
-    interpreters.
+    It ends when the daemon is stopped, and on Ctrl-C: the libraries that it holds move to
+    other interpreters. When the daemon vanishes, it lets go of its libraries and looks for
+    the daemon again.
     """
     _check_choice("--log-level", log_level, LEVELS)
     _check_choice("--log-format", log_format, FORMATS)
     _quiet_grpc()
     from opdispatch.errors import OpdispatchError
+    from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+
+    os.environ.update(NO_FORK_SUPPORT)
     from opdispatch_server.interpreter_process import leave_process, run_user_interpreter
 
     configure_logging(log_level, log_format)
     status = 0
     try:
         address = daemon or default_address()
-        run_user_interpreter(address, listen, name=name, insecure=insecure)
+        run_user_interpreter(address, listen, name=name, insecure=insecure, reconnect=reconnect)
     except (OpdispatchError, OSError) as error:
         print(f"opdispatch: {error}", file=sys.stderr)
         status = WRONG_USAGE if isinstance(error, AddressError) else FAILED

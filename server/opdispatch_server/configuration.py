@@ -9,11 +9,13 @@ from pathlib import Path
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 
 LOAD_TIMEOUT_DEFAULT = 60.0
+HEARTBEAT_DEFAULT = 0.5
+QUARANTINE_AFTER_DEFAULT = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfiguration:
-    """One daemon's settings. ``load_timeout`` is in seconds."""
+    """One daemon's settings. ``load_timeout`` and ``heartbeat`` are in seconds."""
 
     listen: tuple[str, ...]
     workers: int
@@ -21,6 +23,8 @@ class DaemonConfiguration:
     libraries: tuple[Path, ...] = ()
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
     load_timeout: float = LOAD_TIMEOUT_DEFAULT
+    heartbeat: float = HEARTBEAT_DEFAULT
+    quarantine_after: int = QUARANTINE_AFTER_DEFAULT
     insecure: bool = False
     log_level: str = "info"
 

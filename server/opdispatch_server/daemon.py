@@ -25,6 +25,7 @@ from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, H
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.journal import Journal
+from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
 from opdispatch_server.library_transaction import LibraryTransaction
@@ -79,7 +80,15 @@ class Daemon:
         self._private = grpc.aio.server(options=server_options(internal_message_limit(self._limit)))
         self._health = HealthBoard(interpreters_expected=bool(self._names))
         self._sessions = InterpreterSessions()
-        self._supervisor = Supervisor(self._names, self._worker_command)
+        self._sessions.on_ready = self._interpreter_ready
+        self._sessions.on_lost = self._interpreter_lost
+        self._leases = LeaseWatch(configuration.heartbeat)
+        self._supervisor = Supervisor(
+            self._names,
+            self._worker_command,
+            quarantine_after=configuration.quarantine_after,
+            on_ended=self._process_ended,
+        )
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
         store = LibraryStore(libraries_in(configuration.state))
@@ -101,10 +110,12 @@ class Daemon:
             self._supervisor.pid_of,
             self._stop_process,
             self._names,
+            self._leases,
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
         )
-        registry = RegistryServicer(facts, operators, self._libraries, view, self._waits)
+        revive = self._supervisor.revive
+        registry = RegistryServicer(facts, operators, self._libraries, view, self._waits, revive)
         self._serve_on(self._public, registry)
 
     async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
@@ -114,12 +125,14 @@ class Daemon:
         is named in the configuration raises.
         """
         self._handle_signals()
+        leases = asyncio.create_task(self._leases.run(self._live_sessions, self._stop_silent))
         try:
             await self._start()
             on_ready(self._addresses())
             await self._stop.wait()
             LOG.info("stopping")
         finally:
+            leases.cancel()
             await self._shut_down()
 
     async def _start(self) -> None:
@@ -225,8 +238,36 @@ class Daemon:
 
     def _kill_interpreter(self, session: InterpreterSession, reason: str) -> None:
         """Ends a session, and its process if that is ours."""
-        session.end(reason)
+        session.end(reason, hung=True)
+        if self._supervisor.pid_of(session.name) == session.pid:
+            self._supervisor.excuse(session.name)
         self._stop_process(session)
+
+    def _live_sessions(self) -> list[InterpreterSession]:
+        return [session for session in self._sessions.all() if session.alive]
+
+    def _stop_silent(self, session: InterpreterSession, silence: float) -> None:
+        """Ends a session whose lease is lost, and its process if that is ours."""
+        # If it is somebody else's, it may wake up again, and is welcome then.
+        session.end(f"no heartbeat for {silence:.1f} s", come_back=True, hung=True)
+        self._stop_process(session)
+
+    def _process_ended(self, name: str, pid: int, how: str) -> None:
+        session = self._sessions.find(name)
+        if session is not None and session.pid == pid:
+            session.end(f"its process {how}")
+
+    async def _interpreter_ready(self, session: InterpreterSession) -> None:
+        self._supervisor.note_ready(session.name)
+        await self._health.interpreter(session.name, serving=True)
+
+    async def _interpreter_lost(self, session: InterpreterSession) -> None:
+        """Tells at once who watches; what the registry has to do may take longer."""
+        await self._health.interpreters(len(self._sessions.ready()))
+        serving = False if session.supervised else None  # ours come back
+        await self._health.interpreter(session.name, serving=serving)
+        for library in self._libraries.newest():
+            await self._health.library(library.name, serving=library.is_serving)
 
     def _stop_process(self, session: InterpreterSession) -> None:
         if self._supervisor.pid_of(session.name) == session.pid:

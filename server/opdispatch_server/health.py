@@ -1,13 +1,16 @@
 """The standard health service, computed from what the daemon can really do.
 
-""                               READY if there is an interpreter, where some were asked for
+""                               serving if an interpreter is live, where some were asked for
 opdispatch.v1.ExecutionService   the same
 opdispatch.v1.RegistryService    serving until the daemon stops
 library/NAME                     serving while NAME is active; unknown once it is unloaded
+interpreter/NAME                 serving while it is live; unknown for one that is not coming back
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from typing import Any
 
 import grpc
@@ -22,45 +25,85 @@ REGISTRY = "opdispatch.v1.RegistryService"
 INTERPRETER = "opdispatch.v1.InterpreterService"
 HEALTH = health.SERVICE_NAME
 
+# What a client that watches, and does not read, may miss is what lies between these.
+CHANGES_KEPT = 64
+
 _STATUS = health_pb2.HealthCheckResponse
 
 
-class HealthBoard(health.aio.HealthServicer):  # type: ignore[misc]  # the package has no types
-    """Who is told: whoever checks or watches. Belongs to the event loop."""
+class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
+    """Who is told: whoever checks or watches. Belongs to the event loop.
+
+    Noting something waits for nobody: each watcher has a queue of its own, so that one which
+    does not read holds up neither the daemon nor other watchers, and misses no short outage.
+    """
 
     def __init__(self, *, interpreters_expected: bool) -> None:
-        super().__init__()
         self._expected = interpreters_expected
+        self._status: dict[str, int] = {}
+        self._watchers: defaultdict[str, set[asyncio.Queue[int]]] = defaultdict(set)
+        self._draining = False
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Makes ``server`` answer health requests."""
         health_pb2_grpc.add_HealthServicer_to_server(self, server)
 
     async def interpreters(self, ready: int) -> None:
-        """Notes how many interpreters are ready."""
+        """Notes how many interpreters are live."""
         serving = ready > 0 or not self._expected
         for service in ("", EXECUTION):
-            await self._note(service, serving)
-        await self._note(REGISTRY, True)
+            self._note(service, serving)
+        self._note(REGISTRY, True)
 
     async def library(self, name: str, *, serving: bool | None) -> None:
         """Notes whether a library serves calls; None: it is gone."""
-        await self._note(f"library/{name}", serving)
+        self._note(f"library/{name}", serving)
+
+    async def interpreter(self, name: str, *, serving: bool | None) -> None:
+        """Notes whether an interpreter is live; None: it is gone for good."""
+        self._note(f"interpreter/{name}", serving)
 
     async def drain(self) -> None:
         """From now on nothing is serving."""
-        await self.enter_graceful_shutdown()
+        for service in list(self._status):
+            self._note(service, False)
+        self._draining = True
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """NOT_FOUND for a name that nobody has, or has any more."""
-        response = await super().Check(request, context)
-        if response is not None and response.status == _STATUS.SERVICE_UNKNOWN:
+        """The status now. NOT_FOUND for a name that nobody has, or has any more."""
+        status = self._status.get(request.service)
+        if status is None:
             await context.abort(grpc.StatusCode.NOT_FOUND)
-        return response
+        return _STATUS(status=status)
 
-    async def _note(self, service: str, serving: bool | None) -> None:
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
+        """The status now, and whenever it changes, until the client has heard enough."""
+        queue: asyncio.Queue[int] = asyncio.Queue(CHANGES_KEPT)
+        watchers = self._watchers[request.service]
+        watchers.add(queue)
+        try:
+            status = self._status.get(request.service, _STATUS.SERVICE_UNKNOWN)
+            while True:
+                await context.write(_STATUS(status=status))
+                status = await queue.get()
+        finally:
+            watchers.discard(queue)
+            if not watchers:
+                self._watchers.pop(request.service, None)
+
+    def _note(self, service: str, serving: bool | None) -> None:
+        before = self._status.get(service, _STATUS.SERVICE_UNKNOWN)
         if serving is None:
             status = _STATUS.SERVICE_UNKNOWN
         else:
             status = _STATUS.SERVING if serving else _STATUS.NOT_SERVING
-        await self.set(service, status)
+        if self._draining or status == before:
+            return
+        if serving is None:
+            self._status.pop(service, None)
+        else:
+            self._status[service] = status
+        for queue in self._watchers.get(service, ()):
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(status)

@@ -17,11 +17,13 @@ from opdispatch import default_dispatcher
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon_lane import DaemonLane
+from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.listeners import bind
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.process_watch import process_space
 from opdispatch_server.status_answers import Context, answers
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import (
@@ -38,6 +40,8 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 # Calls that run at the same time; others of the same depth wait.
 KERNEL_THREADS = 32
+# How long an instruction that is being carried out may keep a reconnection waiting.
+DROP_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +72,21 @@ class Interpreter:
         self._answering: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
         self._stopping = asyncio.Event()
+        self.met_daemon = False
+        self.may_come_back = False
+
+    @property
+    def name(self) -> str:
+        """Its name: its own choice or, once it is welcome, the daemon's."""
+        return self._name
 
     async def run(self) -> None:
         """Serves until the session ends or ``stop`` is called.
 
         Raises DaemonUnavailableError, or the error with which the daemon refused the session
-        or ended it; and AddressError or OSError if it cannot listen.
+        or ended it; and AddressError or OSError if it cannot listen. ``met_daemon`` says then
+        whether there was a session, and ``may_come_back`` whether another one makes sense:
+        the daemon has vanished, or asks for it.
         """
         server = grpc.aio.server(options=server_options(self._limit))
         execution = KernelExecution(
@@ -83,6 +96,8 @@ class Interpreter:
         add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
         await server.start()
+        GUARD.own_listener(listener.address)
+        GUARD.own_peer(self._settings.daemon)
         try:
             await self._hold_session(listener.address)
         finally:
@@ -93,6 +108,24 @@ class Interpreter:
     def stop(self) -> None:
         """Ends the session from this side; calls that are running finish."""
         self._stopping.set()
+
+    async def drop_libraries(self) -> None:
+        """Undoes and lets go of everything that the daemon had this interpreter load.
+
+        Raises DaemonUnavailableError if an instruction of the daemon's is still being carried
+        out, and does not end.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(DROP_TIMEOUT):
+                await loop.run_in_executor(self._registrar, self._libraries.drop_all)
+        except TimeoutError as error:
+            raise DaemonUnavailableError(
+                f"the daemon at {self._settings.daemon} is gone, and the library that it had this "
+                f"interpreter import is not done after {DROP_TIMEOUT:g} s"
+            ) from error
+        finally:
+            self._registrar.shutdown(wait=False)
 
     async def _hold_session(self, address: str) -> None:
         daemon = self._settings.daemon
@@ -105,10 +138,18 @@ class Interpreter:
             try:
                 await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
-                    reading.result()
-                    raise DaemonUnavailableError(f"the daemon at {daemon} has ended the session")
+                    reason = reading.result()
+                    raise DaemonUnavailableError(
+                        f"the daemon at {daemon} has ended the session{reason and ': '}{reason}"
+                    )
             except grpc.aio.AioRpcError as error:
-                raise error_from_rpc(error, address=daemon) from error
+                if not self.met_daemon:
+                    raise error_from_rpc(error, address=daemon) from error
+                self.may_come_back = True
+                raise DaemonUnavailableError(
+                    f"the session with the daemon at {daemon} was cut off",
+                    details=error.details() or "",
+                ) from error
             finally:
                 reading.cancel()
                 stopping.cancel()
@@ -116,8 +157,8 @@ class Interpreter:
                 with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
                     await reading
 
-    async def _follow(self, session: Session, address: str) -> None:
-        """Says hello, then carries out what the daemon says, until it says no more."""
+    async def _follow(self, session: Session, address: str) -> str:
+        """Says hello, then carries out what the daemon says; why it says no more, if known."""
         await session.write(
             pb.InterpreterMessage(
                 hello=pb.Hello(
@@ -126,24 +167,59 @@ class Interpreter:
                     pid=os.getpid(),
                     address=address,
                     python_version=platform.python_version(),
+                    process_space=process_space(),
+                    heartbeats=True,
                 )
             )
         )
+        heart: asyncio.Task[None] | None = None
+        reason = ""
+        try:
+            while True:
+                message = await session.read()
+                if not isinstance(message, pb.DaemonMessage):
+                    return reason  # grpc.aio.EOF
+                match message.WhichOneof("kind"):
+                    case "welcome":
+                        self._name = message.welcome.name
+                        self.met_daemon = True
+                        LOG.debug("welcome as %s", self._name)
+                        if period := message.welcome.heartbeat_seconds:
+                            heart = asyncio.create_task(self._beat(session, period))
+                    case "goodbye":
+                        reason = message.goodbye.reason
+                        self.may_come_back = message.goodbye.come_back
+                    case _:
+                        self._carry_out(session, message)
+        finally:
+            if heart is not None:
+                heart.cancel()
+
+    def _carry_out(self, session: Session, message: pb.DaemonMessage) -> None:
+        # Handed over before the next message is read, so that the order stays; answered
+        # later, so that the end of the session is noticed in the middle of an import.
         loop = asyncio.get_running_loop()
-        while True:
-            message = await session.read()
-            if not isinstance(message, pb.DaemonMessage):
-                return  # grpc.aio.EOF
-            if message.HasField("welcome"):
-                self._name = message.welcome.name
-                LOG.debug("welcome as %s", self._name)
-                continue
-            # Handed over before the next message is read, so that the order stays; answered
-            # later, so that the end of the session is noticed in the middle of an import.
-            outcome = loop.run_in_executor(self._registrar, self._obey, message)
-            task = asyncio.create_task(self._answer(session, outcome))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+        outcome = loop.run_in_executor(self._registrar, GUARD.run, self._obey, message)
+        task = asyncio.create_task(self._answer(session, outcome))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _beat(self, session: Session, period: float) -> None:
+        """Says again and again that this interpreter is alive.
+
+        From the event loop: a library that keeps the interpreter lock, or a process that is
+        stopped, is silent, as it should be; a kernel that lets go of the lock is not.
+        """
+        beat = pb.InterpreterMessage(heartbeat=pb.Heartbeat())
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            loop = asyncio.get_running_loop()
+            while True:
+                due = loop.time() + period
+                await asyncio.sleep(period)
+                if loop.time() > due + period:
+                    continue  # the process was stopped: first see what has come meanwhile
+                async with self._writing:
+                    await session.write(beat)  # the session may have ended meanwhile
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         try:
@@ -182,7 +258,7 @@ class _InterpreterExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer)
         call = CallContext.of(context)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._pool_for(call.depth), self._execution.run, request, call
+            self._pool_for(call.depth), GUARD.run, self._execution.run, request, call
         )
 
     def _pool_for(self, depth: int) -> ThreadPoolExecutor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 from opdispatch import Dispatcher, KernelFunction
@@ -19,6 +20,9 @@ from opdispatch_server.user_traceback import (
 )
 from opdispatch_wire.errors import LibraryLoadError, RefusedError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+# Numbers for the modules of uploads. Not the load ids: another daemon counts those anew.
+_IMPORTS = itertools.count(1)
 
 
 class InterpreterLibraries:
@@ -45,6 +49,16 @@ class InterpreterLibraries:
                 hint="it has just been unloaded; try again",
             )
         return library
+
+    def drop_all(self) -> None:
+        """Undoes and lets go of everything: the daemon that wanted it is gone."""
+        if self._staged is not None and self._staged.imported is not None:
+            self._staged.imported.abandon()
+        self._staged = None
+        while self._libraries:
+            _, library = self._libraries.popitem()  # the newest first
+            library.retire(self.dispatcher)
+            library.release()
 
     def obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         """Carries out one instruction. Raises OpdispatchError: then nothing has changed."""
@@ -161,7 +175,7 @@ def _prepare_import(stage: pb.Stage, replaced: LibraryImport | None) -> LibraryI
     if stage.WhichOneof("source") == "module":
         return ModuleImport(stage.module, replaced)
     archive = read_archive(stage.content, stage.filename, stage.name)
-    return ArchiveImport(archive, stage.load_id)
+    return ArchiveImport(archive, next(_IMPORTS))
 
 
 def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) -> OpdispatchError:

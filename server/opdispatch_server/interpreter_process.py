@@ -13,18 +13,21 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import grpc
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.logs import BARE, configure_logging
 from opdispatch_server.parent_watch import die_with_parent
+from opdispatch_server.returning_interpreter import ReturningInterpreter
 from opdispatch_server.run_folder import RunFolder
 from opdispatch_wire.addresses import AddressError, grpc_target, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION, channel_options
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 
@@ -36,7 +39,8 @@ LOG = logging.getLogger("opdispatch.interpreter")
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs an interpreter of the daemon's until its session ends, then leaves the process."""
     options = _parse(argv)
-    die_with_parent(options.parent)
+    GUARD.install()
+    GUARD.own_descriptor(die_with_parent(options.parent))
     configure_logging(options.log_level, BARE)
     settings = InterpreterSettings(
         daemon=options.daemon,
@@ -52,10 +56,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     leave_process(0)
 
 
-def run_user_interpreter(daemon: str, listen: str, *, name: str, insecure: bool) -> None:
+def run_user_interpreter(
+    daemon: str, listen: str, *, name: str, insecure: bool, reconnect: float
+) -> None:
     """Runs an interpreter that a user has started, until it is told to stop.
 
-    Without an address to listen on, it takes one that a daemon on this machine can reach.
+    Without an address to listen on, it takes one that a daemon on this machine can reach. A
+    daemon that vanishes is looked for again for ``reconnect`` seconds.
     Raises AddressError, OSError, DaemonUnavailableError, also when the daemon ends the session,
     and the error with which the daemon refuses it.
     """
@@ -70,8 +77,13 @@ def run_user_interpreter(daemon: str, listen: str, *, name: str, insecure: bool)
                 )
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
-        limit = _ask_message_limit(daemon)
-        asyncio.run(_serve(InterpreterSettings(daemon, listen, limit, name, insecure)))
+        GUARD.install()
+
+        def settings(name: str) -> InterpreterSettings:
+            limit = _ask_message_limit(daemon)
+            return InterpreterSettings(daemon, listen, limit, name, insecure)
+
+        asyncio.run(_serve_again(ReturningInterpreter(settings, name, reconnect)))
     finally:
         if folder is not None:
             folder.remove()
@@ -95,15 +107,30 @@ def _ask_message_limit(daemon: str) -> int:
             reply = stub.GetServerInfo(request, timeout=HANDSHAKE_TIMEOUT)
         except grpc.RpcError as error:
             raise error_from_rpc(error, address=daemon) from None
+        if reply.protocol_version != PROTOCOL_VERSION:
+            raise WireError(
+                f"the daemon at {daemon} speaks protocol version {reply.protocol_version}, this "
+                f"interpreter version {PROTOCOL_VERSION}",
+                hint="install the same version of opdispatch on both sides",
+            )
         return int(reply.max_message_bytes)
+
+
+async def _serve_again(interpreter: ReturningInterpreter) -> None:
+    _stop_on_signals(interpreter.stop)
+    await interpreter.run()
 
 
 async def _serve(settings: InterpreterSettings) -> None:
     interpreter = Interpreter(settings)
+    _stop_on_signals(interpreter.stop)
+    await interpreter.run()
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, interpreter.stop)
-    await interpreter.run()
+        loop.add_signal_handler(number, stop)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

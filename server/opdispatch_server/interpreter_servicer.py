@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable
 
 import grpc
@@ -13,6 +14,8 @@ from opdispatch_server.interpreter_sessions import (
     InterpreterSessions,
     SessionContext,
 )
+from opdispatch_server.leases import LeaseWatch
+from opdispatch_server.process_watch import process_space, watch_process
 from opdispatch_server.status_answers import abort_with_code
 from opdispatch_wire.addresses import AddressError, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION
@@ -23,6 +26,9 @@ from opdispatch_wire.v1 import interpreter_pb2_grpc
 # How long one that has just died may keep its name from its successor.
 NAME_WAIT = 5.0
 ENDING_WAIT = 0.5
+GOODBYE_WAIT = 0.2
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 
 
 class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
@@ -30,6 +36,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
     ``pid_of`` gives the process id of one that the daemon started, by name: such a name belongs
     to that process alone. ``stop_process`` ends the process of a session, if it is ours.
+    ``leases`` says how often heartbeats must come.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         pid_of: Callable[[str], int | None],
         stop_process: Callable[[InterpreterSession], None],
         reserved: tuple[str, ...],
+        leases: LeaseWatch,
         *,
         max_message_bytes: int,
         insecure: bool,
@@ -46,6 +54,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._pid_of = pid_of
         self._stop_process = stop_process
         self._reserved = reserved
+        self._leases = leases
+        self._process_space = process_space()
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
         self._endings: set[asyncio.Task[None]] = set()
@@ -64,9 +74,15 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             name,
             supervised=name in self._reserved,
             max_message_bytes=self._max_message_bytes,
+            lease=self._leases.grant() if hello.heartbeats else None,
         )
-        welcome = pb.Welcome(name=name, max_message_bytes=self._max_message_bytes)
+        welcome = pb.Welcome(
+            name=name,
+            max_message_bytes=self._max_message_bytes,
+            heartbeat_seconds=self._leases.heartbeat,
+        )
         self._sessions.admit(session)
+        stop_watching = self._watch_process(session)
         joining = asyncio.create_task(self._sessions.join(session))
         try:
             await context.write(pb.DaemonMessage(welcome=welcome))
@@ -74,9 +90,11 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         finally:
             # In a task of its own: this one may have been cancelled, with the stream.
             session.end("its session ended")
+            stop_watching()
             ending = asyncio.create_task(self._end(session, joining))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
+        await _say_goodbye(session, context)
 
     async def wait_for_endings(self) -> None:
         """Waits until every session that has been ended is struck off."""
@@ -91,6 +109,12 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         joining.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await joining
+
+    def _watch_process(self, session: InterpreterSession) -> Callable[[], None]:
+        """Ends the session with its process, though the stream may outlast that."""
+        if not self._process_space or session.process_space != self._process_space:
+            return lambda: None
+        return watch_process(session.pid, lambda how: session.end(f"its process {how}"))
 
     async def _check(self, hello: pb.Hello, context: SessionContext) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:
@@ -107,19 +131,37 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
                 )
         except AddressError as error:
             await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
-        if hello.name and not await self._may_have(hello.name, hello.pid):
-            refusal = RefusedError(f"another interpreter is named {hello.name!r}")
-            await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
+        if hello.name:
+            await self._check_name(hello, context)
 
-    async def _may_have(self, name: str, pid: int) -> bool:
-        if name in self._reserved and self._pid_of(name) != pid:
-            return False
+    async def _check_name(self, hello: pb.Hello, context: SessionContext) -> None:
+        name = hello.name
+        if not _NAME.fullmatch(name):
+            error = WireError(
+                f"$.hello.name is {name[:80]!r}; expected at most 64 letters, digits and "
+                "any of _.@:-, the first a letter, digit or _"
+            )
+            await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
+        hint = "choose another name with --name"
+        if name in self._reserved and self._pid_of(name) != hello.pid:
+            refusal = RefusedError(
+                f"the daemon keeps the name {name!r} for an interpreter of its own", hint=hint
+            )
+            await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
         holder = self._sessions.find(name)
         if holder is None:
-            return True
-        if holder.alive:
-            return False
-        return await self._sessions.wait_until_free(name, NAME_WAIT)
+            return
+        if hello.process_space and (holder.process_space, holder.pid) == (
+            hello.process_space,
+            hello.pid,
+        ):
+            # It has lost its connection before we did.
+            holder.end("it has connected again", come_back=True)
+        if holder.alive or not await self._sessions.wait_until_free(name, NAME_WAIT):
+            refusal = RefusedError(
+                f"another interpreter is named {name!r} (pid {holder.pid})", hint=hint
+            )
+            await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
 
 
 async def _serve(session: InterpreterSession, context: SessionContext) -> None:
@@ -135,3 +177,10 @@ async def _serve(session: InterpreterSession, context: SessionContext) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _say_goodbye(session: InterpreterSession, context: SessionContext) -> None:
+    """Tells an interpreter why its session ends; one that is gone needs no goodbye."""
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
+        async with asyncio.timeout(GOODBYE_WAIT):
+            await context.write(pb.DaemonMessage(goodbye=session.goodbye))

@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import grpc.aio
 
+from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import channel_options
@@ -31,10 +33,18 @@ class InterpreterSession:
     """One live interpreter. Belongs to the event loop."""
 
     def __init__(
-        self, hello: interpreter_pb2.Hello, name: str, *, supervised: bool, max_message_bytes: int
+        self,
+        hello: interpreter_pb2.Hello,
+        name: str,
+        *,
+        supervised: bool,
+        max_message_bytes: int,
+        lease: Lease | None = None,
     ) -> None:
         self.name = name
         self.pid = hello.pid
+        self.process_space = hello.process_space
+        self.lease = lease  # None: it sends no heartbeats
         self.address = hello.address
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
@@ -46,7 +56,11 @@ class InterpreterSession:
         self.calls_in_flight = 0
         self.calls_total = 0
         self.ended = asyncio.Event()
+        # Why it ended, and what the interpreter is told of that.
         self._reason = "its session ended"
+        self.goodbye: interpreter_pb2.Goodbye | None = None
+        # Whether replies that are under way may still come: a hung process sends none.
+        self._replies_may_come = True
         self._instruction_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
         self._outbox: asyncio.Queue[interpreter_pb2.DaemonMessage] = asyncio.Queue()
@@ -78,6 +92,12 @@ class InterpreterSession:
         self._answers[number] = answer
         answer.add_done_callback(lambda _: self._answers.pop(number, None))
         self._outbox.put_nowait(message)
+        if self.lease is not None and message.HasField("stage"):
+            # An import runs code of users, which may hold the interpreter lock for long; it has
+            # a limit of its own.
+            patience = ExitStack()
+            patience.enter_context(self.lease.suspended())
+            answer.add_done_callback(lambda _: patience.close())
         return answer
 
     async def instruct(
@@ -131,11 +151,17 @@ class InterpreterSession:
             **facts,
         )
 
-    def end(self, reason: str) -> None:
-        """Ends the session: whoever waits for the interpreter is told. Idempotent."""
+    def end(self, reason: str, *, come_back: bool = False, hung: bool = False) -> None:
+        """Ends the session: whoever waits for the interpreter is told. Idempotent.
+
+        ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
+        nothing to say any more.
+        """
         if not self.alive:
             return
         self._reason = reason
+        self._replies_may_come = not hung
+        self.goodbye = interpreter_pb2.Goodbye(reason=reason, come_back=come_back)
         self.ended.set()
         for answer in list(self._answers.values()):
             if not answer.done():
@@ -143,7 +169,7 @@ class InterpreterSession:
 
     async def close(self) -> None:
         """Closes the lane of calls, once the last replies have had their time."""
-        await self._channel.close(grace=LAST_REPLIES_WAIT)
+        await self._channel.close(grace=LAST_REPLIES_WAIT if self._replies_may_come else None)
 
     # -- the stream, served by the servicer -----------------------------------------------------
 
@@ -158,6 +184,8 @@ class InterpreterSession:
             message = await context.read()
             if not isinstance(message, interpreter_pb2.InterpreterMessage):
                 return  # grpc.aio.EOF
+            if self.lease is not None:
+                self.lease.renew()
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
@@ -181,13 +209,16 @@ SessionEvent = Callable[[InterpreterSession], Awaitable[None]]
 class InterpreterSessions:
     """All live interpreters by name.
 
-    ``on_joined`` runs when one has said hello, and makes it ready; ``on_left`` when one is gone.
+    ``on_joined`` runs when one has said hello, and makes it ready; ``on_ready`` follows.
+    ``on_lost`` runs as soon as one is gone, and ``on_left`` then tidies up after it.
     """
 
     def __init__(self) -> None:
         self._by_name: dict[str, InterpreterSession] = {}
         self._changed = asyncio.Condition()
         self.on_joined: SessionEvent = _nothing
+        self.on_ready: SessionEvent = _nothing
+        self.on_lost: SessionEvent = _nothing
         self.on_left: SessionEvent = _nothing
 
     def all(self) -> list[InterpreterSession]:
@@ -196,7 +227,7 @@ class InterpreterSessions:
 
     def ready(self) -> list[InterpreterSession]:
         """The interpreters that libraries can be loaded into, in order of name."""
-        return [session for session in self.all() if session.ready]
+        return [session for session in self.all() if session.ready and session.alive]
 
     def find(self, name: str) -> InterpreterSession | None:
         """The live interpreter of that name."""
@@ -205,7 +236,7 @@ class InterpreterSessions:
     def get_ready(self, name: str) -> InterpreterSession:
         """The ready interpreter of that name. Raises InterpreterNotFoundError."""
         session = self._by_name.get(name)
-        if session is None or not session.ready:
+        if session is None or not (session.ready and session.alive):
             known = ", ".join(session.name for session in self.ready()) or "none"
             raise InterpreterNotFoundError(
                 f"there is no interpreter named {name!r}; connected: {known}", interpreter=name
@@ -251,12 +282,15 @@ class InterpreterSessions:
             session.end(f"it could not be made ready ({type(error).__name__})")
             return
         session.ready = session.alive
+        if session.ready:
+            await self.on_ready(session)
         await self._announce()
 
     async def leave(self, session: InterpreterSession) -> None:
         """Strikes an interpreter off; afterwards its name is free."""
         session.ready = False
         try:
+            await self.on_lost(session)
             await self.on_left(session)
         finally:
             if self._by_name.get(session.name) is session:

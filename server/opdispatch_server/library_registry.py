@@ -310,7 +310,7 @@ class LibraryRegistry:
         self._catalog.forget_gone(version.operators)
         interpreter = version.interpreter
         LOG.info("loaded %s into interpreter %s", version, interpreter and interpreter.name)
-        await self._health.library(version.name, serving=version.is_active)
+        await self._health.library(version.name, serving=version.is_serving)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

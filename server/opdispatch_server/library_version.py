@@ -158,6 +158,11 @@ class LibraryVersion:
         """Whether calls that start now use it."""
         return self.state is VersionState.ACTIVE
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether it is active in an interpreter that is live."""
+        return self.is_active and any(replica.is_serving for replica in self.replicas)
+
     def become_active(self, epoch: int) -> None:
         """Notes that its registrations have been published."""
         self.state = VersionState.ACTIVE

@@ -49,9 +49,9 @@ class LibraryImport(Protocol):
 class ArchiveImport:
     """The import of an uploaded library."""
 
-    def __init__(self, archive: LibraryArchive, load_id: int) -> None:
+    def __init__(self, archive: LibraryArchive, number: int) -> None:
         self._archive = archive
-        self._prefix = f"{ROOT}.v{load_id}"
+        self._prefix = f"{ROOT}.v{number}"
         self._finder = _ArchiveFinder(archive, self._prefix)
         self._paths = frozenset(module.path for module in archive.modules.values())
         self._brought: dict[str, ModuleType] = {}

@@ -12,12 +12,12 @@ import threading
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent_pid: int) -> None:
+def die_with_parent(parent_pid: int) -> int:
     """Ends this process when its parent, which holds the other end of stdin, is gone.
 
     Two ways, since neither is enough alone: a thread that waits for the end of stdin works
     everywhere, but not while a kernel keeps the interpreter lock; the signal of the Linux
-    kernel works then too.
+    kernel works then too. Gives the descriptor of the lifeline.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -30,6 +30,7 @@ def die_with_parent(parent_pid: int) -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_wait_for_end, args=(lifeline,), name="lifeline", daemon=True).start()
+    return lifeline
 
 
 def _wait_for_end(lifeline: int) -> None:

@@ -42,12 +42,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         libraries: LibraryRegistry,
         view: RegistryView,
         waits: RegistrationWaits,
+        revive: Callable[[str], bool],
     ) -> None:
         self._facts = facts
         self._operators = operators
         self._libraries = libraries
         self._view = view
         self._waits = waits
+        self._revive = revive
 
     @answers
     async def GetServerInfo(  # noqa: N802
@@ -138,6 +140,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.ListInterpretersReply:
         """The interpreters."""
         return self._view.list_interpreters()
+
+    @answers
+    async def ReviveInterpreter(  # noqa: N802
+        self, request: pb.ReviveInterpreterRequest, context: Context
+    ) -> pb.ReviveInterpreterReply:
+        """Starts a quarantined interpreter again."""
+        return pb.ReviveInterpreterReply(revived=self._revive(request.name))
 
     @answers
     async def ListOperators(  # noqa: N802

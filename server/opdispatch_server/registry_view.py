@@ -13,6 +13,10 @@ from opdispatch_server.operator_registry import OperatorRegistry, parse_operator
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_wire.v1 import registry_pb2 as pb
 
+# Of what an interpreter has printed last; the log has more.
+LINES_SHOWN = 20
+LINE_SHOWN = 500
+
 
 class RegistryView:
     """Reads only. Its methods may run in any thread while the registry changes."""
@@ -39,10 +43,10 @@ class RegistryView:
         return pb.ListLibrariesReply(libraries=[version.to_proto() for version in versions])
 
     def list_interpreters(self) -> pb.ListInterpretersReply:
-        """The interpreters that libraries can be in, in order of name."""
-        return pb.ListInterpretersReply(
-            interpreters=[self.interpreter(session) for session in self._sessions.ready()]
-        )
+        """The interpreters that libraries can be in, and quarantined ones, in order of name."""
+        found = {session.name: self.interpreter(session) for session in self._sessions.ready()}
+        found |= {name: self._quarantined(name) for name in self._supervisor.quarantined()}
+        return pb.ListInterpretersReply(interpreters=[found[name] for name in sorted(found)])
 
     def list_operators(self, pattern: str) -> pb.ListOperatorsReply:
         """The operators whose names match a shell pattern or contain a text, sorted."""
@@ -170,16 +174,32 @@ class RegistryView:
             calls_in_flight=session.calls_in_flight,
             calls_total=session.calls_total,
             python_version=session.python_version,
-            restarts=self._supervisor.restarts.get(session.name, 0),
             devices=session.devices,
         )
         message.connected_at.FromDatetime(session.connected_at)
+        if session.lease is not None:
+            message.heartbeat_age_seconds = session.lease.silence
+        if session.supervised:
+            self._add_record(message)
         return message
 
     def _state(self, session: InterpreterSession, held: list[LibraryVersion]) -> str:
         if self._libraries.placement.is_draining(session):
             return "draining" if held or session.calls_in_flight else "drained"
         return "loading" if session.loading else "ready"
+
+    def _quarantined(self, name: str) -> pb.Interpreter:
+        message = pb.Interpreter(name=name, supervised=True, state="quarantined")
+        self._add_record(message)
+        return message
+
+    def _add_record(self, message: pb.Interpreter) -> None:
+        """What the supervisor knows of one that the daemon runs itself."""
+        lines = self._supervisor.last_lines(message.name)[-LINES_SHOWN:]
+        message.last_lines.extend(line[:LINE_SHOWN] for line in lines)
+        if record := self._supervisor.record_of(message.name):
+            message.restarts = record.restarts
+            message.trouble = record.quarantine
 
 
 def find_violations(version: LibraryVersion) -> list[str]:

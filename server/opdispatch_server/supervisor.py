@@ -7,18 +7,22 @@ import contextlib
 import logging
 import os
 import signal
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
+from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+from opdispatch_server.process_watch import describe_exit
+from opdispatch_server.worker_output import LineProtocol, WorkerOutput
+from opdispatch_wire.errors import InterpreterNotFoundError
 
 LOG = logging.getLogger("opdispatch.supervisor")
 
-OUTPUT_LINES_KEPT = 50
-OUTPUT_LINE_LIMIT = 4096
 LAST_OUTPUT_WAIT = 0.5
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 10.0
-# An interpreter that lived this long had no trouble starting: its successor starts at once.
-HEALTHY_AFTER = 30.0
+# An interpreter that was ready for so long had no trouble starting: its successor starts at once.
+HEALTHY_AFTER = 3.0
 
 
 class WorkerProcess:
@@ -27,9 +31,8 @@ class WorkerProcess:
     def __init__(self, name: str, process: asyncio.subprocess.Process, lifeline: int) -> None:
         self.name = name
         self.process = process
-        self.tail: deque[str] = deque(maxlen=OUTPUT_LINES_KEPT)
+        self._lines = WorkerOutput(name, asyncio.get_running_loop().time)
         self._lifeline = lifeline
-        self._output_ended = asyncio.Event()
 
     @classmethod
     async def start(cls, name: str, command: Sequence[str]) -> WorkerProcess:
@@ -44,7 +47,7 @@ class WorkerProcess:
                 stdout=child_out,
                 stderr=child_out,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **NO_FORK_SUPPORT, "PYTHONUNBUFFERED": "1"},
             )
         except BaseException:
             os.close(lifeline)
@@ -58,6 +61,11 @@ class WorkerProcess:
         return worker
 
     @property
+    def tail(self) -> Sequence[str]:
+        """The last lines that it has printed."""
+        return tuple(self._lines.tail)
+
+    @property
     def pid(self) -> int:
         """The process id."""
         return self.process.pid
@@ -68,7 +76,7 @@ class WorkerProcess:
         self.signal(signal.SIGKILL)  # what kernels have started and left behind
         os.close(self._lifeline)
         with contextlib.suppress(TimeoutError):  # a daemon of theirs may hold the pipe open
-            await asyncio.wait_for(self._output_ended.wait(), LAST_OUTPUT_WAIT)
+            await asyncio.wait_for(self._protocol.ended.wait(), LAST_OUTPUT_WAIT)
         self._output.close()
         return status
 
@@ -78,45 +86,49 @@ class WorkerProcess:
             os.killpg(self.process.pid, number)
 
     async def _follow_output(self, descriptor: int) -> None:
-        self._output, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: _LineProtocol(self._take_line, self._output_ended),
-            os.fdopen(descriptor, "rb", buffering=0),
+        self._output, self._protocol = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: LineProtocol(self._lines), os.fdopen(descriptor, "rb", buffering=0)
         )
 
-    def _take_line(self, line: str) -> None:
-        self.tail.append(line)
-        LOG.info("%s: %s", self.name, line)
 
+@dataclass(slots=True)
+class WorkerRecord:
+    """What is known of one name, over all the processes that had it."""
 
-class _LineProtocol(asyncio.Protocol):
-    """Cuts a stream of bytes into lines; one without an end is cut at the limit."""
-
-    def __init__(self, take: Callable[[str], None], ended: asyncio.Event) -> None:
-        self._take = take
-        self._ended = ended
-        self._rest = b""
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        while len(self._rest) > OUTPUT_LINE_LIMIT:
-            lines.append(self._rest[:OUTPUT_LINE_LIMIT])
-            self._rest = self._rest[OUTPUT_LINE_LIMIT:]
-        for line in lines:
-            self._take(line[: 2 * OUTPUT_LINE_LIMIT].decode(errors="backslashreplace").rstrip())
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._rest:
-            self._take(self._rest.decode(errors="backslashreplace"))
-        self._ended.set()
+    restarts: int = 0
+    # Deaths in a row that each came before the process had been ready for a while.
+    early_deaths: int = 0
+    # Why it is not started again, in words; empty while it is.
+    quarantine: str = ""
+    # The last lines of the process that has ended last.
+    tail: Sequence[str] = ()
+    # Of the present process: when it became ready, and whether its end is our own doing.
+    ready_at: float | None = None
+    excused: bool = False
+    revived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
-    """Keeps one process running for each of ``names``; ``command_for`` says how to start it."""
+    """Keeps one process running for each of ``names``; ``command_for`` says how to start it.
 
-    def __init__(self, names: Sequence[str], command_for: Callable[[str], Sequence[str]]) -> None:
+    One that dies ``quarantine_after`` times in a row before it has been ready for a while is
+    quarantined: it is not started again until ``revive``. 0: none ever is. ``on_ended`` is told
+    the name and the process id of one that has ended, and how, in words.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        command_for: Callable[[str], Sequence[str]],
+        *,
+        quarantine_after: int = QUARANTINE_AFTER_DEFAULT,
+        on_ended: Callable[[str, int, str], None] = lambda name, pid, how: None,
+    ) -> None:
         self.names = tuple(names)
-        self.restarts = dict.fromkeys(names, 0)
         self._command_for = command_for
+        self._quarantine_after = quarantine_after
+        self._on_ended = on_ended
+        self._records = {name: WorkerRecord() for name in names}
         self._running: dict[str, WorkerProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
@@ -141,6 +153,50 @@ class Supervisor:
         worker = self._running.get(name)
         return worker.pid if worker else None
 
+    def record_of(self, name: str) -> WorkerRecord | None:
+        """What is known of one of ``names``; to be read only."""
+        return self._records.get(name)
+
+    def quarantined(self) -> list[str]:
+        """The names that are not started again, sorted."""
+        return sorted(name for name, record in self._records.items() if record.quarantine)
+
+    def last_lines(self, name: str) -> Sequence[str]:
+        """The last lines that the process of that name, or else the one before it, has printed."""
+        if worker := self._running.get(name):
+            return worker.tail
+        record = self._records.get(name)
+        return record.tail if record else ()
+
+    def note_ready(self, name: str) -> None:
+        """The process of that name, if it is one of ours, has found its place."""
+        if record := self._records.get(name):
+            record.ready_at = asyncio.get_running_loop().time()
+
+    def excuse(self, name: str) -> None:
+        """The process of that name is about to be ended for no fault of its own start."""
+        if record := self._records.get(name):
+            record.excused = True
+
+    def revive(self, name: str) -> bool:
+        """Starts a quarantined process again; False if it is not quarantined.
+
+        Raises InterpreterNotFoundError.
+        """
+        record = self._records.get(name)
+        if record is None:
+            known = ", ".join(self._records) or "none"
+            raise InterpreterNotFoundError(
+                f"the daemon runs no interpreter named {name!r} itself; those it runs: {known}",
+                interpreter=name,
+            )
+        if not record.quarantine:
+            return False
+        record.quarantine = ""
+        record.early_deaths = 0
+        record.revived.set()
+        return True
+
     async def stop(self, grace: float) -> None:
         """Ends every process: asks, waits for up to ``grace`` seconds, then kills. Idempotent."""
         self._stopping = True
@@ -158,40 +214,63 @@ class Supervisor:
         self._keepers = {}
 
     async def _keep(self, name: str) -> None:
+        record = self._records[name]
         delay = FIRST_DELAY
-        loop = asyncio.get_running_loop()
         while not self._stopping:
-            started = loop.time()
-            await self._run_once(name)
+            record.ready_at, record.excused = None, False
+            how, ended_at = await self._run_once(name)
             if self._stopping:
                 return
-            delay = FIRST_DELAY if loop.time() - started > HEALTHY_AFTER else delay
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, LONGEST_DELAY)
-            self.restarts[name] += 1
+            if record.ready_at is not None and ended_at - record.ready_at > HEALTHY_AFTER:
+                delay = FIRST_DELAY
+                record.early_deaths = 0
+            elif not record.excused:
+                record.early_deaths += 1
+            if self._quarantine_after and record.early_deaths >= self._quarantine_after:
+                await self._quarantine(name, record, how)
+                delay = FIRST_DELAY
+            else:
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, LONGEST_DELAY)
+            record.restarts += 1
 
-    async def _run_once(self, name: str) -> None:
+    async def _quarantine(self, name: str, record: WorkerRecord, how: str) -> None:
+        """Waits for ``revive``."""
+        record.revived.clear()
+        record.quarantine = (
+            f"it died {record.early_deaths} times in a row soon after its start; the last time it "
+            f"{how}"
+        )
+        LOG.error(
+            "interpreter %s is quarantined: %s; `opdispatch revive %s` starts it again",
+            name,
+            record.quarantine,
+            name,
+        )
+        await record.revived.wait()
+        LOG.info("interpreter %s is revived", name)
+
+    async def _run_once(self, name: str) -> tuple[str, float]:
+        """Runs one process from start to end: how it ended, in words, and when."""
+        loop = asyncio.get_running_loop()
         try:
             worker = await WorkerProcess.start(name, self._command_for(name))
         except OSError as error:
             LOG.error("interpreter %s cannot be started: %s", name, error)
-            return
+            self._records[name].tail = ()
+            return f"could not be started ({error})", loop.time()
         self._running[name] = worker
         if self._stopping:
             worker.signal(signal.SIGKILL)
         try:
-            status = await worker.wait()
+            how = describe_exit(await worker.process.wait())
+            ended_at = loop.time()
+            self._on_ended(name, worker.pid, how)
+            await worker.wait()
         finally:
+            self._records[name].tail = worker.tail
             del self._running[name]
         if not self._stopping:
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
-            LOG.error("interpreter %s %s; its last output:\n    %s", name, _ended(status), tail)
-
-
-def _ended(status: int) -> str:
-    """How a process of that exit status ended, in words."""
-    if status >= 0:
-        return f"exited with status {status}"
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
+            LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
+        return how, ended_at

@@ -306,8 +306,8 @@ def test_tables_fit_the_terminal_and_are_not_cut_elsewhere(run: RunCommand, monk
 def test_the_help_lists_every_command(run: RunCommand):
     shown = run("--help").out
     for command in (
-        *("serve", "worker", "load", "unload", "libraries", "interpreters"),
-        *("ops", "describe", "table", "wait", "call", "stress"),
+        *("serve", "worker", "load", "unload", "libraries", "interpreters", "revive"),
+        *("ops", "describe", "table", "call", "wait", "stress"),
     ):
         assert f" {command} " in shown
         assert "--help" in run(command, "--help").out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -90,6 +91,88 @@ def test_it_is_not_serving_without_an_interpreter_and_serving_with_the_next(
         assert [next(watch).status for watch in watches] == [SERVING] * 2
         for watch in watches:
             watch.cancel()
+
+
+class Changes:
+    """What a watch has told so far, and when."""
+
+    def __init__(self, health: health_pb2_grpc.HealthStub, service: str) -> None:
+        self._watch = health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=120)
+        assert next(self._watch).status == SERVING
+
+    def seconds_until(self, status: int, since: float) -> float:
+        """How long after a moment of the monotonic clock the next change, to this one, came."""
+        assert next(self._watch).status == status
+        return time.monotonic() - since
+
+    def cancel(self) -> None:
+        self._watch.cancel()
+
+
+def test_the_death_of_an_interpreter_is_told_within_a_tenth_of_a_second(
+    daemon: RunningDaemon, session: oc.Session, health, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(1)), interpreter="worker-1")
+    changes = {
+        interpreter.name: Changes(health, f"interpreter/{interpreter.name}")
+        for interpreter in session.interpreters()
+    }
+    library, whole = Changes(health, "library/const"), Changes(health, "")
+    delays = []
+    for _ in range(5):
+        [holder] = session.libraries()[0].interpreters
+        pid = next(i.pid for i in session.interpreters() if i.name == holder)
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        delays.append(
+            max(
+                changes[holder].seconds_until(NOT_SERVING, killed),
+                library.seconds_until(NOT_SERVING, killed),
+            )
+        )
+        library.seconds_until(SERVING, killed)
+        changes[holder].seconds_until(SERVING, killed)
+    # The machine may have other things to do once in a while.
+    assert sorted(delays)[2] < 0.1, delays
+    assert check(health, "") == SERVING  # as it was all the time: there was another one
+    for watch in (*changes.values(), library, whole):
+        watch.cancel()
+
+
+def test_a_hang_is_told_within_three_heartbeats(start_daemon: StartDaemon, write_library):
+    heartbeat = 0.4
+    daemon = start_daemon("--heartbeat", str(heartbeat), workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session, channel_to(daemon) as channel:
+        session.load(write_library("const", constant(1)))
+        health = health_pb2_grpc.HealthStub(channel)
+        services = ("", "library/const", "interpreter/worker-1")
+        watches = [Changes(health, service) for service in services]
+        delays = []
+        for _ in range(3):
+            stopped = time.monotonic()
+            os.kill(session.interpreters()[0].pid, signal.SIGSTOP)
+            delays.append(max(w.seconds_until(NOT_SERVING, stopped) for w in watches))
+            for watch in watches:
+                watch.seconds_until(SERVING, stopped)
+        # And the pause between two looks at the leases.
+        assert sorted(delays)[1] < 3 * heartbeat + heartbeat / 2, delays
+        for watch in watches:
+            watch.cancel()
+
+
+def test_one_that_watches_and_does_not_read_holds_up_nobody(
+    session: oc.Session, channel: grpc.Channel, health, write_library: WriteLibrary
+):
+    idle = health.Watch(health_pb2.HealthCheckRequest(service="library/const"), timeout=60)
+    path = write_library("const", constant(1))
+    for _ in range(50):
+        session.load(path)
+        session.unload("const")
+    assert check(health, "") == SERVING
+    assert next(idle).status == UNKNOWN
+    idle.cancel()
 
 
 def test_a_daemon_that_is_meant_to_have_no_interpreters_serves_without(start_daemon: StartDaemon):

@@ -270,9 +270,8 @@ def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
         assert daemon.stop() == 0
         _, errors = process.communicate(timeout=10)
         assert process.returncode == 1
-        assert errors.decode() == (
-            f"opdispatch: the daemon at {daemon.address} has ended the session\n"
-        )
+        ended = f"opdispatch: the daemon at {daemon.address} has ended the session"
+        assert errors.decode() == f"{ended}: the daemon is stopping\n"
 
 
 def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
@@ -294,7 +293,24 @@ def test_names_of_interpreters_are_unique(daemon: RunningDaemon):
         with worker(daemon, "--name", name) as process:
             _, errors = process.communicate(timeout=20)
             assert process.returncode == 1
-            assert f"another interpreter is named '{name}'".encode() in errors
+            assert f"keeps the name '{name}' for an interpreter of its own".encode() in errors
+
+
+def test_the_second_interpreter_of_a_name_is_refused_and_the_first_is_unharmed(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    with worker(daemon, "--name", "extra") as first:
+        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
+        session.load(write_library("const", constant(5)), interpreter="extra")
+        with worker(daemon, "--name", "extra") as second:
+            _, errors = second.communicate(timeout=20)
+            assert second.returncode == 1
+            assert errors.decode() == (
+                f"opdispatch: another interpreter is named 'extra' (pid {first.pid}) "
+                "(choose another name with --name)\n"
+            )
+        assert pid_of(session, "extra") == first.pid
+        assert session.ops.const.get(X) == 5
 
 
 def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import opdispatch_wire.addresses
@@ -52,3 +54,11 @@ def test_every_difference_from_pytorch_names_tests_that_exist() -> None:
         named = "".join(sources[name] for name in files)
         for test in re.findall(r"::(test_\w+)`", difference):
             assert f"def {test}(" in named, test
+
+
+def test_the_held_handle_of_the_docs_prints_what_they_say() -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text()
+    _, ours = re.findall(r"\$ cat held\.py\n(.*?)\$ python held\.py\n(.*?)```", text, re.DOTALL)
+    program, printed = ours
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)

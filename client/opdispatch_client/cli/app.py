@@ -19,7 +19,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from opdispatch_client.cli import call, libraries, operators, stress
+from opdispatch_client.cli import call, interpreters, libraries, operators, stress
 from opdispatch_client.cli.command import Address, Debug, Json, Timeout, settings_of
 from opdispatch_client.cli.outcome import CommandError
 
@@ -72,7 +72,7 @@ def build_app() -> TyperGroup:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for commands in (libraries, operators, call, stress):
+    for commands in (libraries, interpreters, operators, call, stress):
         commands.register(app)
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):

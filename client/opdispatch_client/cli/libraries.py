@@ -1,4 +1,4 @@
-"""``opdispatch load``, ``unload``, ``libraries``, ``interpreters``."""
+"""``opdispatch load``, ``unload``, ``libraries``."""
 
 from __future__ import annotations
 
@@ -127,36 +127,7 @@ def libraries(
                 print_remark(f"{library.name} has failed: {library.error}")
 
 
-def interpreters(settings: Settings) -> None:
-    """List the worker interpreters of the daemon."""
-    from opdispatch_client.cli.output import format_time, print_json, print_remark, print_table
-
-    with settings.connect() as session:
-        found = session.interpreters()
-    if settings.json:
-        print_json(found)
-    elif not found:
-        print_remark("no interpreters are connected (start one with `opdispatch worker`)")
-    else:
-        print_table(
-            ("name", "pid", "state", "python", "calls", "restarts", "libraries", "connected at"),
-            (
-                (
-                    interpreter.name,
-                    str(interpreter.pid),
-                    interpreter.state,
-                    interpreter.python_version,
-                    str(interpreter.calls_total),
-                    str(interpreter.restarts),
-                    ", ".join(interpreter.libraries),
-                    format_time(interpreter.connected_at),
-                )
-                for interpreter in found
-            ),
-        )
-
-
 def register(app: typer.Typer) -> None:
     """Adds the commands of this file to the app."""
-    for function in (load, unload, libraries, interpreters):
+    for function in (load, unload, libraries):
         add_command(app, function.__name__, function, rich_help_panel=PANEL)

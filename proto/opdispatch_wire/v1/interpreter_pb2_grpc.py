@@ -49,9 +49,12 @@ class InterpreterServiceServicer:
         says Hello, and is answered with Welcome; from then on the daemon gives instructions and
         the interpreter answers each with the same instruction_id. When the stream ends, for
         whatever reason, the interpreter is gone: its registrations are undone in one
-        publication.
+        publication. The same happens when its process ends, where the daemon can see that, and
+        when three heartbeats in a row are missing.
         INVALID_ARGUMENT    the first message was no Hello
-        ALREADY_EXISTS      another live interpreter has that name
+        INVALID_ARGUMENT    a name or an address that cannot be one
+        ALREADY_EXISTS      another live interpreter has that name, or the daemon keeps it for
+        one of its own
         FAILED_PRECONDITION another protocol version
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -74,6 +74,11 @@ class RegistryServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.ListInterpretersRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_registry__pb2.ListInterpretersReply.FromString,
                 _registered_method=True)
+        self.ReviveInterpreter = channel.unary_unary(
+                '/opdispatch.v1.RegistryService/ReviveInterpreter',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.ReviveInterpreterRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.ReviveInterpreterReply.FromString,
+                _registered_method=True)
         self.ListOperators = channel.unary_unary(
                 '/opdispatch.v1.RegistryService/ListOperators',
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.ListOperatorsRequest.SerializeToString,
@@ -187,6 +192,14 @@ class RegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReviveInterpreter(self, request, context):
+        """Starts an interpreter of the daemon's own again that died too often and is quarantined.
+        NOT_FOUND           INTERPRETER_NOT_FOUND   the daemon runs none of that name
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOperators(self, request, context):
         """Operators in order of name.
         """
@@ -282,6 +295,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.ListInterpreters,
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.ListInterpretersRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_registry__pb2.ListInterpretersReply.SerializeToString,
+            ),
+            'ReviveInterpreter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReviveInterpreter,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.ReviveInterpreterRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.ReviveInterpreterReply.SerializeToString,
             ),
             'ListOperators': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOperators,
@@ -530,6 +548,33 @@ class RegistryService:
             '/opdispatch.v1.RegistryService/ListInterpreters',
             opdispatch_dot_v1_dot_registry__pb2.ListInterpretersRequest.SerializeToString,
             opdispatch_dot_v1_dot_registry__pb2.ListInterpretersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReviveInterpreter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/ReviveInterpreter',
+            opdispatch_dot_v1_dot_registry__pb2.ReviveInterpreterRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.ReviveInterpreterReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,100 @@
+"""``opdispatch interpreters``, ``revive``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.completion import complete_interpreter
+
+if TYPE_CHECKING:
+    from opdispatch_client.listings import Interpreter
+
+PANEL = "Interpreters"
+
+
+def interpreters(settings: Settings) -> None:
+    """List the worker interpreters of the daemon.
+
+    One that is quarantined died again and again, and is not running; its last output follows.
+    """
+    from opdispatch_client.cli.output import format_time, print_json, print_remark, print_table
+
+    with settings.connect() as session:
+        found = session.interpreters()
+    if settings.json:
+        print_json(found)
+        return
+    if not found:
+        print_remark("no interpreters are connected (start one with `opdispatch worker`)")
+        return
+    columns = ("name", "pid", "state", "heard", "python", "calls", "restarts", "libraries")
+    print_table(
+        (*columns, "connected at"),
+        (
+            (
+                interpreter.name,
+                str(interpreter.pid or ""),
+                interpreter.state,
+                _format_age(interpreter.heartbeat_age),
+                interpreter.python_version,
+                str(interpreter.calls_total),
+                str(interpreter.restarts),
+                ", ".join(interpreter.libraries),
+                format_time(interpreter.connected_at),
+            )
+            for interpreter in found
+        ),
+    )
+    for interpreter in found:
+        if interpreter.trouble:
+            _print_trouble(interpreter)
+
+
+def revive(
+    settings: Settings,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The interpreter.", autocompletion=complete_interpreter
+        ),
+    ],
+) -> None:
+    """Start an interpreter again that is quarantined since it died again and again."""
+    from opdispatch_client.cli.output import print_json, print_lines
+
+    with settings.connect() as session:
+        revived = session.revive(name)
+    if settings.json:
+        print_json({"revived": revived})
+    elif revived:
+        print_lines([f"{name} is being started"])
+    else:
+        print_lines([f"{name} is not quarantined"])
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands of this file to the app."""
+    for function in (interpreters, revive):
+        add_command(app, function.__name__, function, rich_help_panel=PANEL)
+
+
+def _format_age(age: float | None) -> str:
+    return "" if age is None else f"{age:.1f} s ago"
+
+
+def _print_trouble(interpreter: Interpreter) -> None:
+    from opdispatch_client.cli.output import print_lines
+
+    name = interpreter.name
+    print_lines(
+        [
+            "",
+            f"{name} is quarantined: {interpreter.trouble}",
+            "its last output:" if interpreter.last_lines else "it printed nothing",
+            *(f"    {line}" for line in interpreter.last_lines),
+            f"`opdispatch revive {name}` starts it again",
+        ]
+    )

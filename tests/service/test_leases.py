@@ -1,0 +1,148 @@
+"""An interpreter that hangs is found out; one that is merely busy, or not listened to, is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import GATE, constant
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.service.test_interpreters import is_recovered, pid_of, worker
+
+X = np.zeros(2)
+HEARTBEAT = 0.1
+
+# Its kernels sleep: one with the interpreter lock, which nobody else gets meanwhile, the other
+# without. PyDLL keeps the lock during a call of C.
+SLEEPS = """\
+import ctypes, time
+from opdispatch import Library
+
+lib = Library("sleeps", "DEF")
+lib.define("locked(Tensor x, int seconds) -> int")
+lib.define("unlocked(Tensor x, float seconds) -> int")
+lib.impl("locked", lambda x, seconds: ctypes.PyDLL(None).sleep(seconds), "CPU")
+lib.impl("unlocked", lambda x, seconds: time.sleep(seconds) or 7, "CPU")
+"""
+
+
+def test_an_interpreter_that_is_stopped_is_lost_and_replaced(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("gate", GATE), interpreter="worker-1")
+    with Background(session.ops.gate.wait, X, str(daemon.folder), 1) as call:
+        assert wait_for((daemon.folder / "entered-1").exists, 10)
+        os.kill(pid_of(session, "worker-1"), signal.SIGSTOP)
+        stopped = time.monotonic()
+        with pytest.raises(oc.InterpreterDiedError) as caught:
+            call.result()
+    assert time.monotonic() - stopped < 3
+    assert caught.value.facts["interpreter"] == "worker-1"
+    assert caught.value.facts["operator"] == "gate::wait"
+    assert "while running gate::wait: no heartbeat for 1." in str(caught.value)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert session.libraries()[0].interpreters == ("worker-2",)
+    assert session.check_invariants() == []
+
+
+def test_a_kernel_that_keeps_the_interpreter_lock_is_a_hang_and_one_that_does_not_is_none(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--heartbeat", str(HEARTBEAT))
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        session.load(write_library("sleeps", SLEEPS))
+        assert session.ops.sleeps.unlocked(X, 10 * HEARTBEAT) == 7
+        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+        with pytest.raises(oc.InterpreterDiedError, match=r"sleeps::locked: no heartbeat for 0\."):
+            session.ops.sleeps.locked(X, 5)
+
+
+def test_an_import_that_keeps_the_interpreter_lock_has_the_time_of_a_load(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--heartbeat", str(HEARTBEAT), "--load-timeout", "5")
+    daemon.expects_errors = True
+    locked = "import ctypes\nctypes.PyDLL(None).sleep({})\n"
+    with daemon.connect() as session:
+        session.load(write_library("slow", locked.format(1) + constant(1, namespace="slow")))
+        assert session.ops.slow.get(X) == 1
+        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+        with pytest.raises(oc.DeadlineExceededError, match="took longer than 5 s"):
+            session.load(write_library("hangs", locked.format(1000)), interpreter="worker-2")
+        assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}), 20)
+
+
+def test_a_daemon_that_was_stopped_itself_loses_nobody(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--heartbeat", str(HEARTBEAT))
+    with daemon.connect() as session:
+        session.load(write_library("sleeps", SLEEPS))
+        before = {i.name: i.pid for i in session.interpreters()}
+        with Background(session.ops.sleeps.unlocked, X, 10 * HEARTBEAT) as call:
+            daemon.signal(signal.SIGSTOP)
+            # Nothing tells that time has passed but a clock of somebody else's.
+            with daemon_asleep(daemon, 10 * HEARTBEAT):
+                pass
+            assert call.result() == 7
+        assert {i.name: i.pid for i in session.interpreters()} == before
+        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+
+
+class daemon_asleep:  # noqa: N801  reads like a function
+    """Wakes a stopped daemon after so many seconds of its interpreters' time."""
+
+    def __init__(self, daemon: RunningDaemon, seconds: float) -> None:
+        self._daemon = daemon
+        self._until = time.monotonic() + seconds
+
+    def __enter__(self) -> None:
+        assert wait_for(lambda: time.monotonic() > self._until, 60)
+
+    def __exit__(self, *exc: object) -> None:
+        self._daemon.signal(signal.SIGCONT)
+
+
+def test_the_list_says_when_each_was_heard_of(daemon: RunningDaemon, session: oc.Session):
+    for interpreter in session.interpreters():
+        assert interpreter.heartbeat_age is not None
+        assert 0 <= interpreter.heartbeat_age < 1.5
+
+
+def test_the_death_of_an_added_interpreter_is_seen_though_its_connection_lives_on(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    text = (
+        "import os, stat, subprocess\nfrom opdispatch import Library\n"
+        "lib = Library('heir', 'DEF')\nlib.define('start(Tensor x) -> int')\n"
+        "def is_socket(fd):\n"
+        "    try:\n        return stat.S_ISSOCK(os.fstat(fd).st_mode)\n"
+        "    except OSError:\n        return False\n"
+        "def start(x):\n"
+        "    sockets = [fd for fd in map(int, os.listdir('/proc/self/fd')) if is_socket(fd)]\n"
+        "    return subprocess.Popen(['sleep', '60'], pass_fds=sockets).pid\n"
+        "lib.impl('start', start, 'CPU')\n"
+    )
+    # On a port: one that is killed leaves no socket behind.
+    with worker(daemon, "--name", "extra", "--listen", "127.0.0.1:0") as process:
+        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
+        session.load(write_library("heir", text), interpreter="extra")
+        child = session.ops.heir.start(X)
+        try:
+            process.kill()
+            assert wait_for(lambda: len(session.interpreters()) == 2, 3)
+            moved = ("worker-1",)
+            assert wait_for(lambda: session.libraries()[0].interpreters == moved, 10)
+            assert child in daemon.processes()
+        finally:
+            os.kill(child, signal.SIGKILL)
+    log = [record["message"] for record in daemon.log_records()]
+    assert any("interpreter extra" in text and "its process has ended" in text for text in log)

@@ -1,0 +1,139 @@
+"""An interpreter that keeps dying is left alone, visibly, until somebody revives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+import opdispatch_client as oc
+from opdispatch_client.cli import main
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import constant
+from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.test_health import channel_to, check
+
+X = np.zeros(2)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def broken_environment(folder: Path) -> dict[str, str]:
+    """In it, interpreters die at once while a file exists; Python imports sitecustomize first."""
+    (folder / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if os.path.exists({str(folder / 'broken')!r}) and 'interpreter_process' in "
+        "' '.join(sys.orig_argv):\n"
+        "    print('the disk is on fire', file=sys.stderr)\n"
+        "    os._exit(3)\n"
+    )
+    path = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else str(folder)}
+
+
+def find(session: oc.Session, name: str) -> oc.Interpreter | None:
+    return next((i for i in session.interpreters() if i.name == name), None)
+
+
+def is_quarantined(session: oc.Session, name: str) -> bool:
+    found = find(session, name)
+    return found is not None and found.state == "quarantined"
+
+
+@pytest.fixture
+def broken(start_daemon: StartDaemon, tmp_path: Path) -> RunningDaemon:
+    """A daemon of which `worker-2` has died and cannot be started again."""
+    daemon = start_daemon("--quarantine", "3", environment=broken_environment(tmp_path))
+    daemon.expects_errors = True
+    (tmp_path / "broken").touch()
+    with daemon.connect() as session:
+        second = find(session, "worker-2")
+        assert second is not None
+        os.kill(second.pid, signal.SIGKILL)
+        assert wait_for(lambda: is_quarantined(session, "worker-2"), 60)
+    return daemon
+
+
+def test_it_is_listed_with_its_last_words_and_can_be_revived(
+    broken: RunningDaemon, write_library: WriteLibrary, capsys: pytest.CaptureFixture[str]
+):
+    with broken.connect() as session, channel_to(broken) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        found = find(session, "worker-2")
+        assert found is not None
+        assert found.trouble == (
+            "it died 3 times in a row soon after its start; the last time it exited with status 3"
+        )
+        assert found.last_lines == ("the disk is on fire",)
+        assert (found.pid, found.heartbeat_age, found.supervised) == (0, None, True)
+        # The other one serves.
+        assert check(health, "") == SERVING
+        assert check(health, "interpreter/worker-1") == SERVING
+        assert check(health, "interpreter/worker-2") == NOT_SERVING
+        session.load(write_library("const", constant(1)))
+        assert session.ops.const.get(X) == 1
+        with pytest.raises(oc.InterpreterNotFoundError, match="worker-2"):
+            session.load(write_library("other", constant(2)), interpreter="worker-2")
+
+        assert main(["--address", broken.address, "interpreters"]) == 0
+        shown = capsys.readouterr().out
+        assert "quarantined" in shown
+        assert "    the disk is on fire" in shown
+        assert "`opdispatch revive worker-2` starts it again" in shown
+
+        (broken.folder / "broken").unlink()
+        assert main(["--address", broken.address, "revive", "worker-2"]) == 0
+        assert capsys.readouterr().out == "worker-2 is being started\n"
+        assert wait_for(lambda: check(health, "interpreter/worker-2") == SERVING, 20)
+        revived = find(session, "worker-2")
+        assert revived is not None
+        assert (revived.state, revived.trouble) == ("ready", "")
+        assert main(["--address", broken.address, "revive", "worker-2"]) == 0
+        assert capsys.readouterr().out == "worker-2 is not quarantined\n"
+    log = [record["message"] for record in broken.log_records()]
+    assert any("worker-2 is quarantined: it died 3 times" in message for message in log)
+
+
+def test_one_that_is_revived_and_dies_again_is_quarantined_again(broken: RunningDaemon):
+    with broken.connect() as session:
+        restarts = getattr(find(session, "worker-2"), "restarts", 0)
+        assert session.revive("worker-2")
+        assert wait_for(lambda: (i := find(session, "worker-2")) and i.restarts > restarts + 1, 60)
+        assert is_quarantined(session, "worker-2")
+
+
+def test_the_daemon_stops_though_one_is_quarantined(broken: RunningDaemon):
+    assert broken.stop() == 0
+
+
+def test_only_the_daemons_own_can_be_revived(daemon: RunningDaemon, session: oc.Session):
+    assert not session.revive("worker-1")
+    with pytest.raises(oc.InterpreterNotFoundError) as caught:
+        session.revive("nobody")
+    assert str(caught.value) == (
+        "the daemon runs no interpreter named 'nobody' itself; those it runs: worker-1, worker-2"
+    )
+
+
+def test_without_any_interpreter_left_nothing_is_serving(start_daemon: StartDaemon, tmp_path: Path):
+    daemon = start_daemon("--quarantine", "1", workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session, channel_to(daemon) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        found = find(session, "worker-1")
+        assert found is not None
+        os.kill(found.pid, signal.SIGKILL)
+        # It may have lived long enough to count as well: then the next one has not.
+        assert wait_for(lambda: (i := find(session, "worker-1")) and i.pid != found.pid, 20)
+        if not is_quarantined(session, "worker-1"):
+            second = find(session, "worker-1")
+            assert second is not None
+            os.kill(second.pid, signal.SIGKILL)
+            assert wait_for(lambda: is_quarantined(session, "worker-1"), 20)
+        assert check(health, "") == NOT_SERVING
+        assert session.revive("worker-1")
+        assert wait_for(lambda: check(health, "") == SERVING, 20)

@@ -1,0 +1,108 @@
+"""Interpreters that users start look for a daemon that vanishes, and say hello again."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import GATE, constant
+from tests.service.running_daemon import Background, wait_for
+from tests.service.test_interpreters import pid_of, worker
+
+X = np.zeros(2)
+
+
+def test_it_joins_the_daemon_that_takes_the_place_of_one_that_was_killed(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=0)
+    with worker(first, "--name", "extra") as process:
+        with first.connect() as session:
+            assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+            session.load(write_library("const", constant(1)))
+            session.load(write_library("gate", GATE))
+            with Background(session.ops.gate.wait, X, str(first.folder), 1):
+                assert wait_for((first.folder / "entered-1").exists, 10)
+                first.signal(signal.SIGKILL)
+                first.wait()
+                second = start_daemon(workers=0)
+                with second.connect() as session:
+                    assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+                    [extra] = session.interpreters()
+                    assert (extra.name, extra.pid) == ("extra", process.pid)
+                    # What it held for the first daemon is gone from it: the same names are
+                    # free, though a kernel is still running.
+                    assert extra.libraries == ()
+                    session.load(write_library("const", constant(2)))
+                    assert session.ops.const.get(X) == 2
+                    session.load(write_library("gate", GATE))
+                    (first.folder / "open").touch()
+                    assert session.ops.gate.wait(X, str(first.folder), 3) == 3
+                    assert session.check_invariants() == []
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert b"looking for it again" in errors
+
+
+def test_one_that_hung_says_hello_again_when_it_wakes_up(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--heartbeat", "0.1", workers=1)
+    with daemon.connect() as session, worker(daemon) as process:
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert pid_of(session, "worker-2") == process.pid
+        session.load(write_library("const", constant(1)), interpreter="worker-2")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            assert wait_for(lambda: len(session.interpreters()) == 1, 10)
+            moved = ("worker-1",)
+            assert wait_for(lambda: session.libraries()[0].interpreters == moved, 10)
+            assert session.ops.const.get(X) == 1
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert pid_of(session, "worker-2") == process.pid
+        # Nothing of the time before is left in it.
+        session.unload("const")
+        session.load(write_library("const", constant(2)), interpreter="worker-2")
+        assert session.ops.const.get(X) == 2
+        assert session.check_invariants() == []
+
+
+def test_it_gives_up_when_nobody_comes(start_daemon: StartDaemon):
+    daemon = start_daemon(workers=0)
+    with daemon.connect() as session, worker(daemon, "--reconnect", "0.5") as process:
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        daemon.signal(signal.SIGKILL)
+        daemon.wait()
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 1
+        last = errors.decode().splitlines()[-1]
+        assert last.startswith(f"opdispatch: no daemon answers at {daemon.address}")
+
+
+def test_it_does_not_look_again_if_it_is_told_not_to(start_daemon: StartDaemon):
+    daemon = start_daemon(workers=0)
+    with daemon.connect() as session, worker(daemon, "--reconnect", "0") as process:
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        os.kill(daemon.process.pid, signal.SIGKILL)
+        daemon.wait()
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert b"looking for it" not in errors
+
+
+def test_it_can_be_stopped_while_it_looks(start_daemon: StartDaemon):
+    daemon = start_daemon(workers=0)
+    with daemon.connect() as session, worker(daemon) as process:
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        daemon.signal(signal.SIGKILL)
+        daemon.wait()
+        assert process.stderr is not None
+        assert b"looking for it again" in process.stderr.readline()
+        process.terminate()
+        assert process.wait(10) == 0

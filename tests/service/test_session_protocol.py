@@ -1,0 +1,108 @@
+"""Interpreters that do not keep to the protocol are refused, and told why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+import opdispatch_client as oc
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.status import error_from_rpc
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+from opdispatch_wire.v1 import interpreter_pb2_grpc
+from tests.service.running_daemon import RunningDaemon, wait_for
+
+
+@pytest.fixture
+def stub(shared_daemon: RunningDaemon) -> Iterator[interpreter_pb2_grpc.InterpreterServiceStub]:
+    """The service of interpreters, for anybody who speaks gRPC."""
+    target = shared_daemon.address.replace("unix://", "unix:")
+    with grpc.insecure_channel(target) as channel:
+        yield interpreter_pb2_grpc.InterpreterServiceStub(channel)
+
+
+def hello(**fields: object) -> pb.InterpreterMessage:
+    facts = {"protocol_version": PROTOCOL_VERSION, "pid": 1, "address": "127.0.0.1:1"} | fields
+    return pb.InterpreterMessage(hello=pb.Hello(**facts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "code", "words"),
+    [
+        (
+            hello(protocol_version=PROTOCOL_VERSION + 1),
+            grpc.StatusCode.FAILED_PRECONDITION,
+            f"$.hello.protocol_version is {PROTOCOL_VERSION + 1}; this daemon speaks",
+        ),
+        (hello(name="a b"), grpc.StatusCode.INVALID_ARGUMENT, "$.hello.name is 'a b'; expected"),
+        (hello(name="x" * 65), grpc.StatusCode.INVALID_ARGUMENT, "at most 64 letters"),
+        (hello(name="\x1b[2J"), grpc.StatusCode.INVALID_ARGUMENT, r"$.hello.name is '\x1b[2J'"),
+        (
+            hello(name="worker-1"),
+            grpc.StatusCode.ALREADY_EXISTS,
+            "the daemon keeps the name 'worker-1' for an interpreter of its own",
+        ),
+        (hello(address="10.0.0.1:1"), grpc.StatusCode.INVALID_ARGUMENT, "beyond this machine"),
+        (pb.InterpreterMessage(), grpc.StatusCode.INVALID_ARGUMENT, "$.kind is not hello"),
+    ],
+)
+def test_a_hello_that_will_not_do_is_refused(
+    shared_daemon: RunningDaemon,
+    stub: interpreter_pb2_grpc.InterpreterServiceStub,
+    first: pb.InterpreterMessage,
+    code: grpc.StatusCode,
+    words: str,
+):
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stub.Session(iter([first]), timeout=20))
+    assert caught.value.code() is code
+    assert words in str(error_from_rpc(caught.value, address=""))
+    with shared_daemon.connect() as session:
+        names = [interpreter.name for interpreter in session.interpreters()]
+        assert names == ["worker-1", "worker-2"]
+        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+
+
+def test_a_worker_of_another_protocol_version_says_so_and_ends(shared_daemon: RunningDaemon):
+    code = (
+        "import sys, opdispatch_wire.channel as channel\n"
+        "channel.PROTOCOL_VERSION += 1\n"
+        "from opdispatch_client.cli import main\n"
+        f"sys.exit(main(['worker', '--daemon', {shared_daemon.address!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"opdispatch: the daemon at {shared_daemon.address} speaks protocol version "
+        f"{PROTOCOL_VERSION}, this interpreter version {PROTOCOL_VERSION + 1} "
+        "(install the same version of opdispatch on both sides)\n"
+    )
+
+
+def test_an_interpreter_that_sends_no_heartbeats_has_no_lease(
+    daemon: RunningDaemon, session: oc.Session
+):
+    """As one of an earlier release; and whoever closes the stream is gone."""
+    target = daemon.address.replace("unix://", "unix:")
+    with grpc.insecure_channel(target) as channel:
+        stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
+        stop = threading.Event()
+
+        def messages() -> Iterator[pb.InterpreterMessage]:
+            yield hello(name="old", pid=2**31 - 1)
+            stop.wait(30)
+
+        call = stub.Session(messages(), timeout=60)
+        welcome = next(call).welcome
+        assert welcome.name == "old"
+        assert welcome.heartbeat_seconds == 0.5
+        assert wait_for(lambda: len(session.interpreters()) == 3, 10)
+        old = session.interpreters()[0]
+        assert (old.name, old.heartbeat_age) == ("old", None)
+        stop.set()
+        assert wait_for(lambda: len(session.interpreters()) == 2, 10)

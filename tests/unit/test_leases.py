@@ -1,0 +1,90 @@
+"""Leases: who counts as hung, and who does not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from opdispatch_server.leases import AttentiveClock, Lease, LeaseWatch
+
+
+def test_the_clock_counts_only_so_much_of_a_gap():
+    clock = AttentiveClock(longest_step=0.2)
+    for moment in (100.0, 100.1, 100.3, 160.0, 160.1):
+        clock.advance(moment)
+    assert clock.now == pytest.approx(0.1 + 0.2 + 0.2 + 0.1)
+
+
+def test_the_clock_never_goes_back():
+    clock = AttentiveClock(longest_step=1.0)
+    for moment in (5.0, 4.0, 4.5):
+        clock.advance(moment)
+    assert clock.now == pytest.approx(0.5)
+
+
+def listen(clock: AttentiveClock, seconds: int) -> None:
+    """The daemon listens for that many seconds."""
+    for _ in range(seconds):
+        clock.advance(listen.moment)
+        listen.moment += 1.0
+
+
+listen.moment = 0.0
+
+
+def test_a_lease_lasts_for_three_heartbeats():
+    clock = AttentiveClock(longest_step=1.0)
+    listen(clock, 1)
+    lease = Lease(clock, heartbeat=1.0)
+    listen(clock, 3)
+    assert not lease.is_lost
+    lease.renew()
+    listen(clock, 3)
+    assert not lease.is_lost
+    listen(clock, 1)
+    assert lease.is_lost
+    assert lease.silence == pytest.approx(4.0)
+
+
+def test_a_lease_that_is_suspended_is_not_lost_and_begins_anew():
+    clock = AttentiveClock(longest_step=1.0)
+    lease = Lease(clock, heartbeat=1.0)
+    with lease.suspended(), lease.suspended():
+        listen(clock, 100)
+        assert not lease.is_lost
+    assert lease.silence == 0.0
+    listen(clock, 4)
+    assert lease.is_lost
+
+
+@dataclass
+class Holder:
+    lease: Lease | None
+
+
+def test_the_watch_tells_of_the_silent_ones_only():
+    async def story() -> list[Holder]:
+        watch = LeaseWatch(heartbeat=0.02)
+        silent, lively, without = Holder(watch.grant()), Holder(watch.grant()), Holder(None)
+        lost: list[Holder] = []
+        found = asyncio.Event()
+
+        def holders() -> list[Holder]:
+            assert lively.lease is not None
+            lively.lease.renew()
+            return [silent, lively, without]
+
+        def on_lost(holder: Holder, silence: float) -> None:
+            assert silence > 0.06
+            lost.append(holder)
+            found.set()
+
+        task = asyncio.create_task(watch.run(holders, on_lost))
+        await asyncio.wait_for(found.wait(), 10)
+        task.cancel()
+        assert all(holder is silent for holder in lost)
+        return lost
+
+    assert asyncio.run(story())

@@ -1,0 +1,68 @@
+"""The end of a process is noticed at once, and what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from opdispatch_server.process_watch import describe_exit, process_space, watch_process
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process descriptors are Linux's")
+
+
+def open_descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd"))
+
+
+def watch_until_end(process: subprocess.Popen[bytes], end: signal.Signals | None) -> str:
+    async def story() -> str:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        before = open_descriptors()
+        stop = watch_process(process.pid, ended.set_result)
+        if end is not None:
+            process.send_signal(end)
+        how = await asyncio.wait_for(ended, 10)
+        assert open_descriptors() == before
+        stop()
+        return how
+
+    with process:
+        return asyncio.run(story())
+
+
+def test_the_end_of_a_child_is_described():
+    sleeping = subprocess.Popen(["sleep", "1000"])
+    assert watch_until_end(sleeping, signal.SIGKILL) == "was ended by SIGKILL"
+    assert watch_until_end(subprocess.Popen(["false"]), None) == "exited with status 1"
+    assert describe_exit(-64).startswith("was ended by")
+
+
+def test_a_watch_that_is_stopped_leaves_nothing():
+    async def story() -> None:
+        before = open_descriptors()
+        stop = watch_process(os.getpid(), lambda how: pytest.fail(how))
+        assert len(open_descriptors()) == len(before) + 1
+        stop()
+        stop()
+        assert open_descriptors() == before
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**40])
+def test_a_process_that_is_none_is_not_watched(pid: int):
+    async def story() -> None:
+        watch_process(pid, lambda how: pytest.fail(how))()
+
+    asyncio.run(story())
+
+
+def test_processes_of_one_machine_agree_where_they_are():
+    code = "from opdispatch_server.process_watch import process_space; print(process_space())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == process_space() != ""
