@@ -115,12 +115,14 @@ class LibraryRegistry:
         """
         self._replicas.restoring = await asyncio.to_thread(self._journal.restore_catalog)
         self.placement.restore_draining(self._journal.drained)
+        await self._health.restoring(bool(self._replicas.restoring))
         for version in self._replicas.restoring:
             await self._health.library(version.name, serving=False)
 
     async def restore(self, timeout: float) -> bool:
         """Loads what was adopted; False if that takes longer, and goes on in the background."""
         done, _ = await asyncio.wait({self._start(self._replicas.restore())}, timeout=timeout)
+        await self._health.restoring(False)
         return bool(done)
 
     # -- changes --------------------------------------------------------------------------------
