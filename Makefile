@@ -36,9 +36,10 @@ check: lint types test ## all that CI runs
 fix: $(VENV)/.stamp-dev ## reformat and apply safe fixes
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, registering, and remote calls, beside their peers
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, registering, loading and remote calls, beside their peers
 	@$(BIN)/python -m tests.bench.in_process
 	@$(BIN)/python -m tests.bench.registration
+	@$(BIN)/python -m tests.bench.library_loads
 	@$(BIN)/python -m tests.bench.remote
 
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
@@ -56,9 +57,9 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
 	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
 
-stress: $(VENV)/.stamp-dev ## calls while others register, a hundred killed daemons, a minute of racing loads
-	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q -s tests/stress
-	@$(BIN)/opdispatch stress --seconds 60
+stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, every answer checked
+	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q tests/stress
+	@$(BIN)/opdispatch stress --seconds 60 --interpreters 8 --libraries 40 --callers 16 --kill-every 2
 
 # Its own environment: grpcio-tools 1.81.1 needs protobuf 6.
 protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1

@@ -5,6 +5,8 @@
                             rpcs.py             what both send and how they read it; no I/O
                             remote_ops.py       session.ops.namespace.name.overload
                             library_source.py   a file, folder or module name, as an upload
+                            requirements_file.py  what a library needs installed, read here
+                            load_progress.py    the steps of a load, as they come
                             listings.py         what the daemon tells: plain frozen values
                             cli/                the `opdispatch` command
                             stress/             `opdispatch stress`: races, checked
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         ServerInfo,
         TableRow,
         TraceLine,
+        UnloadedLibrary,
     )
     from opdispatch_client.session import Session, connect
     from opdispatch_wire.addresses import AddressError
@@ -58,9 +61,11 @@ if TYPE_CHECKING:
         InterpreterNotFoundError,
         JournalError,
         KernelError,
+        KernelTimeoutError,
         LibraryLoadError,
         LibraryNotFoundError,
         MessageTooLargeError,
+        QueueFullError,
         RefusedError,
         WireError,
     )
@@ -80,6 +85,7 @@ __all__ = [
     "JournalError",
     "KernelError",
     "KernelSummary",
+    "KernelTimeoutError",
     "KernelTypeError",
     "Library",
     "LibraryError",
@@ -92,6 +98,7 @@ __all__ = [
     "OperatorDescription",
     "OperatorNotFoundError",
     "OperatorSummary",
+    "QueueFullError",
     "RefusedError",
     "RegistrationError",
     "ReturnError",
@@ -101,6 +108,7 @@ __all__ = [
     "Session",
     "TableRow",
     "TraceLine",
+    "UnloadedLibrary",
     "WaitTimeoutError",
     "WireError",
     "aio",
@@ -120,6 +128,7 @@ _NAMES_OF_MODULE = {
         "ServerInfo",
         "TableRow",
         "TraceLine",
+        "UnloadedLibrary",
     ),
     "opdispatch.errors": (
         "AmbiguousKernelError",
@@ -145,9 +154,11 @@ _NAMES_OF_MODULE = {
         "InterpreterNotFoundError",
         "JournalError",
         "KernelError",
+        "KernelTimeoutError",
         "LibraryLoadError",
         "LibraryNotFoundError",
         "MessageTooLargeError",
+        "QueueFullError",
         "RefusedError",
         "WireError",
     ),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc.aio
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
 from opdispatch_client.listings import (
@@ -27,8 +29,11 @@ from opdispatch_client.listings import (
     ServerInfo,
     TableRow,
     TraceLine,
+    UnloadedLibrary,
 )
+from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
@@ -148,14 +153,34 @@ class AsyncSession:
         *,
         name: str | None = None,
         interpreter: str | None = None,
+        requirements: Requirements | None = None,
+        python: str | os.PathLike[str] | None = None,
+        isolated: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> LoadedLibrary:
         """Loads a library; see ``Session.load``."""
-        read = functools.partial(rpcs.load, path_or_module, name=name, interpreter=interpreter)
-        return await self._send(await asyncio.to_thread(read))
+        read = functools.partial(
+            rpcs.load,
+            path_or_module,
+            name=name,
+            interpreter=interpreter,
+            requirements=requirements,
+            python=python,
+            isolated=isolated,
+        )
+        rpc = await asyncio.to_thread(read)
+        progress = rpcs.with_progress(rpc)
+        if progress is None:
+            return await self._send(rpc)
+        return await self._load_in_steps(rpc, progress, on_progress)
 
     async def unload(self, name: str, *, version: int | None = None) -> Library | None:
         """Unloads every version of a library, or one; see ``Session.unload``."""
         return await self._send(rpcs.unload(name, version=version))
+
+    async def unload_and_measure(self, name: str, *, version: int | None = None) -> UnloadedLibrary:
+        """Unloads a library; see ``Session.unload_and_measure``."""
+        return await self._send(rpcs.unload_and_measure(name, version=version))
 
     async def libraries(self, *, all_versions: bool = False) -> list[Library]:
         """The loaded libraries; see ``Session.libraries``."""
@@ -216,20 +241,46 @@ class AsyncSession:
         return f"<opdispatch_client.AsyncSession {self.address} [{state}]>"
 
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
+        method = self._method(rpc, self._channel.unary_unary)
+        with self._errors_of_ours():
+            reply = await method(
+                rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout)
+            )
+        return rpc.read(reply)
+
+    async def _load_in_steps(
+        self,
+        rpc: Rpc[LoadedLibrary],
+        steps: Rpc[str | LoadedLibrary],
+        on_progress: OnProgress | None,
+    ) -> LoadedLibrary:
+        method = self._method(steps, self._channel.unary_stream)
+        try:
+            with self._errors_of_ours():
+                call = method(steps.request)
+                return await follow_async(call, steps, on_progress, self._endpoint.timeout)
+        except OpdispatchError as error:
+            if not is_unknown_method(error):
+                raise
+        return await self._send(rpc)  # an older daemon
+
+    def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
         if self._closed:
             raise self._endpoint.closed_error()
         check_message_size(rpc.request, self._limit, rpc.what)
         method = self._methods.get(rpc.path)
         if method is None:
-            method = self._methods[rpc.path] = self._channel.unary_unary(
+            method = self._methods[rpc.path] = make(
                 rpc.path,
                 request_serializer=type(rpc.request).SerializeToString,
                 response_deserializer=rpc.reply_type.FromString,
             )
+        return method
+
+    @contextmanager
+    def _errors_of_ours(self) -> Iterator[None]:
         try:
-            reply = await method(
-                rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout)
-            )
+            yield
         except grpc.RpcError as error:
             if self._closed:
                 raise self._endpoint.closed_error() from None
@@ -240,4 +291,3 @@ class AsyncSession:
             if self._closed and not (task and task.cancelling()):
                 raise self._endpoint.closed_error() from None
             raise
-        return rpc.read(reply)

@@ -7,23 +7,33 @@ read here: the client's disk need not be the daemon's.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
+from opdispatch_client.requirements_file import Requirements, read_requirements
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import registry_pb2
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_SCRIPT_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 _SUFFIXES = (".py", ".zip")
 # The oldest time that a zip archive can carry: equal folders give equal archives.
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def load_request(
-    source: str | os.PathLike[str], *, name: str | None = None, interpreter: str | None = None
+    source: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    interpreter: str | None = None,
+    requirements: Requirements | None = None,
+    python: str | os.PathLike[str] | None = None,
+    isolated: bool = False,
 ) -> registry_pb2.LoadLibraryRequest:
     """The request that loads `source`.
 
@@ -31,7 +41,13 @@ def load_request(
     name. Raises LibraryLoadError if it is none either, or if the file is missing, cannot be
     read, or is of another kind.
     """
-    request = registry_pb2.LoadLibraryRequest(name=name or "", interpreter=interpreter or "")
+    request = registry_pb2.LoadLibraryRequest(
+        name=name or "", interpreter=interpreter or "", isolated=isolated
+    )
+    if requirements is not None:
+        request.environment.requirements.extend(read_requirements(requirements))
+    if python is not None:
+        request.environment.python = _absolute_path(python)
     if isinstance(source, str) and not _looks_like_path(source):
         if not _MODULE_NAME.fullmatch(source):
             raise LibraryLoadError(
@@ -46,7 +62,25 @@ def load_request(
     else:
         request.content = _read_file(path)
         request.filename = path.name
+    request.sha256 = hashlib.sha256(request.content).hexdigest()
     return request
+
+
+def needs_environment(request: registry_pb2.LoadLibraryRequest) -> bool:
+    """Whether the daemon may have to make an environment, or start an interpreter, for it."""
+    return (
+        request.isolated
+        or request.HasField("environment")
+        or _SCRIPT_METADATA.search(request.content) is not None
+        or request.filename.endswith(".zip")  # it may be inside
+    )
+
+
+def _absolute_path(python: str | os.PathLike[str]) -> str:
+    text = os.fspath(python)
+    found = text if os.sep in text else shutil.which(text) or text
+    # Not resolved: the Python of a virtual environment is a link.
+    return str(Path(found).expanduser().absolute())
 
 
 def _looks_like_path(text: str) -> bool:

@@ -48,6 +48,7 @@ class Library:
     active: bool
     """Whether calls that start now use it."""
     calls_in_flight: int
+    """Those that run, and those that wait for their turn."""
     interpreters_wanted: int
     """How many interpreters shall hold it."""
     device: str
@@ -59,6 +60,14 @@ class Library:
     not be loaded again."""
     error: str
     """Why, if it has failed."""
+    max_concurrency: int
+    """How many calls of clients one interpreter runs of it at a time."""
+    isolated: bool
+    """Whether it has interpreters of its own."""
+    requirements: tuple[str, ...]
+    """What its interpreters' environment was made for."""
+    python: str
+    """The Python of the existing environment that its interpreters run in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,19 @@ class LoadedLibrary(Library):
     """What the interpreter is that was named, or that has imported it for this load: "primary"
     if its registrations were published, "replica" if they were verified to be the published
     ones; empty if there is no such interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedLibrary:
+    """What an unload has led to."""
+
+    active: Library | None
+    """The version that is active now; None if the library is gone."""
+    memory_bytes: int | None
+    """How much memory that gives back; None if nobody knows."""
+    memory_exact: bool
+    """Whether that is what interpreters had that ended with the library; otherwise it is by how
+    much others have less than before, whatever else they did meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +119,12 @@ class Interpreter:
     """What it has printed last; of one that the daemon started."""
     trouble: str
     """Why it is quarantined; empty if it is not."""
+    calls_queued: int
+    """Those that wait in the daemon for this interpreter."""
+    bytes_queued: int
+    """The size of their requests."""
+    reserved_for: str
+    """What it takes libraries of: "library NAME" or "environment KEY"; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +225,23 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         loaded_by=msg.loaded_by,
         state=msg.state,
         error=msg.error,
+        max_concurrency=max(msg.max_concurrency, 1),
+        isolated=msg.home.isolated,
+        requirements=tuple(msg.home.environment.requirements),
+        python=msg.home.environment.python,
+    )
+
+
+def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> UnloadedLibrary:
+    """The value that the message carries."""
+    from opdispatch_wire.v1 import registry_pb2  # listings are imported without gRPC
+
+    exact = msg.memory_measure == registry_pb2.MEMORY_MEASURE_ENDED_INTERPRETERS
+    known = exact or msg.memory_measure == registry_pb2.MEMORY_MEASURE_DIFFERENCE
+    return UnloadedLibrary(
+        active=library_from_proto(msg.active) if msg.HasField("active") else None,
+        memory_bytes=msg.memory_bytes if known else None,
+        memory_exact=exact,
     )
 
 
@@ -226,6 +271,9 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         ),
         last_lines=tuple(msg.last_lines),
         trouble=msg.trouble,
+        calls_queued=msg.calls_queued,
+        bytes_queued=msg.bytes_queued,
+        reserved_for=msg.reserved_for,
     )
 
 

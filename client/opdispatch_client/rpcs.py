@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from opdispatch_client import listings
-from opdispatch_client.library_source import load_request
+from opdispatch_client.library_source import load_request, needs_environment
+from opdispatch_client.requirements_file import Requirements
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
@@ -91,30 +92,64 @@ def trace(
 
 
 def load(
-    source: str | os.PathLike[str], *, name: str | None, interpreter: str | None
+    source: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    interpreter: str | None = None,
+    requirements: Requirements | None = None,
+    python: str | os.PathLike[str] | None = None,
+    isolated: bool = False,
 ) -> Rpc[listings.LoadedLibrary]:
     """Reads the source and uploads it. Raises LibraryLoadError if there is nothing to read."""
     return Rpc(
         f"{_REGISTRY}/LoadLibrary",
         f"the library {os.fspath(source)!r}",
-        load_request(source, name=name, interpreter=interpreter),
+        load_request(
+            source,
+            name=name,
+            interpreter=interpreter,
+            requirements=requirements,
+            python=python,
+            isolated=isolated,
+        ),
         registry_pb2.LoadLibraryReply,
         listings.loaded_library_from_proto,
     )
 
 
+def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.LoadedLibrary] | None:
+    """The same load, answered by a line for each step, and the library at the end.
+
+    None if no step can take long enough to be told.
+    """
+    assert isinstance(rpc.request, registry_pb2.LoadLibraryRequest), "it comes from load()"
+    if not needs_environment(rpc.request):
+        return None
+
+    def read(message: registry_pb2.LoadLibraryProgress) -> str | listings.LoadedLibrary:
+        return rpc.read(message.reply) if message.HasField("reply") else message.line
+
+    return Rpc(
+        f"{rpc.path}WithProgress", rpc.what, rpc.request, registry_pb2.LoadLibraryProgress, read
+    )
+
+
 def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
     """The version that is active afterwards; None if the library is gone."""
+    rpc = unload_and_measure(name, version=version, measure=False)
+    return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, lambda m: rpc.read(m).active)
 
-    def read(reply: registry_pb2.UnloadLibraryReply) -> listings.Library | None:
-        return listings.library_from_proto(reply.active) if reply.HasField("active") else None
 
+def unload_and_measure(
+    name: str, *, version: int | None, measure: bool = True
+) -> Rpc[listings.UnloadedLibrary]:
+    """What an unload leaves, and the memory that it gives back."""
     return Rpc(
         f"{_REGISTRY}/UnloadLibrary",
         f"the request to unload {name}",
-        registry_pb2.UnloadLibraryRequest(name=name, version=version or 0),
+        registry_pb2.UnloadLibraryRequest(name=name, version=version or 0, measure_memory=measure),
         registry_pb2.UnloadLibraryReply,
-        read,
+        listings.unloaded_library_from_proto,
     )
 
 

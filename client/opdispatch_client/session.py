@@ -8,12 +8,14 @@ with connect() as session:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
 from opdispatch_client.listings import (
@@ -26,8 +28,11 @@ from opdispatch_client.listings import (
     ServerInfo,
     TableRow,
     TraceLine,
+    UnloadedLibrary,
 )
+from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
 from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
@@ -129,14 +134,35 @@ class Session:
         *,
         name: str | None = None,
         interpreter: str | None = None,
+        requirements: Requirements | None = None,
+        python: str | os.PathLike[str] | None = None,
+        isolated: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> LoadedLibrary:
         """Loads a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
 
         Files are uploaded. Without a `name` it is called like the file or module; without an
         `interpreter` the daemon chooses one. Raises LibraryLoadError, or the registration's
         own error, with the traceback in ``facts["traceback"]``; nothing is left behind then.
+
+        With `requirements` (the path of a requirements file, or its lines) it gets interpreters
+        in an environment that has them; with `python`, in an existing environment. Without
+        either, the ``# /// script`` metadata in the file counts. With `isolated`, nothing else
+        is loaded into its interpreters, and they end with it. `on_progress` is told each step of
+        that; the session's timeout is then how long the daemon may say nothing.
         """
-        return self._send(rpcs.load(path_or_module, name=name, interpreter=interpreter))
+        rpc = rpcs.load(
+            path_or_module,
+            name=name,
+            interpreter=interpreter,
+            requirements=requirements,
+            python=python,
+            isolated=isolated,
+        )
+        progress = rpcs.with_progress(rpc)
+        if progress is None:
+            return self._send(rpc)
+        return self._load_in_steps(rpc, progress, on_progress)
 
     def unload(self, name: str, *, version: int | None = None) -> Library | None:
         """Unloads every version of a library, or one; returns the version active afterwards.
@@ -144,6 +170,10 @@ class Session:
         Raises LibraryNotFoundError.
         """
         return self._send(rpcs.unload(name, version=version))
+
+    def unload_and_measure(self, name: str, *, version: int | None = None) -> UnloadedLibrary:
+        """Unloads as ``unload`` does, and tells how much memory that gives back."""
+        return self._send(rpcs.unload_and_measure(name, version=version))
 
     def libraries(self, *, all_versions: bool = False) -> list[Library]:
         """The loaded libraries; with `all_versions` also those kept below a newer version."""
@@ -216,19 +246,44 @@ class Session:
         return f"<opdispatch_client.Session {self.address} [{state}]>"
 
     def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
+        method = self._method(rpc, self._channel.unary_unary)
+        with self._errors_of_ours():
+            reply = method(rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout))
+        return rpc.read(reply)
+
+    def _load_in_steps(
+        self,
+        rpc: Rpc[LoadedLibrary],
+        steps: Rpc[str | LoadedLibrary],
+        on_progress: OnProgress | None,
+    ) -> LoadedLibrary:
+        method = self._method(steps, self._channel.unary_stream)
+        try:
+            with self._errors_of_ours():
+                return follow(method(steps.request), steps, on_progress, self._endpoint.timeout)
+        except OpdispatchError as error:
+            if not is_unknown_method(error):
+                raise
+        return self._send(rpc)  # an older daemon
+
+    def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
         if self._closed:
             raise self._endpoint.closed_error()
         check_message_size(rpc.request, self._limit, rpc.what)
         # Threads may race to make a method; either one will do.
         method = self._methods.get(rpc.path)
         if method is None:
-            method = self._methods[rpc.path] = self._channel.unary_unary(
+            method = self._methods[rpc.path] = make(
                 rpc.path,
                 request_serializer=type(rpc.request).SerializeToString,
                 response_deserializer=rpc.reply_type.FromString,
             )
+        return method
+
+    @contextmanager
+    def _errors_of_ours(self) -> Iterator[None]:
         try:
-            reply = method(rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout))
+            yield
         except (grpc.RpcError, ValueError) as error:
             # gRPC raises ValueError for a channel that is closed already.
             if self._closed:
@@ -236,4 +291,3 @@ class Session:
             if not isinstance(error, grpc.RpcError):
                 raise
             raise error_from_rpc(error, address=self.address) from None
-        return rpc.read(reply)

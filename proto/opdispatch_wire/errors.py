@@ -5,11 +5,13 @@ OpdispatchError                      (opdispatch.errors)
 ├── LibraryLoadError                 a library did not load; carries the traceback
 ├── KernelError                      a kernel raised; carries type, message and traceback
 ├── InterpreterNotFoundError         no interpreter of that name, or none at all
+├── KernelTimeoutError               a kernel ran for longer than the daemon lets it
 ├── InterpreterDiedError             the process that was running the call is gone
 ├── DaemonUnavailableError           nobody listens at that address
 ├── MessageTooLargeError             a message is over the limit
 ├── DeadlineExceededError            the caller's time is up
 ├── RefusedError                     the daemon is draining, or busy; try again
+│   └── QueueFullError               as many calls wait as may; says when to try again
 ├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
 """
@@ -29,7 +31,8 @@ class LibraryLoadError(OpdispatchError, ImportError):
     """A library did not load, and left nothing behind.
 
     ``facts["traceback"]`` has the Python traceback of the interpreter that tried, and
-    ``facts["line"]`` the offending line as ``FILE:LINE`` where one is known.
+    ``facts["line"]`` the offending line as ``FILE:LINE`` where one is known. If its environment
+    could not be made, ``facts["output"]`` has the last lines of the installer.
     """
 
     code = "library_load"
@@ -45,6 +48,15 @@ class KernelError(OpdispatchError, RuntimeError):
     code = "kernel_raised"
 
 
+class KernelTimeoutError(OpdispatchError, TimeoutError):
+    """A kernel ran for longer than the daemon lets it, and was stopped with its interpreter.
+
+    ``facts`` has ``operator``, ``interpreter`` and ``seconds``.
+    """
+
+    code = "kernel_timeout"
+
+
 class InterpreterNotFoundError(OpdispatchError, LookupError):
     """No worker interpreter of that name, or none at all, is connected to the daemon."""
 
@@ -52,7 +64,10 @@ class InterpreterNotFoundError(OpdispatchError, LookupError):
 
 
 class InterpreterDiedError(OpdispatchError, ConnectionError):
-    """The interpreter that was running the call is gone; the call may or may not have run."""
+    """The interpreter that was to run the call is gone; the call may or may not have run.
+
+    ``facts["started"]`` is "no" where it was still queued.
+    """
 
     code = "interpreter_died"
 
@@ -70,7 +85,10 @@ class MessageTooLargeError(OpdispatchError, ValueError):
 
 
 class DeadlineExceededError(OpdispatchError, TimeoutError):
-    """The call was not finished when the caller's deadline passed."""
+    """The call was not finished when the caller's deadline passed.
+
+    ``facts["started"]`` is "no" if no kernel had begun to run for it.
+    """
 
     code = "deadline_exceeded"
 
@@ -79,6 +97,15 @@ class RefusedError(OpdispatchError, ConnectionError):
     """The daemon does not take the request now: it is stopping, or has too much to do."""
 
     code = "refused"
+
+
+class QueueFullError(RefusedError):
+    """As many calls wait for the interpreter as may; this one never started.
+
+    ``facts["retry_after"]`` is in how many seconds there is likely to be room.
+    """
+
+    code = "queue_full"
 
 
 class JournalError(OpdispatchError, RuntimeError):

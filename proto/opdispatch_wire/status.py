@@ -1,8 +1,9 @@
 """Errors <-> ``google.rpc.Status``: how an error of ours crosses a process boundary.
 
 The status carries an ErrorInfo (``reason`` is the error's code in capitals, ``domain`` is
-"opdispatch", ``metadata`` its facts and its hint) and, where there is one, a DebugInfo with the
-Python traceback. gRPC sends it in the call's trailers, so it is kept below ``MAX_STATUS_BYTES``.
+"opdispatch", ``metadata`` its facts and its hint); where there is one, a DebugInfo with the
+Python traceback; and for a queue that is full, a RetryInfo. gRPC sends it in the call's trailers,
+so it is kept below ``MAX_STATUS_BYTES``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from opdispatch_wire.errors import (
     DaemonUnavailableError,
     DeadlineExceededError,
     MessageTooLargeError,
+    QueueFullError,
 )
 
 DOMAIN = "opdispatch"
@@ -70,6 +72,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "ambiguous_kernel": _C.FAILED_PRECONDITION,
     "kernel_raised": _C.UNKNOWN,
     "return": _C.INTERNAL,
+    "kernel_timeout": _C.DEADLINE_EXCEEDED,
     "wait_timeout": _C.DEADLINE_EXCEEDED,
     "deadline_exceeded": _C.DEADLINE_EXCEEDED,
     "message_too_large": _C.RESOURCE_EXHAUSTED,
@@ -77,6 +80,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "daemon_unavailable": _C.UNAVAILABLE,
     "refused": _C.UNAVAILABLE,
     "journal": _C.FAILED_PRECONDITION,
+    "queue_full": _C.RESOURCE_EXHAUSTED,
 }
 
 
@@ -113,6 +117,10 @@ def status_from_error(error: BaseException) -> status_pb2.Status:
         status.message = f"internal error ({type(error).__name__}); the log has the traceback"
         info.reason = INTERNAL_REASON
     status.details.add().Pack(info)
+    if isinstance(error, QueueFullError) and "retry_after" in info.metadata:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(float(info.metadata["retry_after"]) * 1000))
+        status.details.add().Pack(retry)
     if traceback:
         envelope = 64  # the type's name and the lengths of DebugInfo
         room = MAX_STATUS_BYTES - status.ByteSize() - envelope
@@ -165,7 +173,9 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
         case _C.UNAVAILABLE:
             return _unavailable(details, address)
         case _C.DEADLINE_EXCEEDED:
-            return DeadlineExceededError(f"{address} did not answer before the deadline passed")
+            return DeadlineExceededError(
+                f"{address} did not answer before the deadline passed", started="unknown"
+            )
         case _C.RESOURCE_EXHAUSTED:
             return MessageTooLargeError(
                 f"a message to or from {address} is over the limit: {details}",

@@ -1,41 +1,90 @@
-"""What a call carries beside its message: how much time it has, and how deep it is nested.
+"""What a call carries beside its message: its time, how deep it is nested, and in what.
 
 A kernel may call operators whose kernels are in other interpreters, through the daemon. Such a
-call inherits the time that is left, and counts one level deeper. Interpreters have threads for
-each level, so that calls which wait for deeper ones can never use up the threads of those.
+call inherits the time that is left, counts one level deeper, and names the run of the kernel
+that makes it. Interpreters have threads for each level, so that calls which wait for deeper
+ones can never use up the threads of those.
+
+Note [Nested calls take no slot]
+    A library says how many calls of clients it runs at a time. A call that one of its kernels
+    makes, of whatever library, belongs to the call that is running already and starts at once:
+    if it had to wait for a slot, two libraries that call each other could wait for each other
+    for ever, and so could a library that calls itself through another one.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-DEPTH_KEY = "opdispatch-depth"
+# One header for all of it: "DEPTH RUN LANE LIMIT", then the seconds that are left, if any are set.
+CONTEXT_KEY = "opdispatch-context"
 MAX_DEPTH = 32
+
+KERNEL_THREADS = 32
+"""The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """``timeout`` is in seconds; None if the caller has all the time in the world."""
+    """``deadline`` is a time of ``time.monotonic``; None if there is none.
 
-    timeout: float | None = None
+    ``run`` is the daemon's number of the run of a kernel: on the way to an interpreter, the run
+    that begins there; on the way back, the one that makes the call. 0: none. ``lane`` is the load
+    id of the library that the call belongs to, 0 if it takes no slot, and ``limit`` how many of
+    the lane's calls an interpreter runs at a time.
+    """
+
+    deadline: float | None = None
     depth: int = 0
+    run: int = 0
+    lane: int = 0
+    limit: int = 0
 
     @classmethod
     def of(cls, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
         """What the caller of a method said."""
-        metadata = dict(context.invocation_metadata() or ())
-        depth = metadata.get(DEPTH_KEY, "0")
-        digits = isinstance(depth, str) and depth.isascii() and depth.isdigit()
-        return cls(context.time_remaining(), min(int(depth[:4]), MAX_DEPTH) if digits else 0)
+        seconds: float | None = context.time_remaining()
+        text = dict(context.invocation_metadata() or ()).get(CONTEXT_KEY, "")
+        found = _FORMAT.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            return cls(_deadline(seconds))
+        depth, run, lane, limit, told = found.groups()
+        if told is not None:
+            seconds = float(told) if seconds is None else min(float(told), seconds)
+        return cls(_deadline(seconds), min(int(depth), MAX_DEPTH), int(run), int(lane), int(limit))
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that are left, 0 if none are; None: all the time in the world."""
+        if self.deadline is None:
+            return None
+        return max(self.deadline - time.monotonic(), 0.0)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a kernel makes the call."""
+        return self.depth > 0
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """How the depth is told to the next process."""
-        return ((DEPTH_KEY, str(self.depth)),) if self.depth else ()
+        """How this is told to the next process."""
+        text = f"{self.depth} {self.run} {self.lane} {self.limit}"
+        if self.deadline is not None:
+            text = f"{text} {self.timeout:.6f}"
+        return ((CONTEXT_KEY, text),)
+
+
+_FORMAT = re.compile(r"(\d{1,9}) (\d{1,19}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\d{6}))?", re.ASCII)
+
+
+def _deadline(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +93,14 @@ class RunningCall:
 
     deadline: float | None = None
     depth: int = 0
+    run: int = 0
+
+    def nested(self) -> CallContext:
+        """The context of a call that the kernel makes."""
+        return CallContext(self.deadline, self.depth + 1, self.run)
 
 
 NO_CALL = RunningCall()
-"""Outside of any call, as during a library's import."""
+"""Outside of any call, as during a library's import, and in threads that a kernel has started."""
 
 RUNNING_CALL: ContextVar[RunningCall] = ContextVar("opdispatch_running_call", default=NO_CALL)

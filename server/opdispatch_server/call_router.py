@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-
-import grpc
-import grpc.aio
+import itertools
+from dataclasses import replace
 
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch.operator_state import Resolution
+from opdispatch_server.admission import Admission
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_server.replica import Replica
 from opdispatch_wire.calls import local_keys_of, undecoded_arguments
-from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
-    MessageTooLargeError,
+    QueueFullError,
     RefusedError,
 )
-from opdispatch_wire.status import DETAILS_KEY
 from opdispatch_wire.v1 import execution_pb2
 
-# Waiting calls cost memory, their arguments above all.
-CALLS_PER_INTERPRETER = 1024
+# Calls of kernels never wait for a slot, and so are bounded by themselves.
+NESTED_CALLS_PER_INTERPRETER = 1024
+# How often one call is given to an interpreter that is stopped before it has answered.
+ATTEMPTS = 3
+# How long such a call waits for its library to be in another interpreter.
+RECOVERY_WAIT = 30.0
+# A call that is still queued is dropped this long before its deadline, so that its caller hears
+# that it never started; but not before that share of its time has passed.
+LAST_WORDS = 0.05
+LAST_WORDS_SHARE = 0.1
 
 
 class CallRouter:
     """Forwards calls. Belongs to the event loop."""
 
-    def __init__(self, operators: OperatorRegistry, libraries: LibraryRegistry) -> None:
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        admission: Admission,
+        runs: KernelRuns,
+    ) -> None:
         self._operators = operators
         self._libraries = libraries
+        self._admission = admission
+        self._runs = runs
         self._draining = False
         self._in_flight = 0
         # Calls that ran again elsewhere because an interpreter had died.
@@ -49,27 +65,27 @@ class CallRouter:
     ) -> execution_pb2.CallReply:
         """Runs one call.
 
-        Raises the errors of the dispatcher and the wire, InterpreterDiedError, RefusedError, and
-        as grpc.aio.AioRpcError the status with which an interpreter answered.
+        Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
+        QueueFullError, and as grpc.aio.AioRpcError the status with which an interpreter answered.
         """
-        if self._draining and not context.depth:
+        if self._draining and not context.is_nested:
             raise RefusedError("the daemon is stopping; the call never started")
-        op, keys, choice = self._choose(request)
-        line = _trace_line(request, op, choice)
+        parent = self._runs.find(context.run) if context.is_nested else None
+        if parent is not None and parent.is_abandoned:
+            raise RefusedError(
+                f"{request.operator} was not started: whoever called {parent.operator}, which it "
+                "is a part of, has given up",
+                operator=request.operator,
+            )
         self._in_flight += 1
         self._idle.clear()
         try:
-            reply = await self._forward(request, context, op, keys, choice)
+            with self._runs.nested_in(parent):
+                return await self._call(request, context)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
-        if request.trace:
-            nested = list(reply.trace)
-            del reply.trace[:]
-            reply.trace.append(line)
-            reply.trace.extend(nested)
-        return reply
 
     async def drain(self, grace: float) -> bool:
         """Refuses new calls and waits for those in flight; False if they need longer."""
@@ -79,6 +95,42 @@ class CallRouter:
         except TimeoutError:
             return False
         return True
+
+    async def _call(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        for attempt in itertools.count(1):
+            op, keys, choice = self._choose(request)
+            line = _trace_line(request, op, choice)
+            # Asked now: the operator may be gone with its kernel.
+            writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+            try:
+                reply = await self._forward(request, context, op, keys, choice)
+                break
+            except InterpreterDiedError as error:
+                if attempt == ATTEMPTS or not _is_worth_waiting(
+                    error, may_run_again=may_run_again, writes=writes
+                ):
+                    raise
+                self.retries += 1
+                await self._wait_for_library(str(op.name), error, context)
+        if request.trace:
+            nested = list(reply.trace)
+            del reply.trace[:]
+            reply.trace.append(line)
+            reply.trace.extend(nested)
+        return reply
+
+    async def _wait_for_library(
+        self, operator: str, error: InterpreterDiedError, context: CallContext
+    ) -> None:
+        """Waits until an interpreter may have the operator again."""
+        seconds = RECOVERY_WAIT if context.timeout is None else min(RECOVERY_WAIT, context.timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._libraries.wait_until_settled(operator)
+        except TimeoutError:
+            raise error from None
 
     def _choose(
         self, request: execution_pb2.CallRequest
@@ -101,12 +153,7 @@ class CallRouter:
     def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
         """The error of a call of an operator that is not there, or not there now."""
         if waiting := self._libraries.find_waiting(operator):
-            return RefusedError(
-                f"{operator} cannot be called now: library {waiting.name!r} has lost its "
-                "interpreter, and is being loaded into another one",
-                hint="try again in a moment",
-                operator=operator,
-            )
+            return _refusal_without_interpreter(waiting, operator)
         if hint := self._libraries.explain_absence(operator):
             return OperatorNotFoundError(error.message, hint=hint, **error.facts)
         return error
@@ -120,7 +167,10 @@ class CallRouter:
         choice: Resolution,
     ) -> execution_pb2.CallReply:
         library, place = self._find_kernel(op, choice)
-        replica = _choose_replica(library)
+        tried: list[InterpreterSession] = []
+        replica = library.choose_replica()
+        if replica is None:
+            raise _refusal_without_interpreter(library, str(op.name))
         request.operator = str(op.name)
         if place is None:
             request.ClearField("kernel")
@@ -129,22 +179,79 @@ class CallRouter:
             request.kernel.load_id = library.load_id
             request.kernel.registration = place
             request.kernel.dispatch_keys = keys.raw_repr()
-        may_run_again = (request.retry or not request.HasField("retry")) and not _writes(op)
-        tried: list[InterpreterSession] = []
+        may_run_again = _may_run_again(request, op)
         library.begin_call()
         try:
             while True:
                 try:
-                    return await _run(request, context, replica, str(op.name))
-                except InterpreterDiedError:
+                    return await self._run(request, context, library, replica)
+                except InterpreterDiedError as error:
                     tried.append(replica.session)
                     other = library.choose_replica(excluding=tried)
-                    if not may_run_again or other is None:
+                    if other is None or not (may_run_again or _never_started(error)):
                         raise
                     self.retries += 1
                     replica = other
         finally:
             library.end_call()
+
+    async def _run(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        library: LibraryVersion,
+        replica: Replica,
+    ) -> execution_pb2.CallReply:
+        """Has one replica run the call, when it is its turn. Raises as ``call``."""
+        replica.begin_call()
+        try:
+            slot = await self._admit(request, context, library, replica.session)
+            if slot is not None:
+                context = replace(context, lane=library.load_id, limit=library.max_concurrency)
+            return await self._runs.run(replica.session, request, context, slot)
+        finally:
+            replica.end_call()
+
+    async def _admit(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        library: LibraryVersion,
+        session: InterpreterSession,
+    ) -> Slot | None:
+        """Waits for the right to run a call. See Note [Nested calls take no slot]."""
+        operator = request.operator
+        if context.is_nested:
+            if session.calls_in_flight >= NESTED_CALLS_PER_INTERPRETER:
+                raise QueueFullError(
+                    f"interpreter {session.name} has {session.calls_in_flight} calls to finish; "
+                    f"the call of {operator} never started",
+                    hint="try again in a moment",
+                    operator=operator,
+                    interpreter=session.name,
+                    started="no",
+                )
+            return None
+        gate = self._admission.gate_of(session)
+        slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
+        if slot is not None:
+            return slot
+        timeout = context.timeout
+        if timeout is not None:
+            timeout -= min(LAST_WORDS, LAST_WORDS_SHARE * timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await gate.enter(
+                    library.load_id, library.max_concurrency, operator, request.ByteSize
+                )
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"the deadline passed while {operator} was queued for interpreter "
+                f"{session.name}; it never started",
+                operator=operator,
+                interpreter=session.name,
+                started="no",
+            ) from error
 
     def _find_kernel(
         self, op: OperatorHandle, choice: Resolution
@@ -176,67 +283,35 @@ def _trace_line(
     )
 
 
-def _choose_replica(library: LibraryVersion) -> Replica:
-    """The replica to call; raises RefusedError if none can take one more call."""
-    replica = library.choose_replica()
-    if replica is None:
-        raise RefusedError(
-            f"library {library.name!r} has just lost its interpreter", hint="try again in a moment"
-        )
-    if replica.session.calls_in_flight >= CALLS_PER_INTERPRETER:
-        raise RefusedError(
-            f"interpreter {replica.session.name} has {CALLS_PER_INTERPRETER} calls to finish",
-            hint="try again in a moment",
-        )
-    return replica
-
-
-def _writes(op: OperatorHandle) -> bool:
-    """Whether the operator writes to any of its arguments: then it must not run twice."""
-    return any(
-        argument.alias_info is not None and argument.alias_info.is_write
-        for argument in op.schema.arguments
+def _refusal_without_interpreter(library: LibraryVersion, operator: str) -> RefusedError:
+    return RefusedError(
+        f"{operator} cannot be called now: library {library.name!r} has lost its "
+        "interpreter, and is being loaded into another one",
+        hint="try again in a moment",
+        operator=operator,
     )
 
 
-async def _run(
-    request: execution_pb2.CallRequest, context: CallContext, replica: Replica, operator: str
-) -> execution_pb2.CallReply:
-    """Has one replica run the call. Raises as ``CallRouter.call``."""
-    session = replica.session
-    replica.begin_call()
-    try:
-        return await session.call(request, timeout=context.timeout, metadata=context.metadata)
-    except grpc.aio.AioRpcError as error:
-        if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
-            raise  # the interpreter's own answer
-        raise _explain_failure(error, session, operator) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise  # our client has gone, or gives up
-        raise session.death(f"running {operator}", operator=operator) from error
-    finally:
-        replica.end_call()
+def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bool:
+    """Whether it does no harm to run a call twice, and the caller has nothing against it."""
+    return (request.retry or not request.HasField("retry")) and not op.schema.is_mutable
 
 
-def _explain_failure(
-    error: grpc.aio.AioRpcError, session: InterpreterSession, operator: str
-) -> OpdispatchError:
-    """The error of a call that gRPC, and not the interpreter, has ended."""
-    facts = {"operator": operator, "interpreter": session.name}
-    match error.code():
-        case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return DeadlineExceededError(
-                f"the deadline passed while interpreter {session.name} was running {operator}",
-                **facts,
-            )
-        case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return MessageTooLargeError(
-                f"the arguments or the result of {operator} are over the message limit: "
-                f"{error.details()}",
-                hint=RAISE_LIMIT_HINT,
-                **facts,
-            )
-        case _:
-            return session.death(f"running {operator}", operator=operator)
+def _never_started(error: InterpreterDiedError) -> bool:
+    return error.facts.get("started") == "no"
+
+
+def _is_worth_waiting(error: InterpreterDiedError, *, may_run_again: bool, writes: bool) -> bool:
+    """Whether a call whose interpreter has gone waits until its library is in another one.
+
+    It does if it never started. If it did, another kernel must be to blame, or it would bring
+    the next interpreter down too.
+    """
+    if _never_started(error):
+        return True
+    if "culprit" in error.facts and writes:
+        error.hint = (
+            "the operator writes to its arguments, so the call was not repeated; it may or may not "
+            "have run"
+        )
+    return "culprit" in error.facts and may_run_again

@@ -19,6 +19,7 @@ from opdispatch_server.configuration import (
     HEARTBEAT_DEFAULT,
     LOAD_TIMEOUT_DEFAULT,
     QUARANTINE_AFTER_DEFAULT,
+    QUEUE_DEFAULT,
     DaemonConfiguration,
     default_state_folder,
     default_worker_count,
@@ -138,6 +139,25 @@ def serve(
             "again, until `opdispatch revive`. 0: it always is.",
         ),
     ] = QUARANTINE_AFTER_DEFAULT,
+    queue: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            metavar="N",
+            help="How many calls may wait for one interpreter. More are refused, and told when to "
+            "try again.",
+        ),
+    ] = QUEUE_DEFAULT,
+    kernel_timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="How long a kernel may run. Its interpreter is replaced then. Default: for ever.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -166,6 +186,8 @@ def serve(
             load_timeout=load_timeout,
             heartbeat=heartbeat,
             quarantine_after=quarantine,
+            queue=queue,
+            kernel_timeout=kernel_timeout,
             insecure=insecure,
             log_level=log_level,
         )

@@ -11,11 +11,17 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 LOAD_TIMEOUT_DEFAULT = 60.0
 HEARTBEAT_DEFAULT = 0.5
 QUARANTINE_AFTER_DEFAULT = 5
+QUEUE_DEFAULT = 1024
+# The bytes that may wait for one interpreter, in messages of the largest size.
+MESSAGES_PER_QUEUE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfiguration:
-    """One daemon's settings. ``load_timeout`` and ``heartbeat`` are in seconds."""
+    """One daemon's settings. ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
+
+    ``queue`` is how many calls may wait for one interpreter.
+    """
 
     listen: tuple[str, ...]
     workers: int
@@ -25,6 +31,8 @@ class DaemonConfiguration:
     load_timeout: float = LOAD_TIMEOUT_DEFAULT
     heartbeat: float = HEARTBEAT_DEFAULT
     quarantine_after: int = QUARANTINE_AFTER_DEFAULT
+    queue: int = QUEUE_DEFAULT
+    kernel_timeout: float | None = None
     insecure: bool = False
     log_level: str = "info"
 

@@ -7,8 +7,10 @@ stop    health (not serving), no new calls, calls in flight finish, servers, int
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -17,14 +19,20 @@ from importlib.metadata import version
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from opdispatch_server.admission import Admission
 from opdispatch_server.call_router import CallRouter
-from opdispatch_server.configuration import DaemonConfiguration
+from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
+from opdispatch_server.environment_store import EnvironmentStore
 from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
+from opdispatch_server.interpreter_gate import QueueLimits
+from opdispatch_server.interpreter_packages import BOOTSTRAP
+from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.journal import Journal
+from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
@@ -92,24 +100,31 @@ class Daemon:
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
         store = LibraryStore(libraries_in(configuration.state))
+        self._packages = folder.path / "packages.json"
+        self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
+        self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
         transaction = LibraryTransaction(operators, self._sessions, store, self._kill_interpreter)
         self._libraries = LibraryRegistry(
             transaction,
             self._sessions,
+            self._pools,
             self._health,
             configuration.load_timeout,
             INTERPRETER_WAIT if self._names else 0.0,
             self._journal,
         )
-        self._router = CallRouter(operators, self._libraries)
-        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor)
+        admission = Admission(QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit))
+        runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
+        self._router = CallRouter(operators, self._libraries, admission, runs)
+        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses)
         self._interpreters = InterpreterServicer(
             self._sessions,
             self._supervisor.pid_of,
             self._stop_process,
-            self._names,
+            lambda: self._supervisor.names,
+            self._pools.find,
             self._leases,
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
@@ -157,8 +172,10 @@ class Daemon:
             await asyncio.gather(starting, return_exceptions=True)
 
     async def _bring_up(self) -> None:
-        if not await self._sessions.wait_for_ready(len(self._names), START_TIMEOUT):
-            ready = len(self._sessions.ready())
+        if not await self._sessions.wait_until(
+            lambda: len(self._pools.ready(None)) >= len(self._names), START_TIMEOUT
+        ):
+            ready = len(self._pools.ready(None))
             raise StartError(
                 f"{ready} of {len(self._names)} interpreters were ready after {START_TIMEOUT:g} s; "
                 "the log has their output"
@@ -168,7 +185,8 @@ class Daemon:
         for path in self._configuration.libraries:
             content = await asyncio.to_thread(path.read_bytes)
             request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
-            await self._libraries.load(read_load_request(request))
+            order = await asyncio.to_thread(read_load_request, request)
+            await self._libraries.load(order)
 
     async def _shut_down(self) -> None:
         await self._health.drain()
@@ -176,12 +194,14 @@ class Daemon:
         if not await self._router.drain(CALLS_GRACE):
             LOG.warning("calls that are still running are cut off")
         await self._libraries.stop()
+        await self._environments.stop()
         for session in self._sessions.all():
             if not session.supervised:
                 session.end("the daemon is stopping")
         await self._interpreters.wait_for_endings()
         await self._public.stop(SERVER_GRACE)
         await self._supervisor.stop(WORKERS_GRACE)
+        await self._pools.wait_for_endings()
         await self._private.stop(0)
         await self._journal.close()
         self._clean_up()
@@ -226,10 +246,16 @@ class Daemon:
         return [listener.address for listener in self._listeners]
 
     def _worker_command(self, name: str) -> list[str]:
+        python = self._pools.python_of(name)
+        start = (
+            (sys.executable, "-m", "opdispatch_server.interpreter_process")
+            if python is None
+            else (str(python), "-E", "-u", str(BOOTSTRAP), str(self._packages))
+        )
         return [
-            *(sys.executable, "-m", "opdispatch_server.interpreter_process"),
+            *start,
             *("--daemon", self._private_address),
-            *("--listen", self._folder.socket(f"{name}.sock")),
+            *("--listen", self._folder.socket(f"{_file_name(name)}.sock")),
             *("--name", name),
             *("--parent", str(os.getpid())),
             *("--max-message-bytes", str(self._limit)),
@@ -263,8 +289,9 @@ class Daemon:
 
     async def _interpreter_lost(self, session: InterpreterSession) -> None:
         """Tells at once who watches; what the registry has to do may take longer."""
-        await self._health.interpreters(len(self._sessions.ready()))
-        serving = False if session.supervised else None  # ours come back
+        await self._health.interpreters(len(self._pools.ready(None)))
+        # Ours come back, but for those that are not needed any more.
+        serving = False if session.supervised and not session.dismissed else None
         await self._health.interpreter(session.name, serving=serving)
         for library in self._libraries.newest():
             await self._health.library(library.name, serving=library.is_serving)
@@ -272,3 +299,10 @@ class Daemon:
     def _stop_process(self, session: InterpreterSession) -> None:
         if self._supervisor.pid_of(session.name) == session.pid:
             self._supervisor.kill(session.name)
+
+
+def _file_name(interpreter: str) -> str:
+    """A short one: names may be a library's, and the path of a socket has a limit."""
+    if re.fullmatch(r"worker-\d{1,3}", interpreter):
+        return interpreter
+    return hashlib.sha256(interpreter.encode()).hexdigest()[:10]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import grpc
 from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, TraceLine
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.trace_line import TraceSink
-from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
+from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.calls import call_request, returns_of_reply
@@ -77,12 +76,11 @@ class DaemonLane:
             str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys
         )
         check_message_size(request, self._limit, f"the call of {op.name}")
-        timeout = None
-        if running.deadline is not None:
-            timeout = max(running.deadline - time.monotonic(), 0.0)
-        metadata = CallContext(depth=running.depth + 1).metadata
+        context = running.nested()
         try:
-            reply = self._execution.Call(request, timeout=timeout, metadata=metadata)
+            reply = self._execution.Call(
+                request, timeout=context.timeout, metadata=context.metadata
+            )
         except grpc.RpcError as error:
             raise error_from_rpc(error, address=self._address) from None
         if sink is not None:

@@ -15,7 +15,7 @@ import grpc.aio
 
 from opdispatch import default_dispatcher
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_context import KERNEL_THREADS, CallContext
 from opdispatch_server.daemon_lane import DaemonLane
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
@@ -38,8 +38,6 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
-# Calls that run at the same time; others of the same depth wait.
-KERNEL_THREADS = 32
 # How long an instruction that is being carried out may keep a reconnection waiting.
 DROP_TIMEOUT = 30.0
 
@@ -254,12 +252,17 @@ class _InterpreterExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer)
     async def Call(  # noqa: N802
         self, request: execution_pb2.CallRequest, context: Context
     ) -> execution_pb2.CallReply:
-        """Runs one kernel; a call that is cancelled while it waits is dropped."""
+        """Runs one kernel; one whose call is cancelled before it has a thread is dropped."""
         call = CallContext.of(context)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._pool_for(call.depth), GUARD.run, self._execution.run, request, call
+        # A library's own threads are as many as it may run calls at a time: see
+        # Note [Calls that are sent ahead].
+        pool = (
+            self._execution.threads_of(call.lane, call.limit)
+            if call.lane
+            else self._pool_for(call.depth)
         )
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool, GUARD.run, self._execution.run, request, call)
 
     def _pool_for(self, depth: int) -> ThreadPoolExecutor:
         # See call_context: a pool for each depth.

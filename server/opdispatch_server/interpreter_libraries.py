@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import reprlib
 from collections.abc import Callable
+from types import ModuleType
 
 from opdispatch import Dispatcher, KernelFunction
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
@@ -12,6 +14,7 @@ from opdispatch_server.library_archive import read_archive
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.module_file import digest_module
 from opdispatch_server.module_import import ArchiveImport, LibraryImport, ModuleImport
+from opdispatch_server.process_memory import trim_memory
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
 from opdispatch_server.user_traceback import (
     describe_exception,
@@ -23,6 +26,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 # Numbers for the modules of uploads. Not the load ids: another daemon counts those anew.
 _IMPORTS = itertools.count(1)
+HIGHEST_CONCURRENCY = 2**31 - 1  # what fits into the batch; threads run out long before
 
 
 class InterpreterLibraries:
@@ -80,6 +84,8 @@ class InterpreterLibraries:
                 self._mirror(message.mirror)
             case "restore":
                 self._restore(message.restore)
+            case "trim":
+                trim_memory()
             case kind:
                 raise InternalError(f"an interpreter cannot carry out {kind!r}")
         answer.done.SetInParent()
@@ -100,8 +106,13 @@ class InterpreterLibraries:
                 raise _load_error(error, stage, imported) from error
             registrations = list(dict.fromkeys(transaction.registrations))
             transaction.rollback()
+        try:
+            max_concurrency = read_max_concurrency(imported.main_module(), stage)
+        except BaseException as error:  # a module may hide anything behind an attribute
+            imported.abandon()
+            raise _load_error(error, stage, imported) from error
         self._staged = LoadedLibrary(stage.load_id, stage.name, registrations, imported)
-        batch = batch_to_proto(registrations)
+        batch = batch_to_proto(registrations, max_concurrency)
         if stage.WhichOneof("source") == "module":
             batch.sha256 = digest_module(stage.module)
         return batch
@@ -169,6 +180,19 @@ class InterpreterLibraries:
             for other in later:
                 other.put_back(self.dispatcher)
         self._libraries[library.load_id] = library
+
+
+def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
+    """What a library's ``max_concurrency`` says; 1 if it says nothing. Raises LibraryLoadError."""
+    value = getattr(module, "max_concurrency", 1)
+    if type(value) is int and value >= 1:
+        return min(value, HIGHEST_CONCURRENCY)
+    label = stage.filename or stage.module
+    raise LibraryLoadError(
+        f"{label}: max_concurrency is {reprlib.repr(value)}; expected an int of at least 1",
+        hint="it says how many calls of the library may run in an interpreter at a time",
+        library=stage.name,
+    )
 
 
 def _prepare_import(stage: pb.Stage, replaced: LibraryImport | None) -> LibraryImport:

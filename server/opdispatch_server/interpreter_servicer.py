@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import grpc
 
+from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_sessions import (
     InterpreterSession,
     InterpreterSessions,
@@ -36,6 +37,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
     ``pid_of`` gives the process id of one that the daemon started, by name: such a name belongs
     to that process alone. ``stop_process`` ends the process of a session, if it is ours.
+    ``reserved`` are the names of those, and ``pool_of`` says which of them take libraries of one
+    kind only.
     ``leases`` says how often heartbeats must come.
     """
 
@@ -44,7 +47,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         sessions: InterpreterSessions,
         pid_of: Callable[[str], int | None],
         stop_process: Callable[[InterpreterSession], None],
-        reserved: tuple[str, ...],
+        reserved: Callable[[], tuple[str, ...]],
+        pool_of: Callable[[str], InterpreterPool | None],
         leases: LeaseWatch,
         *,
         max_message_bytes: int,
@@ -54,6 +58,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._pid_of = pid_of
         self._stop_process = stop_process
         self._reserved = reserved
+        self._pool_of = pool_of
         self._leases = leases
         self._process_space = process_space()
         self._max_message_bytes = max_message_bytes
@@ -68,11 +73,12 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
         hello = message.hello
         await self._check(hello, context)
-        name = hello.name or self._sessions.choose_name(self._reserved)
+        name = hello.name or self._sessions.choose_name(self._reserved())
         session = InterpreterSession(
             hello,
             name,
-            supervised=name in self._reserved,
+            supervised=name in self._reserved(),
+            pool=self._pool_of(name),
             max_message_bytes=self._max_message_bytes,
             lease=self._leases.grant() if hello.heartbeats else None,
         )
@@ -143,7 +149,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             )
             await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
         hint = "choose another name with --name"
-        if name in self._reserved and self._pid_of(name) != hello.pid:
+        if name in self._reserved() and self._pid_of(name) != hello.pid:
             refusal = RefusedError(
                 f"the daemon keeps the name {name!r} for an interpreter of its own", hint=hint
             )

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import grpc.aio
 
+from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
@@ -39,6 +40,7 @@ class InterpreterSession:
         *,
         supervised: bool,
         max_message_bytes: int,
+        pool: InterpreterPool | None = None,
         lease: Lease | None = None,
     ) -> None:
         self.name = name
@@ -49,6 +51,10 @@ class InterpreterSession:
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
+        # Only libraries of this pool are loaded into it; None: any that needs no other.
+        self.pool = pool
+        # Its end is wanted, and no accident.
+        self.dismissed = False
         self.connected_at = datetime.now(UTC)
         self.ready = False  # has every library mirrored, and may be given one
         self.loading = False  # is kept for one import, from its choice to its publication
@@ -61,6 +67,7 @@ class InterpreterSession:
         self.goodbye: interpreter_pb2.Goodbye | None = None
         # Whether replies that are under way may still come: a hung process sends none.
         self._replies_may_come = True
+        self._at_end: list[Callable[[], None]] = []
         self._instruction_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
         self._outbox: asyncio.Queue[interpreter_pb2.DaemonMessage] = asyncio.Queue()
@@ -125,19 +132,13 @@ class InterpreterSession:
         )
 
     async def call(
-        self,
-        request: execution_pb2.CallRequest,
-        *,
-        timeout: float | None,
-        metadata: tuple[tuple[str, str], ...],
+        self, request: execution_pb2.CallRequest, *, metadata: tuple[tuple[str, str], ...]
     ) -> execution_pb2.CallReply:
-        """Has the interpreter run a kernel. Raises what gRPC raises."""
+        """Has the interpreter run a kernel, for as long as it takes. Raises what gRPC raises."""
         self.calls_in_flight += 1
         self.calls_total += 1
         try:
-            reply: execution_pb2.CallReply = await self._execution.Call(
-                request, timeout=timeout, metadata=metadata
-            )
+            reply: execution_pb2.CallReply = await self._execution.Call(request, metadata=metadata)
             return reply
         finally:
             self.calls_in_flight -= 1
@@ -166,6 +167,15 @@ class InterpreterSession:
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
+        for callback in self._at_end:
+            callback()
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Has ``callback`` called when the session ends; now, if it has ended."""
+        if self.alive:
+            self._at_end.append(callback)
+        else:
+            callback()
 
     async def close(self) -> None:
         """Closes the lane of calls, once the last replies have had their time."""
@@ -256,6 +266,15 @@ class InterpreterSessions:
         try:
             async with self._changed, asyncio.timeout(timeout):
                 await self._changed.wait_for(lambda: len(self.ready()) >= count)
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_until(self, reached: Callable[[], bool], timeout: float) -> bool:
+        """Waits until interpreters that came or went have made it so; False if not in time."""
+        try:
+            async with self._changed, asyncio.timeout(timeout):
+                await self._changed.wait_for(reached)
         except TimeoutError:
             return False
         return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from opdispatch_server.library_home import LibraryHome
 from opdispatch_server.library_version import LibrarySource
 
 
@@ -56,6 +57,7 @@ def library_record_to_text(record: LibraryRecord) -> str:
             "label": version.source.label,
             "sha256": version.source.sha256,
             "is_module": version.source.is_module,
+            "home": version.source.home.to_json(),
             "loaded_at": version.loaded_at.isoformat(),
             "operators": list(version.operators),
             "has_fallbacks": version.has_fallbacks,
@@ -88,7 +90,10 @@ def library_record_from_text(name: str, text: str) -> LibraryRecord:
 
 def _version_from_json(value: object) -> VersionRecord:
     source = LibrarySource(
-        _take(value, "label", str), _take(value, "sha256", str), _take(value, "is_module", bool)
+        _take(value, "label", str),
+        _take(value, "sha256", str),
+        _take(value, "is_module", bool),
+        LibraryHome.from_json(_take(value, "home", dict)),
     )
     return VersionRecord(
         _take(value, "version", int),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from opdispatch import (
@@ -34,7 +34,7 @@ from opdispatch_server.user_traceback import (
 )
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
 from opdispatch_wire.channel import check_message_size
-from opdispatch_wire.errors import KernelError
+from opdispatch_wire.errors import DeadlineExceededError, KernelError
 from opdispatch_wire.v1 import execution_pb2
 
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
@@ -111,14 +111,18 @@ class KernelExecution:
         self._interpreter = interpreter
         self._limit = message_limit
 
+    def threads_of(self, load_id: int, count: int) -> ThreadPoolExecutor:
+        """The threads of a library, at most ``count``. Raises RefusedError if it is gone."""
+        return self._libraries.get(load_id).get_threads(count)
+
     def run(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
         """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
         ``request.redispatch_keys``, which every process has.
 
-        Raises KernelError for whatever the kernel raises, and the errors of arguments and
-        returns that do not fit.
+        Raises KernelError for whatever the kernel raises, the errors of arguments and returns
+        that do not fit, and DeadlineExceededError if it is too late to begin.
         """
         name = parse_operator_name(request.operator)
         if request.HasField("kernel"):
@@ -127,10 +131,18 @@ class KernelExecution:
         else:
             library = None
             choice = _ChosenKernel.of_slot(self._libraries, name, request.redispatch_keys)
-        deadline = time.monotonic() + context.timeout if context.timeout is not None else None
+        if context.timeout == 0:
+            # It has waited for a thread, and whoever made it has given up.
+            raise DeadlineExceededError(
+                f"the deadline passed before {name} was started in interpreter "
+                f"{self._interpreter()}",
+                operator=str(name),
+                interpreter=self._interpreter(),
+                started="no",
+            )
         if library is not None:
             library.begin_call()
-        token = RUNNING_CALL.set(RunningCall(deadline, context.depth))
+        token = RUNNING_CALL.set(RunningCall(context.deadline, context.depth, context.run))
         try:
             with ForceDispatchKeyGuard(*local_keys_of(request)):
                 return self._run(request, choice)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from opdispatch_server.archive_members import list_members
 from opdispatch_wire.errors import LibraryLoadError
-
-MEMBERS_LIMIT = 10_000
-UNPACKED_BYTES_LIMIT = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,29 @@ def read_archive(content: bytes, filename: str, library: str) -> LibraryArchive:
             )
 
 
+def read_main_source(content: bytes, filename: str, library: str) -> bytes:
+    """The source of the module that is imported; nothing else is unpacked.
+
+    Raises as ``read_archive`` does.
+    """
+    if PurePosixPath(filename).suffix.lower() != ".zip":
+        return read_archive(content, filename, library).files[filename]
+    with _opened(content, filename) as archive:
+        members = {m.filename: m for m in list_members(archive, len(content), filename)}
+        names = {name: path for path in members if (name := _module_name(path))}
+        main = _choose_main(_with_folders(names), filename, library)
+        return archive.read(names[main]) if main in names else b""
+
+
+def _with_folders(names: Iterable[str]) -> set[str]:
+    """The names, and those above them: folders without an __init__.py are packages too."""
+    found = set(names)
+    for name in names:
+        while name := name.rpartition(".")[0]:
+            found.add(name)
+    return found
+
+
 def _read_source(content: bytes, filename: str) -> LibraryArchive:
     name = re.sub(r"\W", "_", PurePosixPath(filename).stem)
     module = ArchiveModule(path=filename, source=content, is_package=False)
@@ -72,43 +95,31 @@ def _read_zip(content: bytes, filename: str, library: str) -> LibraryArchive:
         if name := _module_name(path):
             package = path.endswith("__init__.py")
             modules[name] = ArchiveModule(f"{filename}/{path}", data, package)
-    for name in list(modules):  # folders without an __init__.py are packages too
-        while name := name.rpartition(".")[0]:
-            folder = f"{filename}/{name.replace('.', '/')}/__init__.py"
-            modules.setdefault(name, ArchiveModule(folder, b"", is_package=True))
+    for name in _with_folders(modules):
+        folder = f"{filename}/{name.replace('.', '/')}/__init__.py"
+        modules.setdefault(name, ArchiveModule(folder, b"", is_package=True))
     named = {f"{filename}/{path}": data for path, data in files.items()}
     return LibraryArchive(_choose_main(modules, filename, library), modules, named)
 
 
 def _unpack(content: bytes, filename: str) -> dict[str, bytes]:
+    with _opened(content, filename) as archive:
+        members = list_members(archive, len(content), filename)
+        return {member.filename: archive.read(member) for member in members}
+
+
+@contextmanager
+def _opened(content: bytes, filename: str) -> Iterator[zipfile.ZipFile]:
+    """The archive, open; within it, what is wrong with it is a LibraryLoadError."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
-            _check_members(members, filename)
-            return {member.filename: archive.read(member) for member in members}
+            yield archive
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
-        # RuntimeError is how zipfile says that a password is needed.
         raise LibraryLoadError(f"{filename} is not a zip archive we can read: {error}") from error
+    except LibraryLoadError:
+        raise
     except Exception as error:  # a damaged stream surfaces as the decompressor's own error
-        if isinstance(error, LibraryLoadError):
-            raise
         raise LibraryLoadError(f"{filename} is damaged: {error}") from error
-
-
-def _check_members(members: list[zipfile.ZipInfo], filename: str) -> None:
-    if len(members) > MEMBERS_LIMIT:
-        raise LibraryLoadError(f"{filename} has {len(members)} files; the limit is {MEMBERS_LIMIT}")
-    unpacked = sum(member.file_size for member in members)
-    if unpacked > UNPACKED_BYTES_LIMIT:
-        raise LibraryLoadError(
-            f"{filename} unpacks to {unpacked} bytes; the limit is {UNPACKED_BYTES_LIMIT}"
-        )
-    for member in members:
-        path = PurePosixPath(member.filename)
-        if path.is_absolute() or ".." in path.parts:
-            raise LibraryLoadError(
-                f"{filename} has a file that would lie outside the archive: {member.filename!r}"
-            )
 
 
 def _module_name(path: str) -> str:
@@ -122,7 +133,7 @@ def _module_name(path: str) -> str:
     return ".".join(parts) if all(part.isidentifier() for part in parts) else ""
 
 
-def _choose_main(modules: dict[str, ArchiveModule], filename: str, library: str) -> str:
+def _choose_main(modules: Iterable[str], filename: str, library: str) -> str:
     top = sorted(name for name in modules if "." not in name)
     if library in top:
         return library

@@ -74,11 +74,15 @@ class LibraryCatalog:
         else:
             self._versions.pop(name, None)
 
-    def add(self, version: LibraryVersion) -> None:
-        """Notes that a version is the newest of its name."""
+    def add(self, version: LibraryVersion) -> list[LibraryVersion]:
+        """Notes that a version is the newest of its name; the versions that are not kept any more.
+
+        Only the newest version below the active one is kept.
+        """
         versions = [v for v in self.versions_of(version.name) if v is not version]
-        self._versions[version.name] = [*versions, version]
+        self._versions[version.name] = [*versions[-1:], version]
         self.note_last_version(version.name, version.version)
+        return versions[:-1]
 
     def last_version(self, name: str) -> int:
         """The highest number that a version of this name has had; 0 if there was none."""

@@ -142,9 +142,11 @@ def _record_version(version: LibraryVersion) -> VersionRecord:
 def _version_from_record(name: str, record: VersionRecord, load_id: int) -> LibraryVersion:
     """The version of a record, not loaded anywhere yet."""
     source = record.source
-    if source.is_module and (sha256 := digest_module(source.label)) not in ("", source.sha256):
-        LOG.warning("module %s is not what it was when %s was loaded", source.label, name)
-        source = replace(source, sha256=sha256)
+    if source.is_module and not source.home.has_environment:
+        sha256 = digest_module(source.label)
+        if sha256 not in ("", source.sha256):
+            LOG.warning("module %s is not what it was when %s was loaded", source.label, name)
+            source = replace(source, sha256=sha256)
     version = LibraryVersion(name, record.version, load_id, source)
     version.loaded_at = record.loaded_at
     version.expect(record.operators, has_fallbacks=record.has_fallbacks)

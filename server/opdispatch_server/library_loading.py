@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
+from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_transaction import LibraryTransaction
-from opdispatch_server.library_version import LibrarySource, LibraryVersion
+from opdispatch_server.library_version import LibrarySource, LibraryVersion, VersionState
 from opdispatch_server.load_race import LoadRace, LoadWait
 from opdispatch_server.placement import Place, Placement
 from opdispatch_wire.errors import DeadlineExceededError
@@ -55,18 +56,20 @@ class LibraryLoading:
         catalog: LibraryCatalog,
         transaction: LibraryTransaction,
         placement: Placement,
+        pools: InterpreterPools,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         journal: LibraryJournal,
         *,
         load_timeout: float,
         fill: Callable[[LibraryVersion], Awaitable[OpdispatchError | None]],
-        supersede: Callable[[LibraryVersion], None],
+        supersede: Callable[[LibraryVersion, list[LibraryVersion]], None],
         published: Callable[[LibraryVersion], Awaitable[None]],
         wait_for_leaving: Callable[[], Awaitable[bool]],
     ) -> None:
         self._catalog = catalog
         self._transaction = transaction
         self._placement = placement
+        self._pools = pools
         self._start = start
         self._journal = journal
         self._load_timeout = load_timeout
@@ -109,7 +112,7 @@ class LibraryLoading:
             or race.source != order.source
             or not order.source.sha256
         ):
-            race = LoadRace(order.name, order.source, order.content)
+            race = LoadRace(order.name, order.source, order.content, order.place.pool)
             self._last_race[order.name] = race
             self._start(self._hold_line(race))
         race.enter()
@@ -122,6 +125,8 @@ class LibraryLoading:
                 if newest is not None and newest.source == race.source and race.source.sha256:
                     if not newest.is_active:
                         newest.content = race.content
+                        if newest.pool is None:
+                            self._pools.hold(newest, race.pool)
                     race.open(newest, None)
                 else:
                     number = self._catalog.next_version(race.name)
@@ -129,8 +134,11 @@ class LibraryLoading:
                     version = LibraryVersion(race.name, number, load_id, race.source, race.content)
                     version.interpreters_wanted = newest.interpreters_wanted if newest else 1
                     version.device = newest.device if newest else ""
+                    self._pools.hold(version, race.pool)
                     race.open(version, newest)
                 await race.ended.wait()
+                if race.version.state is VersionState.LOADING:  # nobody could import it
+                    self._pools.let_go(race.version)
         finally:
             if self._last_race.get(race.name) is race:
                 del self._last_race[race.name]
@@ -226,6 +234,7 @@ class LibraryLoading:
             version.loaded_by = order.loaded_by
             version.device = order.place.device or version.device
             version.interpreters_wanted = order.interpreters or version.interpreters_wanted
+            too_old: list[LibraryVersion] = []
             await self._transaction.publish(
                 version,
                 session,
@@ -233,11 +242,11 @@ class LibraryLoading:
                 replaced,
                 still_wanted=wanted,
                 recording=lambda: self._journal.loading(version, replaced),
-                on_published=lambda: self._catalog.add(version),
+                on_published=lambda: too_old.extend(self._catalog.add(version)),
             )
             version.failed_attempts = 0
             if replaced is not None:
-                self._supersede(replaced)
+                self._supersede(replaced, too_old)
                 race.replaced = None
         await self._published(version)
         return "primary"

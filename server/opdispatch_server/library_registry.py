@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
+from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.journal import Journal
-from opdispatch_server.library_catalog import KEPT_VERSIONS, LibraryCatalog
+from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.library_replicas import LibraryReplicas
 from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibraryVersion, VersionState
+from opdispatch_server.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.placement import Placement
 from opdispatch_wire.errors import LibraryNotFoundError, WireError
 
@@ -40,6 +44,7 @@ class LibraryRegistry:
         self,
         transaction: LibraryTransaction,
         sessions: InterpreterSessions,
+        pools: InterpreterPools,
         health: HealthBoard,
         load_timeout: float,
         interpreter_wait: float,
@@ -47,12 +52,13 @@ class LibraryRegistry:
     ) -> None:
         self._transaction = transaction
         self._sessions = sessions
+        self._pools = pools
         self._health = health
         self._load_timeout = load_timeout
         self._interpreter_wait = interpreter_wait
         self._catalog = LibraryCatalog()
         self._journal = LibraryJournal(journal, self._catalog)
-        self.placement = Placement(sessions, self._catalog.all_versions)
+        self.placement = Placement(sessions, pools, self._catalog.all_versions)
         self._background: set[asyncio.Task[Any]] = set()
         # Those of them that wait for the last calls of unloaded versions.
         self._leaving: set[asyncio.Task[Any]] = set()
@@ -60,7 +66,7 @@ class LibraryRegistry:
             self._catalog,
             transaction,
             self.placement,
-            sessions,
+            pools,
             health,
             self._start,
             load_timeout=load_timeout,
@@ -71,6 +77,7 @@ class LibraryRegistry:
             self._catalog,
             transaction,
             self.placement,
+            pools,
             self._start,
             self._journal,
             load_timeout=load_timeout,
@@ -80,6 +87,8 @@ class LibraryRegistry:
             wait_for_leaving=self._wait_for_leaving,
         )
         self._stopped = False
+        # Notified when a version is published, loses an interpreter, or is given up.
+        self._settled = asyncio.Condition()
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
 
@@ -106,6 +115,21 @@ class LibraryRegistry:
         """The version that has the operator, and waits for an interpreter."""
         return self._catalog.find_waiting(operator)
 
+    async def wait_until_settled(self, operator: str) -> None:
+        """Waits while the library that has the operator has no live interpreter."""
+        async with self._settled:
+            await self._settled.wait_for(
+                lambda: all(
+                    any(replica.is_serving for replica in version.replicas)
+                    for version in self.newest()
+                    if version.has_operator(operator) and version.state is not VersionState.FAILED
+                )
+            )
+
+    async def _announce(self) -> None:
+        async with self._settled:
+            self._settled.notify_all()
+
     # -- what was there before ------------------------------------------------------------------
 
     async def adopt(self) -> None:
@@ -127,15 +151,32 @@ class LibraryRegistry:
 
     # -- changes --------------------------------------------------------------------------------
 
-    async def load(self, order: LoadOrder) -> LoadOutcome:
-        """Loads a library. Raises as LibraryLoading.load does."""
-        if not order.place.interpreter:
-            await self._sessions.wait_for_ready(1, self._interpreter_wait)
-        return await self._loading.load(order)
+    async def load(self, order: LoadOrder, report: Report = lambda line: None) -> LoadOutcome:
+        """Loads a library; ``report`` is told of every step before that which may take long.
 
-    async def unload(self, name: str, number: int) -> LibraryVersion | None:
+        Raises as LibraryLoading.load does.
+        """
+        if order.source.home.is_shared:
+            if not order.place.interpreter:
+                await self._sessions.wait_until(
+                    lambda: bool(self._pools.ready(None)), self._interpreter_wait
+                )
+            return await self._loading.load(order)
+        async with self._pools.opened(order.name, order.source, report) as (pool, source):
+            newest = self._catalog.newest_of(order.name)
+            loaded = newest is not None and newest.source == source and newest.is_active
+            if order.interpreters or not loaded:
+                before = newest.interpreters_wanted if newest else 1
+                await self._pools.provide(pool, order.interpreters or before, report)
+            place = dataclasses.replace(order.place, pool=pool)
+            return await self._loading.load(dataclasses.replace(order, source=source, place=place))
+
+    async def unload(
+        self, name: str, number: int, *, measure: bool = False
+    ) -> tuple[LibraryVersion | None, MemoryGivenBack]:
         """Unloads one version, or with 0 all of them; the version that is active then.
 
+        With ``measure``, also looks at how much memory interpreters that go on give back.
         Raises LibraryNotFoundError; and, if the version below cannot be brought back, why: then
         nothing has changed.
         """
@@ -144,6 +185,7 @@ class LibraryRegistry:
             gone = [v for v in versions if number in (0, v.version)]
             if not gone:
                 raise self._catalog.not_found(name, number)
+            meter = await self._start_measuring(gone, staying=measure)
             below = [version for version in versions if version not in gone]
             top = versions[-1]
             if below and top in gone:
@@ -160,12 +202,13 @@ class LibraryRegistry:
                     await self._transaction.withdraw(gone, VersionState.GONE)
                 fault_point(FaultPoint.WITHDRAWN)
                 self._catalog.set_versions(name, below)
+            busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
         await self._health.library(name, serving=below[-1].is_active if below else None)
         for version in gone:
             LOG.info("unloaded %s", version)
         self._replicas.look_after_all()
-        return below[-1] if below else None
+        return below[-1] if below else None, await meter.finish(busy=busy)
 
     async def rollback(self, name: str) -> tuple[LibraryVersion, LibraryVersion]:
         """Makes the version before the active one active again; that one, and what was active.
@@ -186,7 +229,7 @@ class LibraryRegistry:
             async with self._journal.rolling_back(before, top):
                 await self._bring_back(before, top)
             self._catalog.set_versions(name, [*older, top, before])
-            self._supersede(top)
+            self._supersede(top, [])
             self._catalog.remember_gone(
                 set(top.operators) - set(before.operators),
                 f"library {name!r}, which had it, was rolled back to version {before.version}",
@@ -206,6 +249,7 @@ class LibraryRegistry:
             version = self._catalog.get_newest(name)
             await self._journal.record_wanted(version, interpreters)
             version.failed_attempts = 0
+            await self._pools.provide_for(version)
             failure = await self._replicas.fill_locked(version)
             self._replicas.shrink_locked(version)
         if failure is not None:
@@ -238,9 +282,16 @@ class LibraryRegistry:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
+    async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
+        """Before versions go."""
+        ending = self._pools.ends_with([v.pool for v in gone if v.pool is not None])
+        holders = {replica.session for version in gone for replica in version.replicas}
+        return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
+
     # -- parts of changes -----------------------------------------------------------------------
 
     async def _bring_back(self, version: LibraryVersion, top: LibraryVersion) -> None:
+        await self._pools.provide_for(version)
         session = await self.placement.claim_holder(version) if top.is_active else None
         if session is None:
             version.load_id = self._catalog.new_load_id()
@@ -251,13 +302,11 @@ class LibraryRegistry:
         finally:
             self.placement.release(session)
 
-    def _supersede(self, replaced: LibraryVersion) -> None:
-        """Only the newest version below the active one is kept; older ones go."""
-        versions = self._catalog.versions_of(replaced.name)
-        for version in versions[:-KEPT_VERSIONS]:
+    def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
+        """Lets a version rest below the active one, and those go that are not kept any more."""
+        for version in too_old:
             version.state = VersionState.GONE
             self._start(self._retire_when_idle(version, keep=False))
-        self._catalog.set_versions(replaced.name, versions[-KEPT_VERSIONS:])
         self._start(self._retire_when_idle(replaced, keep=True))
 
     async def _release(self, versions: list[LibraryVersion]) -> None:
@@ -276,6 +325,7 @@ class LibraryRegistry:
         await asyncio.gather(*(self._transaction.retire(v, keep=False) for v in versions))
         for version in versions:
             version.replicas = []
+            self._pools.let_go(version)
 
     async def _wait_for_leaving(self) -> bool:
         """Waits until what was unloaded is gone; whether there was anything."""
@@ -290,20 +340,25 @@ class LibraryRegistry:
         # It may have been brought back while it was busy, and need no retiring any more.
         if load_id == version.load_id and not version.is_active:
             await self._transaction.retire(version, keep=keep)
+        if version.state is VersionState.GONE:
+            self._pools.let_go(version)
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
             await self._replicas.interpreter_left(session)
+            await self._announce()
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         """Leaves a library listed with its error, until somebody loads or unloads it."""
         LOG.error("%s is given up: %s", version, error)
         version.state = VersionState.FAILED
         version.error = error.message
+        self._pools.let_go(version)
         self._catalog.remember_gone(
             version.operators,
             f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
         )
+        await self._announce()
         await self._health.library(version.name, serving=False)
 
     # -- plumbing -------------------------------------------------------------------------------
@@ -312,6 +367,7 @@ class LibraryRegistry:
         self._catalog.forget_gone(version.operators)
         interpreter = version.interpreter
         LOG.info("loaded %s into interpreter %s", version, interpreter and interpreter.name)
+        await self._announce()
         await self._health.library(version.name, serving=version.is_serving)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.health import HealthBoard
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_pools import InterpreterPools
+from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_restoration import restore_in_order
 from opdispatch_server.library_transaction import LibraryTransaction
@@ -42,7 +43,7 @@ class LibraryReplicas:
         catalog: LibraryCatalog,
         transaction: LibraryTransaction,
         placement: Placement,
-        sessions: InterpreterSessions,
+        pools: InterpreterPools,
         health: HealthBoard,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         *,
@@ -53,7 +54,7 @@ class LibraryReplicas:
         self._catalog = catalog
         self._transaction = transaction
         self._placement = placement
-        self._sessions = sessions
+        self._pools = pools
         self._health = health
         self._start = start
         self._load_timeout = load_timeout
@@ -92,7 +93,7 @@ class LibraryReplicas:
                     if not any(r.is_serving for r in version.replicas):
                         _reclaim(replica)
             await self._transaction.withdraw(lost, VersionState.WAITING)
-        LOG.warning("%s", session.death())
+        LOG.log(logging.INFO if session.dismissed else logging.WARNING, "%s", session.death())
         self._placement.forget(session)
         await self._update_readiness()
         for version in lost:
@@ -100,7 +101,7 @@ class LibraryReplicas:
         self.look_after_all()
 
     async def _update_readiness(self) -> None:
-        await self._health.interpreters(len(self._sessions.ready()))
+        await self._health.interpreters(len(self._pools.ready(None)))
 
     # -- looking after ----------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class LibraryReplicas:
 
     def _needs_care(self, version: LibraryVersion) -> bool:
         if version.state is VersionState.WAITING:
-            return bool(self._sessions.ready()) and not self.restoring
+            return bool(self._pools.ready(version.pool)) and not self.restoring
         return (
             self._missing(version) > 0
             and version.failed_attempts < RECOVERY_ATTEMPTS
@@ -154,7 +155,8 @@ class LibraryReplicas:
 
     async def _restore_one(self, version: LibraryVersion, last_try: bool) -> bool:
         async with self._catalog.line(version.name):
-            if version.state is VersionState.WAITING and self._sessions.ready():
+            can_be = self._pools.ready(None) or not version.source.home.is_shared
+            if version.state is VersionState.WAITING and can_be:
                 await self._recover_locked(version, last_try=last_try)
         return version.state is not VersionState.WAITING
 
@@ -194,7 +196,8 @@ class LibraryReplicas:
 
         Raises as LibraryLoading.load.
         """
-        session = await self._placement.claim(Place(device=version.device))
+        await self._pools.provide_for(version)
+        session = await self._placement.claim(Place(device=version.device, pool=version.pool))
         try:
             batch = await self._transaction.stage(
                 version, session, replaced, timeout=self._load_timeout
@@ -295,6 +298,7 @@ class LibraryReplicas:
             and version.load_id == load_id
         ):
             await self._transaction.demote(version, replica)
+            self._pools.shrink(version.pool, self._catalog.all_versions())
 
 
 def _reclaim(replica: Replica) -> None:

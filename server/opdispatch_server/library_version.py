@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, Registration
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
+from opdispatch_server.interpreter_pool import InterpreterPool
+from opdispatch_server.library_home import SHARED_HOME, LibraryHome
 from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
@@ -27,6 +29,8 @@ class LibrarySource:
     label: str
     sha256: str
     is_module: bool = False
+    # The same content elsewhere is another version.
+    home: LibraryHome = SHARED_HOME
 
 
 class VersionState(enum.Enum):
@@ -66,6 +70,8 @@ class LibraryVersion:
         self.interpreters_wanted = 1
         self.device = ""
         self.loaded_by = ""
+        # The interpreters that can hold it; None: everybody's.
+        self.pool: InterpreterPool | None = None
         self.batch = interpreter_pb2.RegistrationBatch()
         self.registrations: Sequence[Registration] = ()
         # The operators that it defines or implements, sorted.
@@ -151,7 +157,14 @@ class LibraryVersion:
         serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
         if not serving:
             return None
-        return min(serving, key=lambda r: (r.session.calls_in_flight, r.last_call))
+        return min(
+            serving, key=lambda r: (r.calls_in_flight, r.session.calls_in_flight, r.last_call)
+        )
+
+    @property
+    def max_concurrency(self) -> int:
+        """The calls of clients that one interpreter runs of it at a time."""
+        return max(self.batch.max_concurrency, 1)
 
     @property
     def is_active(self) -> bool:
@@ -201,6 +214,8 @@ class LibraryVersion:
             loaded_by=self.loaded_by,
             state=self.state.value,
             error=self.error,
+            max_concurrency=self.max_concurrency,
+            home=None if self.source.home.is_shared else self.source.home.to_proto(),
         )
         message.loaded_at.FromDatetime(self.loaded_at)
         return message

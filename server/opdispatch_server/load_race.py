@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_version import LibrarySource, LibraryVersion
 
@@ -18,10 +19,17 @@ class LoadRace:
     by the one that is being published or joined. Belongs to the event loop.
     """
 
-    def __init__(self, name: str, source: LibrarySource, content: bytes | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: LibrarySource,
+        content: bytes | None,
+        pool: InterpreterPool | None,
+    ) -> None:
         self.name = name
         self.source = source
         self.content = content
+        self.pool = pool
         self.opened = asyncio.Event()
         self.ended = asyncio.Event()
         self.turn = asyncio.Lock()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
+from opdispatch_server.library_archive import read_main_source
+from opdispatch_server.library_home import LibraryHome, read_home
 from opdispatch_server.library_loading import LoadOrder
 from opdispatch_server.library_store import digest_content
 from opdispatch_server.library_version import LibrarySource
@@ -29,7 +31,7 @@ def read_load_request(
     if not _DEVICE.fullmatch(request.device):
         raise WireError(f"$.device is {request.device!r}; expected cpu, cuda or cuda:NUMBER")
     return LoadOrder(
-        _check_name(name),
+        name,
         source,
         content,
         place=Place(request.interpreter, request.device),
@@ -49,18 +51,47 @@ def _read_source(
                 raise WireError(
                     "$.filename is empty; its suffix, .py or .zip, says what the content is"
                 )
-            source = LibrarySource(label, digest_content(request.content))
-            return request.name or PurePosixPath(label).stem, source, request.content
+            name = _check_name(request.name or PurePosixPath(label).stem)
+            digest = _check_digest(request, label)
+            # A hostile archive is refused here: no interpreter ever sees it.
+            script = read_main_source(request.content, label, name)
+            source = LibrarySource(label, digest, home=_read_home(request, script, label))
+            return name, source, request.content
         case "module":
             label = request.module
             if not _MODULE.fullmatch(label):
                 raise LibraryLoadError(
                     f"{label!r} is not the dotted name of a module, such as 'package.kernels'"
                 )
-            source = LibrarySource(label, digest_module(label), is_module=True)
-            return request.name or label.rpartition(".")[2], source, None
+            name = _check_name(request.name or label.rpartition(".")[2])
+            home = _read_home(request, b"", label)
+            # Of a module in another environment, the digest is known when that is there.
+            digest = "" if home.has_environment else digest_module(label)
+            source = LibrarySource(label, digest, is_module=True, home=home)
+            return name, source, None
         case _:
             raise WireError("$.source is missing; expected content or module")
+
+
+def _read_home(request: registry_pb2.LoadLibraryRequest, script: bytes, label: str) -> LibraryHome:
+    environment = request.environment if request.HasField("environment") else None
+    home = read_home(environment, isolated=request.isolated, script=script, label=label)
+    if request.interpreter and not home.is_shared:
+        raise LibraryLoadError(
+            f"{label} needs interpreters of its own, so it cannot be loaded into "
+            f"{request.interpreter}"
+        )
+    return home
+
+
+def _check_digest(request: registry_pb2.LoadLibraryRequest, label: str) -> str:
+    digest = digest_content(request.content)
+    if request.sha256 and request.sha256.lower() != digest:
+        raise LibraryLoadError(
+            f"{label} arrived with the SHA-256 {digest}; expected {request.sha256[:100]}",
+            hint="it was changed on the way, or is another file",
+        )
+    return digest
 
 
 def _last_part(filename: str) -> str:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from opdispatch_server.library_store import digest_content
 
 
-def digest_module(name: str) -> str:
+def digest_module(name: str, places: Sequence[str] | None = None) -> str:
     """The SHA-256 of the file that the module ``name`` is in; "" if there is no such file.
 
     Looks where the daemon's own interpreters look: in the current folder, then in
-    ``sys.path``. Packages on the way are not imported, so one that changes its ``__path__``
-    hides its modules from us.
+    ``sys.path``; or in ``places`` instead of that. Packages on the way are not imported, so one
+    that changes its ``__path__`` hides its modules from us.
     """
-    path = find_module_file(name)
+    path = find_module_file(name, places)
     try:
         return digest_content(path.read_bytes()) if path else ""
     except OSError:
         return ""
 
 
-def find_module_file(name: str) -> Path | None:
+def find_module_file(name: str, elsewhere: Sequence[str] | None = None) -> Path | None:
     """The file that the module ``name`` is in; None if it is nowhere, or is no file."""
-    places: list[str] | None = [str(Path.cwd()), *sys.path]
+    places = [str(Path.cwd()), *(sys.path if elsewhere is None else elsewhere)]
     qualified = ""
     spec = None
     PathFinder.invalidate_caches()

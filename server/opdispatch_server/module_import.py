@@ -30,6 +30,9 @@ class LibraryImport(Protocol):
     def run(self) -> None:
         """Imports it. Raises whatever the code raises, and then leaves nothing behind."""
 
+    def main_module(self) -> ModuleType:
+        """The module that ``run`` has imported."""
+
     def confirm(self) -> None:
         """The import stays: what it has displaced is not needed any more."""
 
@@ -68,6 +71,10 @@ class ArchiveImport:
         except BaseException:
             self.forget()
             raise
+
+    def main_module(self) -> ModuleType:
+        """See LibraryImport."""
+        return sys.modules[f"{self._prefix}.{self._archive.main}"]
 
     def confirm(self) -> None:
         """See LibraryImport."""
@@ -131,6 +138,10 @@ class ModuleImport:
         finally:
             sys.dont_write_bytecode = dont_write
         self._collect(before)
+
+    def main_module(self) -> ModuleType:
+        """See LibraryImport."""
+        return sys.modules[self._name]
 
     def confirm(self) -> None:
         """See LibraryImport."""

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from opdispatch_server.interpreter_pool import InterpreterPool
+from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_wire.errors import InterpreterNotFoundError, RefusedError
@@ -18,6 +20,8 @@ class Place:
 
     interpreter: str = ""
     device: str = ""
+    # The interpreters that can have it at all; None: everybody's.
+    pool: InterpreterPool | None = None
 
 
 class Placement:
@@ -28,9 +32,13 @@ class Placement:
     """
 
     def __init__(
-        self, sessions: InterpreterSessions, versions: Callable[[], Iterable[LibraryVersion]]
+        self,
+        sessions: InterpreterSessions,
+        pools: InterpreterPools,
+        versions: Callable[[], Iterable[LibraryVersion]],
     ) -> None:
         self._sessions = sessions
+        self._pools = pools
         self._versions = versions
         # By name: one that is started again is still being drained.
         self._draining: set[str] = set()
@@ -97,7 +105,7 @@ class Placement:
         """The interpreters that could become replicas of ``version``, busy or not."""
         return [
             session
-            for session in self._usable(version.device)
+            for session in self._usable(version.device, version.pool)
             if version.find_replica(session) is None
         ]
 
@@ -127,10 +135,12 @@ class Placement:
 
     def _candidates(self, place: Place) -> list[InterpreterSession]:
         if place.interpreter:
-            return [self.get(place.interpreter)]
-        if usable := self._usable(place.device):
+            session = self.get(place.interpreter)
+            self._pools.check(session, place.pool)
+            return [session]
+        if usable := self._usable(place.device, place.pool):
             return usable
-        ready = self._sessions.ready()
+        ready = self._pools.ready(place.pool)
         if not ready:
             raise InterpreterNotFoundError(
                 "no interpreter is connected that could hold a library",
@@ -145,10 +155,10 @@ class Placement:
             f"there is no interpreter {what}; connected: {known}", device=place.device
         )
 
-    def _usable(self, device: str) -> list[InterpreterSession]:
+    def _usable(self, device: str, pool: InterpreterPool | None) -> list[InterpreterSession]:
         return [
             session
-            for session in self._sessions.ready()
+            for session in self._pools.ready(pool)
             if session.alive and not self.is_draining(session) and has_device(session, device)
         ]
 

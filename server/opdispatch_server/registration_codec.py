@@ -23,10 +23,13 @@ MakeKernel = Callable[[int, str], KernelFunction]
 """From a registration's place in its batch, and the kernel's docstring, to a kernel."""
 
 
-def batch_to_proto(registrations: Iterable[Registration]) -> pb.RegistrationBatch:
-    """The registrations of a library, in their order."""
+def batch_to_proto(
+    registrations: Iterable[Registration], max_concurrency: int = 1
+) -> pb.RegistrationBatch:
+    """The registrations of a library, in their order, and what else it says of itself."""
     return pb.RegistrationBatch(
-        registrations=[registration_to_proto(registration) for registration in registrations]
+        registrations=[registration_to_proto(registration) for registration in registrations],
+        max_concurrency=max_concurrency,
     )
 
 

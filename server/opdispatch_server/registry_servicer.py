@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import grpc
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_registry import LibraryRegistry
+from opdispatch_server.load_progress import in_steps
 from opdispatch_server.load_request import read_load_request
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.peer_identity import who_asks
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
-from opdispatch_server.status_answers import Context, abort_with_code, answers
+from opdispatch_server.status_answers import Context, abort_with_code, answers, answers_in_steps
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
@@ -76,10 +79,30 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.LoadLibraryRequest, context: Context
     ) -> pb.LoadLibraryReply:
         """Loads a library."""
+        return await self._load(request, context)
+
+    @answers_in_steps
+    async def LoadLibraryWithProgress(  # noqa: N802
+        self, request: pb.LoadLibraryRequest, context: Context
+    ) -> AsyncGenerator[pb.LoadLibraryProgress, None]:
+        """Loads a library; tells what takes long."""
+        async with aclosing(in_steps(functools.partial(self._load, request, context))) as steps:
+            async for step in steps:
+                if isinstance(step, str):
+                    yield pb.LoadLibraryProgress(line=step)
+                else:
+                    yield pb.LoadLibraryProgress(reply=step)
+
+    async def _load(
+        self,
+        request: pb.LoadLibraryRequest,
+        context: Context,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> pb.LoadLibraryReply:
         order = await asyncio.to_thread(
             read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
         )
-        outcome = await self._libraries.load(order)
+        outcome = await self._libraries.load(order, report)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.LoadLibraryReply(
             library=outcome.version.to_proto(),
@@ -92,10 +115,16 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.UnloadLibraryRequest, context: Context
     ) -> pb.UnloadLibraryReply:
         """Unloads a library, or one version of it."""
-        unload = asyncio.create_task(self._libraries.unload(request.name, request.version))
-        active = await asyncio.shield(unload)
+        unload = asyncio.create_task(
+            self._libraries.unload(request.name, request.version, measure=request.measure_memory)
+        )
+        active, memory = await asyncio.shield(unload)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
-        return pb.UnloadLibraryReply(active=active.to_proto() if active else None)
+        return pb.UnloadLibraryReply(
+            active=active.to_proto() if active else None,
+            memory_bytes=memory.size,
+            memory_measure=memory.measure,
+        )
 
     @answers
     async def ScaleLibrary(  # noqa: N802
@@ -131,8 +160,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def ListLibraries(  # noqa: N802
         self, request: pb.ListLibrariesRequest, context: Context
     ) -> pb.ListLibrariesReply:
-        """The libraries."""
-        return self._view.list_libraries(all_versions=request.all_versions)
+        """The libraries, between two publications: calls see none that this does not know."""
+        async with self._libraries.publication:
+            return self._view.list_libraries(all_versions=request.all_versions)
 
     @answers
     async def ListInterpreters(  # noqa: N802
@@ -189,7 +219,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.CheckInvariantsReply:
         """Whether the registry is consistent, between two publications."""
         async with self._libraries.publication:
-            return await asyncio.to_thread(self._view.check_invariants)
+            reply = await asyncio.to_thread(self._view.check_invariants)
+        reply.violations.extend(self._view.check_queues())
+        return reply
 
 
 def _patience(context: Context) -> float | None:

@@ -6,6 +6,7 @@ import fnmatch
 
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.errors import OperatorNotFoundError
+from opdispatch_server.admission import Admission
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
@@ -27,11 +28,13 @@ class RegistryView:
         libraries: LibraryRegistry,
         sessions: InterpreterSessions,
         supervisor: Supervisor,
+        admission: Admission,
     ) -> None:
         self._operators = operators
         self._libraries = libraries
         self._sessions = sessions
         self._supervisor = supervisor
+        self._admission = admission
 
     @property
     def _dispatcher(self) -> Dispatcher:
@@ -118,6 +121,10 @@ class RegistryView:
             ]
         )
 
+    def check_queues(self) -> list[str]:
+        """What does not hold of the queues, in words. In the event loop only."""
+        return self._admission.check_invariants()
+
     def check_invariants(self) -> pb.CheckInvariantsReply:
         """Recomputes and compares; the dispatcher first, then libraries against it."""
         violations = self._dispatcher.check_invariants()
@@ -165,6 +172,7 @@ class RegistryView:
     def interpreter(self, session: InterpreterSession) -> pb.Interpreter:
         """One interpreter."""
         held = [v for v in self._libraries.all_versions() if v.find_replica(session)]
+        gate = self._admission.find(session)
         message = pb.Interpreter(
             name=session.name,
             pid=session.pid,
@@ -175,6 +183,9 @@ class RegistryView:
             calls_total=session.calls_total,
             python_version=session.python_version,
             devices=session.devices,
+            calls_queued=gate.calls_queued if gate else 0,
+            bytes_queued=gate.bytes_queued if gate else 0,
+            reserved_for=session.pool.reserved_for if session.pool else "",
         )
         message.connected_at.FromDatetime(session.connected_at)
         if session.lease is not None:

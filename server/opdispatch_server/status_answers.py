@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -20,6 +21,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, Request, Context], Awaitable[Reply]]
+StreamMethod = Callable[[Any, Request, Context], AsyncGenerator[Reply, None]]
 
 
 def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
@@ -35,17 +37,39 @@ def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
             if isinstance(request, Malformed):
                 raise request.error()
             return await method(self, request, context)
-        except grpc.aio.AbortError:
-            raise  # it has answered already
-        except grpc.aio.AioRpcError as error:
-            await _pass_on(context, error)
-        except OpdispatchError as error:
-            await abort_with(context, error)
         except Exception as error:
-            LOG.exception("%s failed", method.__name__)
-            await abort_with(context, error)
+            await _answer(error, method.__name__, context)
 
     return answering
+
+
+def answers_in_steps(method: StreamMethod[Request, Reply]) -> StreamMethod[Request, Reply]:
+    """``answers``, for a method that answers with a stream."""
+
+    @functools.wraps(method)
+    async def answering(
+        self: Any, request: Request, context: Context
+    ) -> AsyncGenerator[Reply, None]:
+        try:
+            if isinstance(request, Malformed):
+                raise request.error()
+            async with aclosing(method(self, request, context)) as replies:
+                async for reply in replies:
+                    yield reply
+        except Exception as error:
+            await _answer(error, method.__name__, context)
+
+    return answering
+
+
+async def _answer(error: Exception, what: str, context: Context) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error  # it has answered already
+    if isinstance(error, grpc.aio.AioRpcError):
+        await _pass_on(context, error)
+    if not isinstance(error, OpdispatchError):
+        LOG.error("%s failed", what, exc_info=error)
+    await abort_with(context, error)
 
 
 async def abort_with_code(

@@ -105,7 +105,10 @@ class WorkerRecord:
     # Of the present process: when it became ready, and whether its end is our own doing.
     ready_at: float | None = None
     excused: bool = False
+    quarantined: asyncio.Event = field(default_factory=asyncio.Event)
     revived: asyncio.Event = field(default_factory=asyncio.Event)
+    # It is to end for good.
+    dismissed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
@@ -135,7 +138,33 @@ class Supervisor:
 
     def start(self) -> None:
         """Starts the processes, and keeps them running until ``stop``."""
-        self._keepers = {name: asyncio.create_task(self._keep(name)) for name in self.names}
+        for name in self.names:
+            self._start_keeping(name)
+
+    def add(self, name: str) -> None:
+        """Keeps one more process running, of a name that no other one has; not while stopping."""
+        if self._stopping:
+            return
+        self.names = (*self.names, name)
+        self._records[name] = WorkerRecord()
+        self._start_keeping(name)
+
+    async def remove(self, name: str, grace: float) -> None:
+        """Ends the process of that name for good, as ``stop`` ends all; its name is free then."""
+        keeper = self._keepers.get(name)
+        if keeper is None:
+            return
+        record = self._records[name]
+        record.dismissed.set()
+        record.revived.set()
+        if worker := self._running.get(name):
+            worker.signal(signal.SIGTERM)
+        await asyncio.wait({keeper}, timeout=grace)
+        self.kill(name)
+        await asyncio.wait({keeper})
+        self._keepers.pop(name, None)
+        self._records.pop(name, None)
+        self.names = tuple(other for other in self.names if other != name)
 
     def kill(self, name: str) -> None:
         """Ends the process of that name, if it is one of ours, at once; a new one follows."""
@@ -160,6 +189,12 @@ class Supervisor:
     def quarantined(self) -> list[str]:
         """The names that are not started again, sorted."""
         return sorted(name for name, record in self._records.items() if record.quarantine)
+
+    async def wait_quarantined(self, name: str) -> str:
+        """Waits until one of ``names`` is not started again; why, in words."""
+        record = self._records[name]
+        await record.quarantined.wait()
+        return record.quarantine
 
     def last_lines(self, name: str) -> Sequence[str]:
         """The last lines that the process of that name, or else the one before it, has printed."""
@@ -193,6 +228,7 @@ class Supervisor:
         if not record.quarantine:
             return False
         record.quarantine = ""
+        record.quarantined.clear()
         record.early_deaths = 0
         record.revived.set()
         return True
@@ -213,13 +249,19 @@ class Supervisor:
             await asyncio.wait(late)
         self._keepers = {}
 
+    def _start_keeping(self, name: str) -> None:
+        self._keepers[name] = asyncio.create_task(self._keep(name))
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._stopping and not self._records[name].dismissed.is_set()
+
     async def _keep(self, name: str) -> None:
         record = self._records[name]
         delay = FIRST_DELAY
-        while not self._stopping:
+        while True:
             record.ready_at, record.excused = None, False
             how, ended_at = await self._run_once(name)
-            if self._stopping:
+            if not self._is_wanted(name):
                 return
             if record.ready_at is not None and ended_at - record.ready_at > HEALTHY_AFTER:
                 delay = FIRST_DELAY
@@ -230,8 +272,11 @@ class Supervisor:
                 await self._quarantine(name, record, how)
                 delay = FIRST_DELAY
             else:
-                await asyncio.sleep(delay)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(record.dismissed.wait(), delay)
                 delay = min(2 * delay, LONGEST_DELAY)
+            if not self._is_wanted(name):
+                return
             record.restarts += 1
 
     async def _quarantine(self, name: str, record: WorkerRecord, how: str) -> None:
@@ -241,6 +286,7 @@ class Supervisor:
             f"it died {record.early_deaths} times in a row soon after its start; the last time it "
             f"{how}"
         )
+        record.quarantined.set()
         LOG.error(
             "interpreter %s is quarantined: %s; `opdispatch revive %s` starts it again",
             name,
@@ -248,7 +294,8 @@ class Supervisor:
             name,
         )
         await record.revived.wait()
-        LOG.info("interpreter %s is revived", name)
+        if not record.dismissed.is_set():
+            LOG.info("interpreter %s is revived", name)
 
     async def _run_once(self, name: str) -> tuple[str, float]:
         """Runs one process from start to end: how it ended, in words, and when."""
@@ -260,7 +307,7 @@ class Supervisor:
             self._records[name].tail = ()
             return f"could not be started ({error})", loop.time()
         self._running[name] = worker
-        if self._stopping:
+        if not self._is_wanted(name):
             worker.signal(signal.SIGKILL)
         try:
             how = describe_exit(await worker.process.wait())
@@ -270,7 +317,7 @@ class Supervisor:
         finally:
             self._records[name].tail = worker.tail
             del self._running[name]
-        if not self._stopping:
+        if self._is_wanted(name):
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
             LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
         return how, ended_at

@@ -19,6 +19,7 @@ def test_a_race_against_a_daemon_of_its_own(run: RunCommand, monkeypatch):
     assert raced.code == 0
     assert report["seed"] == 5
     assert report["counts"]["loads"] > 0
+    assert report["counts"]["waits"] > 0
     assert report["counts"]["calls"] + report["counts"]["calls of nothing"] > 0
     assert report["call_latencies_ms"]["p50"] <= report["call_latencies_ms"]["max"]
 
@@ -30,3 +31,12 @@ def test_a_race_against_a_daemon_that_runs(run: RunCommand, daemon: RunningDaemo
     assert raced.out.startswith("seed ")
     libraries = json.loads(run("libraries", "--json").out)
     assert [library["name"] for library in libraries] == ["shop"]
+
+
+def test_only_interpreters_of_its_own_are_killed(run: RunCommand, daemon: RunningDaemon):
+    refused = run("stress", *SHORT, "--kill-every", "1", "--address", daemon.address)
+    assert refused.code == 2
+    assert refused.err == (
+        "opdispatch: --kill-every needs a daemon of its own: leave --address out, and one is "
+        "started\n"
+    )

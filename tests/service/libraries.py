@@ -69,6 +69,8 @@ import time
 
 from opdispatch import Library
 
+max_concurrency = 8
+
 lib = Library("gate", "DEF")
 lib.define("wait(Tensor x, str folder, int answer=1) -> int")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import sys
 import time
@@ -278,83 +277,6 @@ def test_it_is_back_in_service_soon(start_daemon: StartDaemon, write_library: Wr
     assert time.monotonic() - started < 30
 
 
-def test_two_daemons_on_one_state_folder_are_refused(start_daemon: StartDaemon, tmp_path: Path):
-    first = start_daemon(workers=0)
-    second = RunningDaemon(tmp_path, listen=[f"unix://{tmp_path}/second.sock"], workers=0)
-    assert second.wait() == 1
-    assert f"opdispatch: another daemon uses the state folder {tmp_path}/state" in second.log()
-    second.clean_up()
-    with first.connect() as session:
-        assert session.server_info.pid == first.process.pid
-    kill(first)  # which frees the folder
-    third = start_daemon(workers=0)
-    assert third.process.poll() is None
-
-
-@pytest.mark.parametrize("damage", [b"", b"this is no database"])
-def test_a_damaged_journal_stops_the_start_and_says_what_to_do(
-    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, damage: bytes
-):
-    first = start_daemon(workers=1)
-    with first.connect() as session:
-        session.load(write_library("const", constant(5)))
-    assert first.stop() == 0
-    journal = tmp_path / "state" / "journal" / "journal.sqlite3"
-    good = journal.read_bytes()
-    journal.write_bytes(damage)
-    second = RunningDaemon(tmp_path, workers=1)
-    assert second.wait() == 1
-    message = second.log().splitlines()[-1]
-    assert message.startswith(f"opdispatch: the journal in {tmp_path}/state/journal is damaged")
-    assert message.endswith(
-        "(restore it with `opdispatch state import FILE`, or move the folder away to start "
-        "without libraries)"
-    )
-    assert not (tmp_path / "daemon.sock").exists()
-    second.clean_up()
-    assert journal.read_bytes() == damage
-    journal.write_bytes(good)
-    third = start_daemon(workers=1)
-    with third.connect() as session:
-        assert session.ops.const.get(X) == 5
-
-
-def test_a_disk_that_is_full_refuses_the_change_and_nothing_else(
-    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
-):
-    daemon = start_daemon(workers=1)
-    journal = tmp_path / "state" / "journal"
-    limit = resource.RLIMIT_FSIZE
-    with daemon.connect() as session:
-        for number in range(1, 4):
-            session.load(write_library("const", constant(number)))
-        # No file of the daemon's may grow beyond what the journal's log has now: as good as a
-        # full disk for the journal, while there is room for uploads and the daemon's log.
-        log = (journal / "journal.sqlite3-wal").stat().st_size
-        _, hard = resource.prlimit(daemon.process.pid, limit, (log, resource.RLIM_INFINITY))
-        assert hard == resource.RLIM_INFINITY
-        with pytest.raises(oc.JournalError, match="the change cannot be recorded in") as caught:
-            session.load(write_library("const", constant(9)))
-        assert "nothing has changed" in caught.value.hint
-        with pytest.raises(oc.JournalError):
-            session.load(write_library("other", constant(9, namespace="other")))
-        with pytest.raises(oc.JournalError):
-            session.unload("const")
-        with pytest.raises(oc.JournalError):
-            session.unload("const", version=3)
-        assert [v.version for v in session.libraries(all_versions=True)] == [2, 3]
-        assert session.ops.const.get(X) == 3
-        assert session.check_invariants() == []
-        resource.prlimit(daemon.process.pid, limit, (hard, hard))
-        assert session.load(write_library("const", constant(9))).version == 4
-        assert session.ops.const.get(X) == 9
-    kill(daemon)
-    again = start_daemon(workers=1)
-    with again.connect() as session:
-        assert [v.version for v in session.libraries(all_versions=True)] == [3, 4]
-        assert session.ops.const.get(X) == 9
-
-
 @contextmanager
 def registry_of(daemon: RunningDaemon) -> Iterator[registry_pb2_grpc.RegistryServiceStub]:
     with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
@@ -432,3 +354,24 @@ def test_it_is_not_ready_before_its_libraries_are_back(
     finally:
         flag.unlink(missing_ok=True)
         second.clean_up()
+
+
+def test_an_isolated_library_has_interpreters_of_its_own_again(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        session.load(write_library("const", constant(1)))
+        session.load(write_library("alone", constant(2, namespace="alone")), isolated=True)
+    kill(first)
+    second = start_daemon(workers=1)
+    with second.connect() as session:
+        libraries = {library.name: library for library in session.libraries()}
+        assert libraries["const"].interpreters == ("worker-1",)
+        assert libraries["alone"].interpreters == ("alone@1",)
+        assert (libraries["alone"].isolated, libraries["alone"].state) == (True, "active")
+        assert session.ops.alone.get(X) == 2
+        again = session.load(write_library("alone", constant(2, namespace="alone")), isolated=True)
+        assert again.already_loaded
+        session.unload("alone")
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)

@@ -15,6 +15,7 @@ from opdispatch_server.journal_record import (
     library_record_from_text,
     library_record_to_text,
 )
+from opdispatch_server.library_home import LibraryHome
 from opdispatch_server.library_version import LibrarySource
 
 json_values = st.recursive(
@@ -22,10 +23,11 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
+homes = st.builds(LibraryHome, st.lists(st.text()).map(tuple), st.text(), st.text(), st.booleans())
 versions = st.builds(
     VersionRecord,
     version=st.integers(1, 1000),
-    source=st.builds(LibrarySource, st.text(), st.text(), st.booleans()),
+    source=st.builds(LibrarySource, st.text(), st.text(), st.booleans(), homes),
     loaded_at=st.datetimes(timezones=st.just(UTC)),
     operators=st.lists(st.text()).map(tuple),
     has_fallbacks=st.booleans(),
@@ -58,6 +60,7 @@ def test_a_record_is_read_as_it_was_written(record: LibraryRecord):
 )
 def test_what_is_no_record_is_refused(change: dict[str, object], complaint: str):
     version = {"version": 1, "label": "a.py", "sha256": "0", "is_module": False}
+    version |= {"home": LibraryHome().to_json()}
     version |= {"loaded_at": "2026-01-01T00:00:00+00:00", "operators": [], "has_fallbacks": False}
     version |= {"options": {}}
     value = {"last_version": 1, "position": 1, "active": 1, "versions": [version]}

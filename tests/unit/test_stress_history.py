@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from opdispatch_client.stress.history import ABSENT, Read, Write, find_violations
+from opdispatch_client.stress.history import ABSENT, PRESENT, Read, Write, find_violations
 from opdispatch_client.stress.library_text import check_answer, library_text
-from opdispatch_client.stress.racers import RaceLog
+from opdispatch_client.stress.race_log import RaceLog
 from opdispatch_client.stress.report import summarize
 
 
@@ -32,12 +32,15 @@ ACCEPTED = {
     "brought back": ([(1, 0, 1), (2, 2, 3), (1, 4, 5)], [(1, 6, 7)]),
     "a load that failed unclearly, used": ([(1, 0, None)], [(1, 8, 9)]),
     "a load that failed unclearly, unused": ([(1, 0, None)], [(ABSENT, 8, 9)]),
+    "there, whatever the version": ([(1, 0, 1), (2, 2, 9)], [(PRESENT, 4, 5)]),
+    "there while it is unloaded": ([(1, 0, 1), (ABSENT, 4, 9)], [(PRESENT, 5, 6)]),
     "either of two loads at once": ([(1, 0, 5), (2, 0, 5)], [(1, 6, 7)]),
 }
 PLANTED = {
     "a version of nobody": ([(1, 0, 1)], [(7, 2, 3)]),
     "replaced long ago": ([(1, 0, 1), (2, 2, 3)], [(1, 4, 5)]),
     "gone though loaded": ([(1, 0, 1)], [(ABSENT, 2, 3)]),
+    "some version, though unloaded": ([(1, 0, 1), (ABSENT, 2, 3)], [(PRESENT, 4, 5)]),
     "there though unloaded": ([(1, 0, 1), (ABSENT, 2, 3)], [(1, 4, 5)]),
     "before it was loaded": ([(1, 6, 7)], [(1, 2, 3)]),
     "old again after new was seen": ([(1, 0, 1), (2, 2, 20)], [(2, 5, 6), (1, 7, 8)]),
@@ -99,6 +102,7 @@ def test_the_report_counts_what_went_wrong():
         call_seconds=[0.001] * 99 + [1.0],
     )
     settings = {"seed": 1, "seconds": 2.0, "interpreters": 1, "callers": 1, "libraries": 1}
+    settings["operators"] = 2
     report = summarize(log, **settings, aftermath=["an operator is left"])
     assert len(report.violations) == 2
     assert not report.ok

@@ -30,9 +30,9 @@ def interpreters(settings: Settings) -> None:
     if not found:
         print_remark("no interpreters are connected (start one with `opdispatch worker`)")
         return
-    columns = ("name", "pid", "state", "heard", "python", "calls", "restarts", "libraries")
+    columns = ("name", "pid", "state", "heard", "python", "running", "queued", "calls", "restarts")
     print_table(
-        (*columns, "connected at"),
+        (*columns, "libraries", "reserved for", "connected at"),
         (
             (
                 interpreter.name,
@@ -40,9 +40,12 @@ def interpreters(settings: Settings) -> None:
                 interpreter.state,
                 _format_age(interpreter.heartbeat_age),
                 interpreter.python_version,
+                str(interpreter.calls_in_flight),
+                str(interpreter.calls_queued),
                 str(interpreter.calls_total),
                 str(interpreter.restarts),
                 ", ".join(interpreter.libraries),
+                interpreter.reserved_for,
                 format_time(interpreter.connected_at),
             )
             for interpreter in found

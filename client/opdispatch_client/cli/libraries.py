@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_interpreter, complete_library
 
 PANEL = "Libraries"
+# Less than this may be anything that an interpreter that goes on has done meanwhile.
+WORTH_TELLING = 2**20
 
 
 def load(
@@ -37,6 +40,34 @@ def load(
             autocompletion=complete_interpreter,
         ),
     ] = None,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="A requirements file: the library gets interpreters in an environment made for "
+            "it. Default: the `# /// script` metadata in the library, if it has any.",
+            show_default=False,
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The Python of an existing environment on the daemon's machine, for the "
+            "library's interpreters.",
+            show_default=False,
+        ),
+    ] = None,
+    isolated: Annotated[
+        bool,
+        typer.Option(
+            "--isolated",
+            help="Give it interpreters of its own, which end when it is unloaded.",
+            show_default=False,
+        ),
+    ] = False,
 ) -> None:
     """Load a kernel library into the running daemon.
 
@@ -45,10 +76,18 @@ def load(
     If a library of that name is loaded already, the new content replaces it:
     calls that start from then on use it.
     """
-    from opdispatch_client.cli.output import print_json, print_lines
+    from opdispatch_client.cli.output import print_json, print_lines, show_steps
 
-    with settings.connect() as session:
-        library = session.load(source, name=name, interpreter=interpreter)
+    with settings.connect() as session, show_steps() as on_progress:
+        library = session.load(
+            source,
+            name=name,
+            interpreter=interpreter,
+            requirements=requirements,
+            python=python,
+            isolated=isolated,
+            on_progress=on_progress,
+        )
     if settings.json:
         print_json(library)
         return
@@ -78,16 +117,22 @@ def unload(
     ] = None,
 ) -> None:
     """Unload a library: its operators are gone at once, calls in flight finish."""
-    from opdispatch_client.cli.output import print_json, print_lines
+    from opdispatch_client.cli.output import format_size, print_json, print_lines
 
     with settings.connect() as session:
-        active = session.unload(name, version=version)
+        unloaded = session.unload_and_measure(name, version=version)
+    active = unloaded.active
     if settings.json:
-        print_json({"active": active})
+        print_json(unloaded)
         return
     what = f"{name} v{version}" if version else name
     now = f"; {active.name} v{active.version} is active now" if active else ""
     print_lines([f"unloaded {what}{now}"])
+    size = unloaded.memory_bytes or 0
+    if unloaded.memory_exact:
+        print_lines([f"  its interpreters end and give back {format_size(size)}"])
+    elif size >= WORTH_TELLING:
+        print_lines([f"  its interpreters have {format_size(size)} less than before"])
 
 
 def libraries(

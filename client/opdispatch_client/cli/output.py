@@ -10,7 +10,8 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn, TextIO
 
@@ -81,6 +82,34 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
         if value:
             table.add_row(name, Text(value))
     _print_trimmed(table)
+
+
+@contextmanager
+def show_steps() -> Iterator[Callable[[str], None]]:
+    """Within it, the function that it gives shows what is being done.
+
+    On a terminal that is one line, gone at the end; elsewhere one line for each step.
+    """
+    talk = talk_console()
+    if not talk.is_terminal:
+        yield print_remark
+        return
+    with talk.status("") as status:
+        status.stop()  # nothing is shown before there is something to say
+
+        def show(step: str) -> None:
+            status.update(Text(step, no_wrap=True, overflow="ellipsis"))
+            status.start()
+
+        yield show
+
+
+def format_size(size: int) -> str:
+    """A number of bytes, as people read it."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
 
 
 def format_time(time: datetime | None) -> str:

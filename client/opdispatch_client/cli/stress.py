@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opdispatch_client.cli.command import Settings, add_command
-from opdispatch_client.cli.outcome import Exit
+from opdispatch_client.cli.outcome import Exit, UsageError
 
 if TYPE_CHECKING:
     from opdispatch_client.session import Session
+    from opdispatch_client.stress.disruptions import Disruptions, Killer
     from opdispatch_client.stress.race import RaceOptions
     from opdispatch_client.stress.report import StressReport
 
@@ -26,7 +27,7 @@ def stress(
     interpreters: Annotated[
         int,
         typer.Option(
-            metavar="N",
+            metavar="I",
             min=1,
             help="Threads that load and unload; also the worker interpreters of the daemon that "
             "is started.",
@@ -35,7 +36,15 @@ def stress(
     callers: Annotated[
         int, typer.Option(metavar="C", min=1, help="Threads that call operators.")
     ] = 4,
+    waiters: Annotated[
+        int, typer.Option(metavar="W", min=0, help="Threads that wait for operators.")
+    ] = 2,
     libraries: Annotated[int, typer.Option(metavar="L", min=1, help="Libraries to race for.")] = 3,
+    operators: Annotated[int, typer.Option(metavar="O", min=1, help="Operators of each.")] = 2,
+    kill_every: Annotated[
+        float,
+        typer.Option(metavar="K", min=0, help="Kill an interpreter every K seconds; 0: never."),
+    ] = 0.0,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -43,44 +52,44 @@ def stress(
         ),
     ] = None,
 ) -> None:
-    """Race loads, replacements and unloads against calls, and check every answer.
+    """Race loads, replacements and unloads against calls and kills, and check every answer.
 
-    Without --address it starts a daemon of its own, and stops it at the end.
+    Without --address it starts a daemon of its own, and stops it at the end. Only
+    such a daemon has its interpreters killed, and is searched for leaks.
 
-    The exit code is 1 if an answer was wrong, a request failed without cause,
-    or an invariant does not hold.
+    The exit code is 1 if an answer was wrong, a request failed without cause, a
+    waiter was forgotten, an invariant does not hold, or something is left behind.
     """
     import random
     import tempfile
     from pathlib import Path
 
     from opdispatch_client.cli.output import print_json
-    from opdispatch_client.stress.private_daemon import private_daemon
     from opdispatch_client.stress.race import RaceOptions
 
+    if kill_every and settings.address is not None:
+        raise UsageError(
+            "--kill-every needs a daemon of its own: leave --address out, and one is started"
+        )
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
-
-    def race_at(address: str) -> StressReport:
-        with tempfile.TemporaryDirectory(prefix="opdispatch-stress-") as folder:
-            return _race(
-                RaceOptions(
-                    address=address,
-                    seconds=seconds,
-                    loaders=interpreters,
-                    callers=callers,
-                    libraries=libraries,
-                    seed=seed,
-                    folder=Path(folder),
-                    timeout=settings.seconds,
-                ),
-                show_progress=not settings.json,
-            )
-
-    if settings.address is None:
-        with private_daemon(workers=interpreters) as address:
-            report = race_at(address)
-    else:
-        report = race_at(settings.address)
+    with tempfile.TemporaryDirectory(prefix="opdispatch-race-") as folder:
+        options = RaceOptions(
+            address=settings.address or "",
+            seconds=seconds,
+            loaders=interpreters,
+            callers=callers,
+            waiters=waiters,
+            libraries=libraries,
+            operators=operators,
+            seed=seed,
+            folder=Path(folder),
+            timeout=settings.seconds,
+        )
+        shown = not settings.json
+        if settings.address is None:
+            report = _race_privately(options, kill_every, show_progress=shown)
+        else:
+            report = _race(options, show_progress=shown)
     if settings.json:
         print_json(report)
     else:
@@ -89,18 +98,56 @@ def stress(
         raise typer.Exit(Exit.FAILED)
 
 
-def _race(options: RaceOptions, *, show_progress: bool) -> StressReport:
+def _race_privately(
+    options: RaceOptions, kill_every: float, *, show_progress: bool
+) -> StressReport:
+    """Races against a daemon of one's own, which must leave nothing behind."""
+    from dataclasses import replace
+    from random import Random
+
+    from opdispatch_client.stress.disruptions import Disruptions, Killer
+    from opdispatch_client.stress.leaks import Baseline, find_remains
+    from opdispatch_client.stress.private_daemon import private_daemon
+
+    with private_daemon(workers=options.loaders) as daemon:
+        options = replace(options, address=daemon.address)
+        disruptions = Disruptions(expected=kill_every > 0)
+        random = Random(f"{options.seed} killer")
+        killer = Killer(daemon, disruptions, random, every=kill_every) if kill_every else None
+        baseline = Baseline(daemon, options.loaders)
+        report = _race(
+            options,
+            disruptions,
+            killer,
+            show_progress=show_progress,
+            find_leaks=baseline.find_leaks,
+        )
+        daemon.stop()
+        report.violations.extend(find_remains(daemon))
+    return report
+
+
+def _race(
+    options: RaceOptions,
+    disruptions: Disruptions | None = None,
+    killer: Killer | None = None,
+    *,
+    show_progress: bool,
+    find_leaks: Callable[[], list[str]] = list,
+) -> StressReport:
     from time import perf_counter
 
     from opdispatch_client.session import connect
+    from opdispatch_client.stress.disruptions import Disruptions
     from opdispatch_client.stress.race import Race
     from opdispatch_client.stress.report import summarize
 
+    race = Race(options, disruptions or Disruptions(), killer)
     with connect(options.address, timeout=options.timeout) as session:
         started = perf_counter()
         try:
             with _progress(options.seconds, shown=show_progress) as on_tick:
-                log = Race(options).run(on_tick)
+                log = race.run(on_tick)
             passed = perf_counter() - started
         finally:
             aftermath = _clean_up(session, options)
@@ -111,19 +158,25 @@ def _race(options: RaceOptions, *, show_progress: bool) -> StressReport:
         interpreters=options.loaders,
         callers=options.callers,
         libraries=options.libraries,
-        aftermath=aftermath,
+        operators=options.operators,
+        aftermath=[*aftermath, *find_leaks()],
     )
 
 
 def _clean_up(session: Session, options: RaceOptions) -> list[str]:
     """Unloads what the race has left; returns what is wrong with the daemon then."""
+    from opdispatch_client.stress.leaks import find_counts
+
+    counted = find_counts(session)
+    before = session.check_invariants()
     loaded = {library.name for library in session.libraries()}
     for name in loaded.intersection(options.names):
         session.unload(name)
     left = [operator.name for operator in session.operators(f"stress_{options.seed}_*")]
     return [
+        *counted,
         *(f"the operator {name} is left after its library was unloaded" for name in left),
-        *(f"invariant: {violation}" for violation in session.check_invariants()),
+        *(f"invariant: {violation}" for violation in before + session.check_invariants()),
     ]
 
 
@@ -152,6 +205,7 @@ def _print_report(report: StressReport) -> None:
             ("seconds", f"{report.seconds:g}"),
             ("loaders", str(report.interpreters)),
             ("callers", str(report.callers)),
+            ("libraries", f"{report.libraries} of {report.operators + 1} operators"),
             *((name, str(number)) for name, number in report.counts.items()),
         )
     )
@@ -174,6 +228,12 @@ def _print_report(report: StressReport) -> None:
             )
         ),
     )
+    if report.excused:
+        print_lines([""])
+        print_table(
+            ("failed, as something was killed", "times"),
+            ((what, str(times)) for what, times in report.excused.items()),
+        )
     problems = [
         *(f"error ({number} times): {error}" for error, number in report.errors.items()),
         *(f"violation: {violation}" for violation in report.violations),

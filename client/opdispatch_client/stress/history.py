@@ -20,6 +20,9 @@ from dataclasses import dataclass
 ABSENT = None
 """What a register holds while its library is not loaded."""
 
+PRESENT = -1
+"""What a read shows that tells only that some version is active; no stamp is negative."""
+
 Stamp = int | None
 
 
@@ -81,8 +84,14 @@ class _Register:
         return [
             _describe(read, known=read.value in self._writers)
             for read in self._reads
-            if not any(self._explains(write, read) for write in self._writers.get(read.value, ()))
+            if not any(self._explains(write, read) for write in self._candidates(read.value))
         ]
+
+    def _candidates(self, value: Stamp) -> Iterable[Write]:
+        """The writes that may have left what was read."""
+        if value == PRESENT:
+            return (write for write in self._writes if write.value is not ABSENT)
+        return self._writers.get(value, ())
 
     def _explains(self, write: Write, read: Read) -> bool:
         """Whether the read may have seen this write."""
@@ -103,6 +112,7 @@ class _Register:
     def _find_first_reads(self) -> dict[Stamp, float]:
         first: dict[Stamp, float] = defaultdict(lambda: math.inf)
         for read in self._reads:
+            # PRESENT, too, which is nobody's stamp.
             first[read.value] = min(first[read.value], read.finished)
         return first
 
@@ -111,6 +121,8 @@ def _describe(read: Read, *, known: bool) -> str:
     when = f"between {read.started:.6f} and {read.finished:.6f}"
     if read.value is ABSENT:
         return f"{read.library} was gone {when}, though it was loaded all that time"
+    if read.value == PRESENT:
+        return f"{read.library} was there {when}, though it was not loaded in all that time"
     if not known:
         return f"{read.library} answered as version {read.value} {when}; nobody has loaded that"
     return f"{read.library} answered as version {read.value} {when}, when that was not active"

@@ -13,7 +13,6 @@ from opdispatch import Library
 
 STAMP = {stamp}
 library = Library("{namespace}", "DEF")
-library.define("shift(Tensor x, *, int scale=1) -> (Tensor shifted, int stamp)")
 
 
 def shift(x, *, scale=1):
@@ -21,17 +20,35 @@ def shift(x, *, scale=1):
     return x * scale + STAMP, STAMP
 
 
-library.impl("shift", shift, "CPU")
+def shift_(x, *, scale=1):
+    """The same, in place."""
+    x *= scale
+    x += STAMP
+    return x, STAMP
+
+
+for number in range({operators}):
+    library.define(f"shift{{number}}(Tensor x, *, int scale=1) -> (Tensor shifted, int stamp)")
+    library.impl(f"shift{{number}}", shift, "CPU")
+library.define("shift_(Tensor(a!) x, *, int scale=1) -> (Tensor(a!) shifted, int stamp)")
+library.impl("shift_", shift_, "CPU")
 '''
 
+MUTATING = "shift_"
+"""The operator that writes to its argument: a call of it cannot be repeated."""
 
-def library_text(namespace: str, stamp: int) -> str:
-    """The source of the library's version `stamp`; it defines ``NAMESPACE::shift``."""
-    return _TEXT.format(namespace=namespace, stamp=stamp)
+
+def library_text(namespace: str, stamp: int, operators: int = 1) -> str:
+    """The source of the library's version `stamp`.
+
+    It defines ``NAMESPACE::shift0`` to ``shiftN``, as many as `operators`, and
+    ``NAMESPACE::shift_``, which writes to its argument.
+    """
+    return _TEXT.format(namespace=namespace, stamp=stamp, operators=operators)
 
 
 def check_answer(argument: np.ndarray[Any, Any], scale: int, answer: Any) -> int:
-    """The stamp of the version that gave the answer to ``shift(argument, scale=scale)``.
+    """The stamp of the version that gave the answer to ``shift0(argument, scale=scale)``.
 
     Raises ValueError if no version gives that answer.
     """

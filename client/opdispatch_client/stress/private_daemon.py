@@ -1,4 +1,4 @@
-"""A daemon of one's own: started for the occasion, and stopped after it."""
+"""A daemon of one's own: started for the occasion, watched for leaks, and stopped after it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,62 +18,143 @@ from opdispatch_wire.errors import DaemonUnavailableError
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _READY = b"listening on"
+_MARK = "OPDISPATCH_STRESS_MARK"
 
 
-@contextmanager
-def private_daemon(*, workers: int) -> Iterator[str]:
-    """Runs a daemon with that many interpreters; gives its address.
+class PrivateDaemon:
+    """A daemon and all that belongs to it: processes, sockets, open files.
 
-    Raises DaemonUnavailableError if it does not start; the message has what it said last.
+    Each process that it starts inherits a mark, by which it is found even if its parent is gone.
     """
-    with tempfile.TemporaryDirectory(prefix="opdispatch-stress-") as folder:
-        address = f"unix://{folder}/daemon.sock"
-        with (Path(folder) / "log").open("wb") as log:
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.address = f"unix://{folder}/daemon.sock"
+        self._folder = folder
+        self._log = folder / "log"
+        self._mark = uuid.uuid4().hex
+        self._runtime = folder / "run"
+        self._runtime.mkdir(mode=0o700)
+        self._command = [
+            *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
+            *("--listen", self.address, "--workers", str(workers)),
+            *("--state", f"{folder}/state"),
+        ]
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Raises DaemonUnavailableError if it does not start; that has what it said last."""
+        assert self._process.stdout is not None  # a pipe, by construction
+        output = b""
+        deadline = time.monotonic() + _START_SECONDS
+        while _READY not in output:
+            left = deadline - time.monotonic()
+            readable, _, _ = select.select([self._process.stdout], [], [], max(left, 0))
+            chunk = os.read(self._process.stdout.fileno(), 4096) if readable else b""
+            if not chunk:
+                lines = self._log.read_text(errors="replace").strip().splitlines()
+                raise DaemonUnavailableError(
+                    f"the private daemon did not start: {lines[-1] if lines else 'it said nothing'}"
+                )
+            output += chunk
+
+    def restart(self) -> None:
+        """Kills the daemon as a crash would, and starts it again on the same state."""
+        self._process.kill()
+        self._process.wait()
+        self._close_output()
+        self._process = self._start()
+        self.wait_until_ready()
+
+    def stop(self) -> None:
+        """Stops it, as a user would; kills it if that does not help. Idempotent."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        finally:
+            self._close_output()
+
+    # -- what belongs to it ---------------------------------------------------------------------
+
+    def processes(self) -> dict[int, str]:
+        """Every live process that it has started, and itself: pid and command line."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"{_MARK}={self._mark}".encode() in path.read_bytes():
+                    command = (path.parent / "cmdline").read_bytes().replace(b"\0", b" ")
+                    if command:  # else it is dead, and only its parent has not looked yet
+                        found[int(path.parent.name)] = command.decode(errors="replace").strip()
+            except OSError:
+                continue  # it ended just now, or is somebody else's
+        return found
+
+    def sockets(self) -> list[str]:
+        """The files of its sockets, but that of its own address."""
+        return sorted(path.name for path in self._runtime.glob("*/*.sock"))
+
+    def runtime_folders(self) -> list[Path]:
+        """The folders in which it keeps its sockets: one."""
+        return sorted(path for path in self._runtime.iterdir() if path.is_dir())
+
+    def leftovers(self) -> list[str]:
+        """What is left in its runtime folder, once it has stopped."""
+        return sorted(str(path.relative_to(self._runtime)) for path in self._runtime.iterdir())
+
+    def open_files(self) -> int:
+        """How many file descriptors the daemon itself has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def shared_segments(self) -> int:
+        """How many pieces of shared memory its processes have open."""
+        return sum(_count_segments(pid) for pid in self.processes())
+
+    def resident_bytes(self) -> int:
+        """The memory that it has."""
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
             # A session of its own: Ctrl-C is for the race, which then stops its daemon.
-            daemon = subprocess.Popen(
-                _command(address, workers, folder),
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, "XDG_RUNTIME_DIR": str(self._runtime), _MARK: self._mark},
                 start_new_session=True,
             )
+
+    def _close_output(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _count_segments(pid: int) -> int:
+    count = 0
+    for path in Path(f"/proc/{pid}/fd").glob("*"):
         try:
-            _await_ready(daemon, Path(folder) / "log")
-            yield address
+            count += os.readlink(path).startswith(("/memfd:", "/dev/shm/"))
+        except OSError:
+            continue  # closed just now
+    return count
+
+
+@contextmanager
+def private_daemon(*, workers: int) -> Iterator[PrivateDaemon]:
+    """Runs a daemon with that many interpreters. Raises as ``wait_until_ready`` does."""
+    with tempfile.TemporaryDirectory(prefix="opdispatch-stress-") as folder:
+        daemon = PrivateDaemon(Path(folder), workers)
+        try:
+            daemon.wait_until_ready()
+            yield daemon
         finally:
-            _stop(daemon)
-
-
-def _command(address: str, workers: int, folder: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
-        *("--listen", address, "--workers", str(workers), "--state", f"{folder}/state"),
-    ]
-
-
-def _await_ready(daemon: subprocess.Popen[bytes], log: Path) -> None:
-    assert daemon.stdout is not None  # a pipe, by construction
-    output = b""
-    deadline = time.monotonic() + _START_SECONDS
-    while _READY not in output:
-        left = deadline - time.monotonic()
-        readable, _, _ = select.select([daemon.stdout], [], [], max(left, 0))
-        chunk = os.read(daemon.stdout.fileno(), 4096) if readable else b""
-        if not chunk:
-            lines = log.read_text(errors="replace").strip().splitlines()
-            raise DaemonUnavailableError(
-                f"the private daemon did not start: {lines[-1] if lines else 'it said nothing'}"
-            )
-        output += chunk
-
-
-def _stop(daemon: subprocess.Popen[bytes]) -> None:
-    daemon.terminate()
-    try:
-        daemon.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
-    finally:
-        if daemon.stdout is not None:
-            daemon.stdout.close()
+            daemon.stop()

@@ -1,10 +1,11 @@
-"""The race: threads that load, replace and unload libraries while others call them.
+"""The race: threads that load, replace and unload libraries while others call and await them.
 
 Each thread has a session of its own and notes what it saw. Nothing is judged here.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,14 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 
-from opdispatch_client.session import connect
-from opdispatch_client.stress.racers import Caller, Loader, RaceLog, Stamps
+from opdispatch_client.session import Session, connect
+from opdispatch_client.stress.disruptions import Disruptions, Killer
+from opdispatch_client.stress.race_log import RaceLog
+from opdispatch_client.stress.racers import Caller, Loader, Stamps, Waiter
 
 _TICK_SECONDS = 0.1
+# What is there is answered at once; waiters who never rest would be all that is measured.
+_WAITERS_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,9 @@ class RaceOptions:
     seconds: float
     loaders: int
     callers: int
+    waiters: int
     libraries: int
+    operators: int
     seed: int
     folder: Path
     """Where the generated files go."""
@@ -40,24 +47,33 @@ class RaceOptions:
 
 
 class Race:
-    """One race; ``run`` returns what was seen."""
+    """One race; ``run`` returns what was seen. ``killer`` disturbs it, if there is one."""
 
-    def __init__(self, options: RaceOptions) -> None:
+    def __init__(
+        self, options: RaceOptions, disruptions: Disruptions, killer: Killer | None = None
+    ) -> None:
         self._options = options
+        self._disruptions = disruptions
+        self._killer = killer
         self._stop = threading.Event()
-        self._stamps = Stamps()
+        self._stamps = Stamps(options.operators)
+        self._end = 0.0
 
     def run(self, on_tick: Callable[[float], None]) -> RaceLog:
         """Races for the given time; `on_tick` learns now and then how many seconds are over.
 
         Raises what a thread could not deal with, once all have stopped.
         """
-        threads = self._options.loaders + self._options.callers
-        with ThreadPoolExecutor(threads, thread_name_prefix="stress") as pool:
-            futures = [
-                *(pool.submit(self._run, self._load, n) for n in range(self._options.loaders)),
-                *(pool.submit(self._run, self._call, n) for n in range(self._options.callers)),
-            ]
+        options = self._options
+        self._end = perf_counter() + options.seconds
+        bodies: list[Callable[[], RaceLog]] = [
+            *(functools.partial(self._load, number) for number in range(options.loaders)),
+            *(functools.partial(self._call, number) for number in range(options.callers)),
+            *(functools.partial(self._await, number) for number in range(options.waiters)),
+            *([self._kill] if self._killer else []),
+        ]
+        with ThreadPoolExecutor(len(bodies), thread_name_prefix="stress") as pool:
+            futures = [pool.submit(self._run, body) for body in bodies]
             try:
                 self._wait(on_tick)
             finally:
@@ -75,9 +91,9 @@ class Race:
                 return  # a thread has given up
         on_tick(self._options.seconds)
 
-    def _run(self, body: Callable[[int], RaceLog], number: int) -> RaceLog:
+    def _run(self, body: Callable[[], RaceLog]) -> RaceLog:
         try:
-            return body(number)
+            return body()
         except BaseException:
             self._stop.set()
             raise
@@ -87,8 +103,8 @@ class Race:
         folder = options.folder / f"loader-{number}"
         folder.mkdir()
         random = Random(f"{options.seed} loader {number}")
-        with connect(options.address, timeout=options.timeout) as session:
-            loader = Loader(session, random, self._stamps, folder)
+        with self._connect() as session:
+            loader = Loader(session, random, self._stamps, folder, self._disruptions)
             while not self._stop.is_set():
                 loader.act(random.choice(options.names))
         return loader.log
@@ -96,8 +112,27 @@ class Race:
     def _call(self, number: int) -> RaceLog:
         options = self._options
         random = Random(f"{options.seed} caller {number}")
-        with connect(options.address, timeout=options.timeout) as session:
-            caller = Caller(session, random)
+        with self._connect() as session:
+            caller = Caller(session, random, options.operators, self._disruptions)
             while not self._stop.is_set():
                 caller.act(random.choice(options.names))
         return caller.log
+
+    def _await(self, number: int) -> RaceLog:
+        options = self._options
+        random = Random(f"{options.seed} waiter {number}")
+        with self._connect() as session:
+            waiter = Waiter(session, random, self._disruptions)
+            while not self._stop.is_set():
+                left = max(self._end - perf_counter(), _TICK_SECONDS)
+                waiter.act(random.choice(options.names), left)
+                self._stop.wait(_WAITERS_PAUSE_SECONDS)
+        return waiter.log
+
+    def _kill(self) -> RaceLog:
+        assert self._killer is not None, "only started with one"
+        self._killer.run(self._stop)
+        return RaceLog(counts=self._disruptions.counts)
+
+    def _connect(self) -> Session:
+        return connect(self._options.address, timeout=self._options.timeout)

@@ -1,10 +1,9 @@
-"""The two kinds of threads of a race, and what they note."""
+"""Those who race: they load, call and wait, each with a session of its own, and note it all."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from dataclasses import dataclass, field
+import time
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -12,73 +11,70 @@ from time import perf_counter
 
 import numpy as np
 
-from opdispatch.errors import OpdispatchError, OperatorNotFoundError
+from opdispatch.errors import OpdispatchError, OperatorNotFoundError, WaitTimeoutError
 from opdispatch_client.listings import Library
 from opdispatch_client.session import Session
-from opdispatch_client.stress.history import ABSENT, Read, Stamp, Write
-from opdispatch_client.stress.library_text import check_answer, library_text
-from opdispatch_wire.errors import LibraryNotFoundError
+from opdispatch_client.stress.disruptions import RECOVERY_SECONDS, Disruptions
+from opdispatch_client.stress.history import ABSENT, PRESENT, Read, Stamp, Write
+from opdispatch_client.stress.library_text import MUTATING, check_answer, library_text
+from opdispatch_client.stress.race_log import RaceLog
+from opdispatch_wire.errors import (
+    DaemonUnavailableError,
+    InterpreterDiedError,
+    LibraryNotFoundError,
+    RefusedError,
+)
 
 _LONGEST_ARGUMENT = 64
-
-
-@dataclass
-class RaceLog:
-    """What one thread saw; those of all threads, added up, are what the race saw."""
-
-    writes: list[Write] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-    call_seconds: list[float] = field(default_factory=list)
-    load_seconds: list[float] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    """Requests that failed though nothing was wrong with them, by the error's message."""
-    wrong_answers: list[str] = field(default_factory=list)
-
-    def add(self, other: RaceLog) -> None:
-        """Takes over all that the other one has."""
-        self.writes += other.writes
-        self.reads += other.reads
-        self.call_seconds += other.call_seconds
-        self.load_seconds += other.load_seconds
-        self.counts.update(other.counts)
-        self.errors.update(other.errors)
-        self.wrong_answers += other.wrong_answers
-
-    def add_error(self, what: str, error: OpdispatchError) -> None:
-        """Notes a request that should not have failed."""
-        self.errors[f"{what}: {type(error).__name__}: {error}"] += 1
+_RETRY_PAUSE_SECONDS = 0.02
+# A waiter that is told nothing for so long, while the operator is there, has been forgotten.
+_GRACE_SECONDS = 2.0
 
 
 class Stamps:
     """The stamps of a race: each is given out once, for one text. Threads share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, operators: int = 1) -> None:
+        self._operators = operators
         self._next = count(1)  # next() on it is atomic, and so is writing to the dict
-        self._of_digest: dict[str, int] = {}
+        self._of_digest: dict[str, tuple[str, int]] = {}
 
     def new_text(self, namespace: str) -> tuple[int, str]:
         """A stamp that nobody has, and the library that answers with it."""
         stamp = next(self._next)
-        text = library_text(namespace, stamp)
-        self._of_digest[hashlib.sha256(text.encode()).hexdigest()] = stamp
+        text = library_text(namespace, stamp, self._operators)
+        self._of_digest[hashlib.sha256(text.encode()).hexdigest()] = namespace, stamp
         return stamp, text
 
     def find(self, library: Library | None) -> Stamp:
         """The stamp of a version that the daemon names; absent if it names none."""
+        if library is None:
+            return ABSENT
         # A digest that is unknown here belongs to no text of ours: 0 is nobody's stamp.
-        return ABSENT if library is None else self._of_digest.get(library.sha256, 0)
+        return self._of_digest.get(library.sha256, ("", 0))[1]
+
+    def all_of(self, namespace: str) -> list[int]:
+        """Every stamp that one library has had so far."""
+        return [stamp for name, stamp in list(self._of_digest.values()) if name == namespace]
 
 
 class Loader:
     """Loads, replaces and unloads libraries in random order."""
 
-    def __init__(self, session: Session, random: Random, stamps: Stamps, folder: Path) -> None:
+    def __init__(
+        self,
+        session: Session,
+        random: Random,
+        stamps: Stamps,
+        folder: Path,
+        disruptions: Disruptions,
+    ) -> None:
         self.log = RaceLog()
         self._session = session
         self._random = random
         self._stamps = stamps
         self._folder = folder
+        self._disruptions = disruptions
         self._latest: dict[str, tuple[int, str, int]] = {}  # stamp, text, version
 
     def act(self, name: str) -> None:
@@ -101,7 +97,7 @@ class Loader:
         try:
             library = self._session.load(path)
         except OpdispatchError as error:
-            self.log.add_error("load", error)
+            self._failed("load", error)
             self.log.writes.append(Write(name, stamp, started, None))
             return
         finished = perf_counter()
@@ -122,7 +118,7 @@ class Loader:
             self.log.counts["unloads of nothing"] += 1
             self.log.reads.append(Read(name, ABSENT, started, perf_counter()))
         except OpdispatchError as error:
-            self.log.add_error("unload", error)
+            self._failed("unload", error)
             self.log.writes.append(Write(name, ABSENT, started, None))
         else:
             self.log.counts["unloads"] += 1
@@ -138,39 +134,118 @@ class Loader:
         except LibraryNotFoundError:
             self.log.counts["unloads of nothing"] += 1
         except OpdispatchError as error:
-            # What would have become active is unknown, so nothing can be said of it.
-            self.log.add_error("unload of a version", error)
+            self._failed("unload of a version", error)
+            self._may_have_brought_back(name, started)
         else:
             # Where the version was not the active one, this writes what was there already.
             self.log.counts["unloads of a version"] += 1
             self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
 
+    def _failed(self, what: str, error: OpdispatchError) -> None:
+        excused = self._disruptions.excuses(error)
+        self.log.add_error(what, error, excused=excused)
+
+    def _may_have_brought_back(self, name: str, started: float) -> None:
+        """Notes a change that failed unclearly: any version, or none, may be active since."""
+        values = [ABSENT, *self._stamps.all_of(name)]
+        self.log.writes += [Write(name, value, started, None) for value in values]
+
 
 class Caller:
     """Calls libraries, and checks the answers' contents."""
 
-    def __init__(self, session: Session, random: Random) -> None:
+    def __init__(
+        self, session: Session, random: Random, operators: int, disruptions: Disruptions
+    ) -> None:
         self.log = RaceLog()
         self._session = session
         self._random = random
+        self._operators = operators
+        self._disruptions = disruptions
 
     def act(self, name: str) -> None:
-        """Calls the library's operator once."""
+        """Calls one of the library's operators once, or again if it has to wait for it."""
+        number = self._random.randrange(self._operators + 1)
+        operator = MUTATING if number == self._operators else f"shift{number}"
         scale = self._random.randrange(-3, 4)
         argument = np.arange(self._random.randrange(_LONGEST_ARGUMENT))
+        give_up = perf_counter() + RECOVERY_SECONDS
+        while self._try(name, operator, scale, argument, last=perf_counter() > give_up):
+            self.log.counts["retries"] += 1
+            time.sleep(_RETRY_PAUSE_SECONDS)
+
+    def _try(
+        self,
+        name: str,
+        operator: str,
+        scale: int,
+        argument: np.ndarray[tuple[int], np.dtype[np.int64]],
+        *,
+        last: bool,
+    ) -> bool:
+        """Calls once; whether to do it again, since it never ran."""
+        original = argument.copy()
         started = perf_counter()
         try:
-            answer = self._session.call(f"{name}::shift", argument, scale=scale)
-            stamp: Stamp = check_answer(argument, scale, answer)
+            answer = self._session.call(f"{name}::{operator}", argument, scale=scale)
+            stamp: Stamp = check_answer(original, scale, answer)
         except OperatorNotFoundError:
             stamp = ABSENT
+        except (RefusedError, DaemonUnavailableError, InterpreterDiedError) as error:
+            # What never ran, or changes nothing, can be done again: the daemon itself does so if
+            # another interpreter has the library, and otherwise needs a moment.
+            again = isinstance(error, RefusedError) or operator != MUTATING
+            excused = self._disruptions.excuses(error)
+            if excused and again and not last:
+                return True
+            self.log.add_error("call", error, excused=excused and not again)
+            return False
         except OpdispatchError as error:
             self.log.add_error("call", error)
-            return
+            return False
         except ValueError as error:
             self.log.wrong_answers.append(f"{name}: {error}")
-            return
+            return False
         finished = perf_counter()
+        if operator == MUTATING and stamp is not ABSENT and not (argument == answer[0]).all():
+            self.log.wrong_answers.append(f"{name}: {operator} left {argument!r} in its argument")
         self.log.counts["calls of nothing" if stamp is ABSENT else "calls"] += 1
         self.log.call_seconds.append(finished - started)
         self.log.reads.append(Read(name, stamp, started, finished))
+        return False
+
+
+class Waiter:
+    """Waits for operators that may be there, may come, or may not."""
+
+    def __init__(self, session: Session, random: Random, disruptions: Disruptions) -> None:
+        self.log = RaceLog()
+        self._session = session
+        self._random = random
+        self._disruptions = disruptions
+
+    def act(self, name: str, longest: float) -> None:
+        """Waits once, for at most `longest` seconds."""
+        grace = RECOVERY_SECONDS if self._disruptions.expected else _GRACE_SECONDS
+        timeout = min(self._random.choice((0.1, 0.5, grace + 1)), longest)
+        by_key = self._random.random() < 0.5
+        started = perf_counter()
+        try:
+            if by_key:
+                self._session.wait_for_impl(f"{name}::shift0", "CPU", timeout)
+            else:
+                self._session.wait_for_def(f"{name}::shift0", timeout)
+        except WaitTimeoutError:
+            finished = perf_counter()
+            self.log.counts["waits in vain"] += 1
+            # Had it been there all that time, somebody should have said so. An operator whose
+            # interpreter was killed is away for a short while.
+            if timeout > grace or not self._disruptions.expected:
+                absent_since = max(started, finished - grace)
+                self.log.reads.append(Read(name, ABSENT, absent_since, finished))
+        except OpdispatchError as error:
+            excused = self._disruptions.excuses(error)
+            self.log.add_error("wait", error, excused=excused)
+        else:
+            self.log.counts["waits"] += 1
+            self.log.reads.append(Read(name, PRESENT, started, perf_counter()))

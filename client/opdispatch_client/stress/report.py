@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from opdispatch_client.stress.history import find_violations
-from opdispatch_client.stress.racers import RaceLog
+from opdispatch_client.stress.race_log import RaceLog
 
 _PERCENTILES = (50, 90, 99, 100)
 
@@ -32,15 +32,20 @@ class StressReport:
     interpreters: int
     callers: int
     libraries: int
+    operators: int
+    """Of each library."""
     counts: dict[str, int]
     calls_per_second: float
     loads_per_second: float
     call_latencies_ms: Latencies | None
     load_latencies_ms: Latencies | None
+    excused: dict[str, int]
+    """Requests that failed because of an interpreter that the race had killed, by kind."""
     errors: dict[str, int]
     """Requests that failed though nothing was wrong with them."""
     violations: list[str]
-    """Answers that no order of the loads and unloads explains, and invariants that do not hold."""
+    """Answers that no order of the loads and unloads explains, waiters that were forgotten,
+    invariants that do not hold, and what was left behind."""
 
     @property
     def ok(self) -> bool:
@@ -56,6 +61,7 @@ def summarize(
     interpreters: int,
     callers: int,
     libraries: int,
+    operators: int,
     aftermath: Sequence[str],
 ) -> StressReport:
     """Judges what a race saw; `aftermath` is what was found wrong when it was over."""
@@ -66,11 +72,13 @@ def summarize(
         interpreters=interpreters,
         callers=callers,
         libraries=libraries,
+        operators=operators,
         counts=dict(sorted(log.counts.items())),
         calls_per_second=round(calls / seconds, 1),
         loads_per_second=round(len(log.load_seconds) / seconds, 1),
         call_latencies_ms=_latencies(log.call_seconds),
         load_latencies_ms=_latencies(log.load_seconds),
+        excused=dict(sorted(log.excused.items())),
         errors=dict(log.errors),
         violations=[
             *log.wrong_answers,

@@ -60,9 +60,16 @@ class ExecutionServiceServicer:
         INTERNAL            RETURN              the kernel returned what its schema does not
         promise
         RESOURCE_EXHAUSTED  MESSAGE_TOO_LARGE   over the limit, either way
-        UNAVAILABLE         INTERPRETER_DIED    it died during the call: outcome unknown
+        QUEUE_FULL          too many calls wait for the interpreter: the
+        call never started; comes with a
+        google.rpc.RetryInfo
+        UNAVAILABLE         INTERPRETER_DIED    it died during the call: outcome unknown, unless
+        metadata "started" is "no"
         REFUSED             the daemon is stopping: the call never started
-        DEADLINE_EXCEEDED   DEADLINE_EXCEEDED   the caller's deadline passed
+        DEADLINE_EXCEEDED   DEADLINE_EXCEEDED   the caller's deadline passed; metadata "started"
+        is "no" if the call was still queued
+        KERNEL_TIMEOUT      the kernel ran for longer than the daemon allows,
+        and was stopped with its interpreter
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

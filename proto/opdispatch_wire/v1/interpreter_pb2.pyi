@@ -52,7 +52,7 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class DaemonMessage(_message.Message):
-    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye")
+    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class DaemonMessage(_message.Message):
     MIRROR_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    TRIM_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     welcome: Welcome
     stage: Stage
@@ -71,7 +72,8 @@ class DaemonMessage(_message.Message):
     mirror: Mirror
     restore: Restore
     goodbye: Goodbye
-    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    trim: TrimMemory
+    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "max_message_bytes", "heartbeat_seconds")
@@ -135,6 +137,10 @@ class Restore(_message.Message):
     replaces: int
     def __init__(self, load_id: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
 
+class TrimMemory(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Mirror(_message.Message):
     __slots__ = ("load_id", "name", "batch", "replaces")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
@@ -148,12 +154,14 @@ class Mirror(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., replaces: _Optional[int] = ...) -> None: ...
 
 class RegistrationBatch(_message.Message):
-    __slots__ = ("registrations", "sha256")
+    __slots__ = ("registrations", "sha256", "max_concurrency")
     REGISTRATIONS_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     registrations: _containers.RepeatedCompositeFieldContainer[Registration]
     sha256: str
-    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., sha256: _Optional[str] = ...) -> None: ...
+    max_concurrency: int
+    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., sha256: _Optional[str] = ..., max_concurrency: _Optional[int] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("site", "namespace", "definition", "implementation", "fallback")

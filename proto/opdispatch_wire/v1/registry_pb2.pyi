@@ -2,12 +2,22 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class MemoryMeasure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMORY_MEASURE_UNSPECIFIED: _ClassVar[MemoryMeasure]
+    MEMORY_MEASURE_ENDED_INTERPRETERS: _ClassVar[MemoryMeasure]
+    MEMORY_MEASURE_DIFFERENCE: _ClassVar[MemoryMeasure]
+MEMORY_MEASURE_UNSPECIFIED: MemoryMeasure
+MEMORY_MEASURE_ENDED_INTERPRETERS: MemoryMeasure
+MEMORY_MEASURE_DIFFERENCE: MemoryMeasure
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ("protocol_version",)
@@ -32,7 +42,7 @@ class GetServerInfoReply(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LoadLibraryRequest(_message.Message):
-    __slots__ = ("name", "content", "module", "filename", "interpreter", "interpreters", "device")
+    __slots__ = ("name", "content", "module", "filename", "interpreter", "interpreters", "device", "environment", "isolated", "sha256")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +50,9 @@ class LoadLibraryRequest(_message.Message):
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
     name: str
     content: bytes
     module: str
@@ -47,7 +60,28 @@ class LoadLibraryRequest(_message.Message):
     interpreter: str
     interpreters: int
     device: str
-    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
+    environment: Environment
+    isolated: bool
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., isolated: _Optional[bool] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class Environment(_message.Message):
+    __slots__ = ("requirements", "requires_python", "python")
+    REQUIREMENTS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_PYTHON_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_FIELD_NUMBER: _ClassVar[int]
+    requirements: _containers.RepeatedScalarFieldContainer[str]
+    requires_python: str
+    python: str
+    def __init__(self, requirements: _Optional[_Iterable[str]] = ..., requires_python: _Optional[str] = ..., python: _Optional[str] = ...) -> None: ...
+
+class LoadLibraryProgress(_message.Message):
+    __slots__ = ("line", "reply")
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    line: str
+    reply: LoadLibraryReply
+    def __init__(self, line: _Optional[str] = ..., reply: _Optional[_Union[LoadLibraryReply, _Mapping]] = ...) -> None: ...
 
 class LoadLibraryReply(_message.Message):
     __slots__ = ("library", "already_loaded", "role")
@@ -60,21 +94,27 @@ class LoadLibraryReply(_message.Message):
     def __init__(self, library: _Optional[_Union[Library, _Mapping]] = ..., already_loaded: _Optional[bool] = ..., role: _Optional[str] = ...) -> None: ...
 
 class UnloadLibraryRequest(_message.Message):
-    __slots__ = ("name", "version")
+    __slots__ = ("name", "version", "measure_memory")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+    measure_memory: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., measure_memory: _Optional[bool] = ...) -> None: ...
 
 class UnloadLibraryReply(_message.Message):
-    __slots__ = ("active",)
+    __slots__ = ("active", "memory_bytes", "memory_measure")
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MEASURE_FIELD_NUMBER: _ClassVar[int]
     active: Library
-    def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ...) -> None: ...
+    memory_bytes: int
+    memory_measure: MemoryMeasure
+    def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_measure: _Optional[_Union[MemoryMeasure, str]] = ...) -> None: ...
 
 class Library(_message.Message):
-    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "error")
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +128,8 @@ class Library(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     LOADED_BY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
@@ -102,8 +144,10 @@ class Library(_message.Message):
     device: str
     loaded_by: str
     state: str
+    home: Home
+    max_concurrency: int
     error: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ScaleLibraryRequest(_message.Message):
     __slots__ = ("name", "interpreters")
@@ -147,6 +191,14 @@ class DrainInterpreterReply(_message.Message):
     interpreter: Interpreter
     def __init__(self, interpreter: _Optional[_Union[Interpreter, _Mapping]] = ...) -> None: ...
 
+class Home(_message.Message):
+    __slots__ = ("environment", "isolated")
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    environment: Environment
+    isolated: bool
+    def __init__(self, environment: _Optional[_Union[Environment, _Mapping]] = ..., isolated: _Optional[bool] = ...) -> None: ...
+
 class ListLibrariesRequest(_message.Message):
     __slots__ = ("all_versions",)
     ALL_VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -164,7 +216,7 @@ class ListInterpretersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Interpreter(_message.Message):
-    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices")
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +231,9 @@ class Interpreter(_message.Message):
     LAST_LINES_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_FOR_FIELD_NUMBER: _ClassVar[int]
+    CALLS_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_QUEUED_FIELD_NUMBER: _ClassVar[int]
     name: str
     pid: int
     supervised: bool
@@ -193,7 +248,10 @@ class Interpreter(_message.Message):
     last_lines: _containers.RepeatedScalarFieldContainer[str]
     trouble: str
     devices: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ...) -> None: ...
+    reserved_for: str
+    calls_queued: int
+    bytes_queued: int
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ...) -> None: ...
 
 class ReviveInterpreterRequest(_message.Message):
     __slots__ = ("name",)

@@ -44,6 +44,11 @@ class RegistryServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryReply.FromString,
                 _registered_method=True)
+        self.LoadLibraryWithProgress = channel.unary_stream(
+                '/opdispatch.v1.RegistryService/LoadLibraryWithProgress',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryProgress.FromString,
+                _registered_method=True)
         self.UnloadLibrary = channel.unary_unary(
                 '/opdispatch.v1.RegistryService/UnloadLibrary',
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryRequest.SerializeToString,
@@ -138,6 +143,14 @@ class RegistryServiceServicer:
         DEADLINE_EXCEEDED   DEADLINE_EXCEEDED       the import took longer than the deadline
         WAIT_TIMEOUT            it passed while another import was awaited
         UNAVAILABLE         REFUSED                 the interpreter is being drained
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadLibraryWithProgress(self, request, context):
+        """LoadLibrary, with a line for each step on the way: an environment that is made, an
+        interpreter that is started. The last message has the reply. Fails as LoadLibrary does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -266,6 +279,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryReply.SerializeToString,
             ),
+            'LoadLibraryWithProgress': grpc.unary_stream_rpc_method_handler(
+                    servicer.LoadLibraryWithProgress,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryProgress.SerializeToString,
+            ),
             'UnloadLibrary': grpc.unary_unary_rpc_method_handler(
                     servicer.UnloadLibrary,
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryRequest.FromString,
@@ -386,6 +404,33 @@ class RegistryService:
             '/opdispatch.v1.RegistryService/LoadLibrary',
             opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.SerializeToString,
             opdispatch_dot_v1_dot_registry__pb2.LoadLibraryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadLibraryWithProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/opdispatch.v1.RegistryService/LoadLibraryWithProgress',
+            opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.LoadLibraryProgress.FromString,
             options,
             channel_credentials,
             insecure,

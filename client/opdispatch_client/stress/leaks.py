@@ -1,0 +1,83 @@
+"""What a daemon must not have any more once a race is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from opdispatch_client.session import Session
+from opdispatch_client.stress.private_daemon import PrivateDaemon
+
+# What has been asked to end may take a moment.
+_SETTLE_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+# Sockets of connections that were closed a moment ago, and what gRPC keeps open for later.
+_SPARE_FILES = 16
+
+
+class Baseline:
+    """What a daemon has open before a race; ``find_leaks`` compares."""
+
+    def __init__(self, daemon: PrivateDaemon, interpreters: int) -> None:
+        self._daemon = daemon
+        self._interpreters = interpreters
+        self._files = daemon.open_files()
+        self._segments = daemon.shared_segments()
+
+    def find_leaks(self) -> list[str]:
+        """Afterwards, with all libraries unloaded: what there is too much of, in words."""
+        daemon, expected = self._daemon, 1 + self._interpreters
+        allowed = self._files + _SPARE_FILES
+        leaks = []
+        if not _settles(lambda: len(daemon.processes()) == expected):
+            processes = daemon.processes()
+            leaks.append(f"{len(processes)} processes are running, expected {expected}")
+            leaks += [f"    {pid}: {command}" for pid, command in processes.items()]
+        if not _settles(lambda: len(daemon.sockets()) <= expected):
+            leaks.append(f"there are the sockets {daemon.sockets()}, expected {expected} of them")
+        if not _settles(lambda: daemon.open_files() <= allowed):
+            leaks.append(f"the daemon has {daemon.open_files()} open files, before {self._files}")
+        if not _settles(lambda: daemon.shared_segments() <= self._segments):
+            segments = daemon.shared_segments()
+            leaks.append(f"{segments} shared segments are open, before {self._segments}")
+        return leaks
+
+
+def find_remains(daemon: PrivateDaemon) -> list[str]:
+    """What is left of a daemon that has stopped."""
+    remains = []
+    if not _settles(lambda: not daemon.processes()):
+        remains += [f"process {pid} is left: {cmd}" for pid, cmd in daemon.processes().items()]
+    if not _settles(lambda: not daemon.leftovers()):
+        remains.append(f"in the runtime folder is left: {daemon.leftovers()}")
+    return remains
+
+
+def find_counts(session: Session) -> list[str]:
+    """What the daemon still counts though no request is under way."""
+
+    def counted() -> list[str]:
+        return [
+            *(
+                f"{library.name} v{library.version} counts {library.calls_in_flight} calls"
+                for library in session.libraries(all_versions=True)
+                if library.calls_in_flight
+            ),
+            *(
+                f"interpreter {interpreter.name} counts {interpreter.calls_in_flight} calls"
+                for interpreter in session.interpreters()
+                if interpreter.calls_in_flight
+            ),
+        ]
+
+    return [] if _settles(lambda: not counted()) else counted()
+
+
+def _settles(reached: Callable[[], bool]) -> bool:
+    """Whether it becomes true in time. Nothing tells us, so it is asked again and again."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while not reached():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

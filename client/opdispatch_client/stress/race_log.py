@@ -1,0 +1,43 @@
+"""What the threads of a race note. Nothing is judged here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_client.stress.history import Read, Write
+
+
+@dataclass
+class RaceLog:
+    """What one thread saw; those of all threads, added up, are what the race saw."""
+
+    writes: list[Write] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    call_seconds: list[float] = field(default_factory=list)
+    load_seconds: list[float] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
+    """Requests that failed because of what the race itself has killed, by kind."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Requests that failed though nothing was wrong with them, by the error's message."""
+    wrong_answers: list[str] = field(default_factory=list)
+
+    def add(self, other: RaceLog) -> None:
+        """Takes over all that the other one has."""
+        self.writes += other.writes
+        self.reads += other.reads
+        self.call_seconds += other.call_seconds
+        self.load_seconds += other.load_seconds
+        self.counts.update(other.counts)
+        self.excused.update(other.excused)
+        self.errors.update(other.errors)
+        self.wrong_answers += other.wrong_answers
+
+    def add_error(self, what: str, error: OpdispatchError, *, excused: bool = False) -> None:
+        """Notes a request that failed; `excused` if that could not be helped."""
+        if excused:
+            self.excused[f"{what}: {type(error).__name__}"] += 1
+        else:
+            self.errors[f"{what}: {type(error).__name__}: {error}"] += 1

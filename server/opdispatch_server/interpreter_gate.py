@@ -1,0 +1,314 @@
+"""Who may run in one interpreter now, who waits for it, and who is sent away.
+
+Note [Calls that are sent ahead]
+    Between the end of one call and the start of the next lies a round trip to the daemon. Of
+    kernels that are quick it is the larger part of the time, so their library is given
+    CALLS_AHEAD more calls than it runs; the interpreter has as many threads for the library as it
+    may run calls, and so holds the others back. A library whose kernels take longer than QUICK gets
+    what it can run, and no more: what waits in the daemon is not hurt when the interpreter is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
+
+CALLS_AHEAD = 7
+QUICK = 0.02
+
+SHORTEST_RETRY = 0.05
+LONGEST_RETRY = 30.0
+# For a queue of which nothing has been worked off yet.
+UNKNOWN_PACE = 0.1
+# The weight of the newest interval between two ends in the average.
+NEWEST_SHARE = 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """What may wait for one interpreter."""
+
+    calls: int
+    bytes: int
+
+
+class Slot:
+    """The right to run one call. Whoever has it releases it, once, when the kernel has ended."""
+
+    __slots__ = ("_gate", "_lane", "began", "is_ahead")
+
+    def __init__(self, gate: InterpreterGate, lane: _Lane, *, is_ahead: bool) -> None:
+        self._gate = gate
+        self._lane = lane
+        self.is_ahead = is_ahead
+        """The call has been sent ahead: another one must end before it begins."""
+        self.began = _now()
+
+    def release(self) -> None:
+        """Lets the next one run."""
+        self._gate._release(self._lane, self)
+
+
+class _Waiter:
+    """One call in the queue. Its future gives the slot."""
+
+    __slots__ = ("future", "operator", "size")
+
+    def __init__(self, operator: str, size: int) -> None:
+        self.operator = operator
+        self.size = size
+        self.future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+
+
+class _Lane:
+    """What runs and waits of one version of one library."""
+
+    __slots__ = ("ahead", "limit", "load_id", "running", "seconds", "waiting")
+
+    def __init__(self, load_id: int, limit: int) -> None:
+        self.load_id = load_id
+        self.limit = limit
+        self.running = 0  # with those that are sent ahead
+        # In the order in which they were sent.
+        self.ahead: OrderedDict[Slot, None] = OrderedDict()
+        # In the order of their arrival.
+        self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
+        # How long a call takes, on average; not known before the first has ended.
+        self.seconds = QUICK
+
+    @property
+    def is_quick(self) -> bool:
+        """See Note [Calls that are sent ahead]."""
+        return self.seconds < QUICK
+
+
+class InterpreterGate:
+    """The queue of one interpreter. Belongs to the event loop; no method but ``enter`` waits.
+
+    Within a library calls start in the order in which they came. Libraries that wait for the
+    interpreter take turns. Invariants, between any two steps of the loop:
+
+    - a lane runs at most ``limit`` calls, and has at most ``calls_ahead`` more; all lanes
+      together have at most KERNEL_THREADS;
+    - nobody waits who could run;
+    - ``calls_queued`` and ``bytes_queued`` are the sums over all lanes, and within the limits;
+    - a lane exists while something runs or waits in it.
+    """
+
+    def __init__(self, name: str, limits: QueueLimits, *, calls_ahead: int = CALLS_AHEAD) -> None:
+        self.calls_running = 0
+        self.calls_queued = 0
+        self.bytes_queued = 0
+        self._name = name
+        self._limits = limits
+        self._calls_ahead = calls_ahead
+        self._lanes: dict[int, _Lane] = {}
+        # Those in which somebody waits; the one whose turn is next comes first.
+        self._turns: OrderedDict[int, _Lane] = OrderedDict()
+        self._pace = Pace()
+        self._closed: Callable[[str], InterpreterDiedError] | None = None
+
+    def try_enter(self, load_id: int, limit: int, operator: str) -> Slot | None:
+        """As ``enter``, but None where that would wait, or raise QueueFullError."""
+        if self._closed is not None:
+            raise self._closed(operator)
+        lane = self._lanes.get(load_id)
+        if lane is None:
+            if self.calls_running >= KERNEL_THREADS:
+                return None
+            lane = self._lanes[load_id] = _Lane(load_id, limit)
+        if lane.waiting or not self._can_run(lane):
+            return None
+        return self._start(lane)
+
+    async def enter(self, load_id: int, limit: int, operator: str, size: Callable[[], int]) -> Slot:
+        """Waits for the right to run a call of ``operator`` in the version ``load_id``.
+
+        That version runs ``limit`` calls at a time. ``size`` is asked, if the call has to wait.
+        Raises QueueFullError; and InterpreterDiedError, whose ``facts["started"]`` is "no", if
+        the interpreter goes before the call's turn.
+        """
+        if (slot := self.try_enter(load_id, limit, operator)) is not None:
+            return slot
+        lane = self._lanes.get(load_id) or _Lane(load_id, limit)
+        waiter = _Waiter(operator, size())
+        self._make_room(lane, waiter)
+        self._add(lane, waiter)
+        try:
+            return await waiter.future
+        except BaseException:
+            # Cancelled: perhaps in the very moment in which it got its slot.
+            if waiter in lane.waiting:
+                self._remove(lane, waiter)
+                self._forget_if_empty(lane)
+            elif not waiter.future.cancelled() and waiter.future.exception() is None:
+                waiter.future.result().release()
+            raise
+
+    def close(self, explain: Callable[[str], InterpreterDiedError]) -> None:
+        """Sends everybody away, now and from now on: the interpreter is gone."""
+        self._closed = explain
+        for lane in list(self._turns.values()):
+            for waiter in list(lane.waiting):
+                self._dismiss(lane, waiter, explain(waiter.operator))
+
+    def check_invariants(self) -> list[str]:
+        """What does not hold, in words."""
+        lanes = self._lanes.values()
+        idle = [lane for lane in lanes if lane.waiting and self._can_run(lane)]
+        claims = {
+            "a lane is over its limit": all(
+                0 <= lane.running - len(lane.ahead) <= lane.limit
+                and len(lane.ahead) <= self._calls_ahead
+                for lane in lanes
+            ),
+            "running calls do not add up": self.calls_running == sum(la.running for la in lanes),
+            "queued calls do not add up": self.calls_queued == sum(len(la.waiting) for la in lanes),
+            "queued bytes do not add up": self.bytes_queued
+            == sum(waiter.size for lane in lanes for waiter in lane.waiting),
+            "the queue is over its limits": self.calls_queued <= self._limits.calls
+            and self.bytes_queued <= self._limits.bytes,
+            "somebody waits who could run": not idle,
+            "a lane is empty": all(lane.running or lane.waiting for lane in lanes),
+            "the turns are not those who wait": {id(lane) for lane in self._turns.values()}
+            == {id(lane) for lane in lanes if lane.waiting},
+        }
+        return [f"{self._name}: {claim}" for claim, holds in claims.items() if not holds]
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _can_run(self, lane: _Lane) -> bool:
+        ahead = self._calls_ahead if lane.is_quick else 0
+        return lane.running < lane.limit + ahead and self.calls_running < KERNEL_THREADS
+
+    def _start(self, lane: _Lane) -> Slot:
+        slot = Slot(self, lane, is_ahead=lane.running - len(lane.ahead) >= lane.limit)
+        if slot.is_ahead:
+            lane.ahead[slot] = None
+        lane.running += 1
+        self.calls_running += 1
+        return slot
+
+    def _release(self, lane: _Lane, slot: Slot) -> None:
+        lane.running -= 1
+        self.calls_running -= 1
+        now = _now()
+        lane.seconds += (now - slot.began - lane.seconds) * NEWEST_SHARE
+        if slot.is_ahead:
+            del lane.ahead[slot]
+        elif lane.ahead:
+            begins, _ = lane.ahead.popitem(last=False)
+            begins.is_ahead = False
+            begins.began = now
+        self._pace.count_end(now, busy=self.calls_queued > 0)
+        self._admit_next()
+        self._forget_if_empty(lane)
+
+    def _admit_next(self) -> None:
+        """Gives free slots to those whose turn it is."""
+        admitted = True
+        while admitted:  # a lane that has turned out to be quick may send several
+            admitted = False
+            for lane in list(self._turns.values()):
+                if self._can_run(lane) and (waiter := self._take_next(lane)) is not None:
+                    waiter.future.set_result(self._start(lane))
+                    admitted = True
+
+    def _take_next(self, lane: _Lane) -> _Waiter | None:
+        while lane.waiting:
+            waiter = next(iter(lane.waiting))
+            self._remove(lane, waiter)
+            if lane.waiting:
+                self._turns.move_to_end(lane.load_id)
+            if not waiter.future.done():  # cancelled, and its task has not run since
+                return waiter
+        self._forget_if_empty(lane)
+        return None
+
+    def _add(self, lane: _Lane, waiter: _Waiter) -> None:
+        self._lanes[lane.load_id] = lane
+        lane.waiting[waiter] = None
+        self._turns[lane.load_id] = lane
+        self.calls_queued += 1
+        self.bytes_queued += waiter.size
+        self._pace.begin_queue(_now())
+
+    def _remove(self, lane: _Lane, waiter: _Waiter) -> None:
+        del lane.waiting[waiter]
+        self.calls_queued -= 1
+        self.bytes_queued -= waiter.size
+        if not lane.waiting:
+            del self._turns[lane.load_id]
+
+    def _dismiss(self, lane: _Lane, waiter: _Waiter, error: Exception) -> None:
+        self._remove(lane, waiter)
+        self._forget_if_empty(lane)
+        if not waiter.future.done():
+            waiter.future.set_exception(error)
+
+    def _forget_if_empty(self, lane: _Lane) -> None:
+        if not lane.running and not lane.waiting:
+            self._lanes.pop(lane.load_id, None)
+
+    def _make_room(self, lane: _Lane, waiter: _Waiter) -> None:
+        """Makes room for one more, or raises QueueFullError.
+
+        A library that floods the queue makes room for the others: the newest call of the
+        longest lane yields to one of a lane that is shorter.
+        """
+        while (
+            self.calls_queued >= self._limits.calls
+            or self.bytes_queued + waiter.size > self._limits.bytes
+        ):
+            longest = max(self._turns.values(), key=lambda each: len(each.waiting), default=lane)
+            if len(longest.waiting) <= len(lane.waiting) + 1:
+                raise self._full(waiter)
+            newest = next(reversed(longest.waiting))
+            self._dismiss(longest, newest, self._full(newest))
+
+    def _full(self, waiter: _Waiter) -> QueueFullError:
+        delay = self._pace.time_to_end(_now(), self.calls_queued // 2 + 1)
+        return QueueFullError(
+            f"{self.calls_queued} calls with {self.bytes_queued} bytes are queued for interpreter "
+            f"{self._name}, which is as much as may wait; the call of {waiter.operator} never "
+            "started",
+            hint=f"try again in {delay:.3g} s; `opdispatch serve --queue N` sets how many wait",
+            operator=waiter.operator,
+            interpreter=self._name,
+            started="no",
+            retry_after=f"{delay:.3f}",
+        )
+
+
+class Pace:
+    """How fast a queue is worked off: the average time between two calls that end."""
+
+    def __init__(self) -> None:
+        self._average = UNKNOWN_PACE
+        self._last: float | None = None  # when the last one ended, while somebody waited
+
+    def begin_queue(self, now: float) -> None:
+        """Notes that somebody waits."""
+        if self._last is None:
+            self._last = now
+
+    def count_end(self, now: float, *, busy: bool) -> None:
+        """Notes that a call has ended; ``busy``: that another one waited for that."""
+        if busy and self._last is not None:
+            self._average += (now - self._last - self._average) * NEWEST_SHARE
+        self._last = now if busy else None
+
+    def time_to_end(self, now: float, calls: int) -> float:
+        """In how many seconds that many calls will have ended, as far as can be told."""
+        # A kernel that takes its time slows the queue down.
+        since = now - self._last if self._last is not None else 0.0
+        return min(max(self._average * calls, since, SHORTEST_RETRY), LONGEST_RETRY)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

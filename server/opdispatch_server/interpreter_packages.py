@@ -1,0 +1,81 @@
+"""Which packages an interpreter needs, and where the daemon has them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sysconfig
+import threading
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+OWN_PACKAGES = ("opdispatch", "opdispatch_wire", "opdispatch_server")
+_OF_THE_COMMAND_LINE = ("typer", "rich")
+BOOTSTRAP = Path(__file__).with_name("environment_bootstrap.py")
+
+
+def interpreter_requirements() -> list[Requirement]:
+    """What an interpreter requires: opdispatch without its extras and its command line."""
+    requirements = [Requirement(text) for text in distribution("opdispatch").requires or ()]
+    return [r for r in requirements if _applies(r) and r.name not in _OF_THE_COMMAND_LINE]
+
+
+def write_packages(path: Path) -> None:
+    """Writes the file that ``environment_bootstrap`` reads."""
+    own = {}
+    for name in OWN_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None, "this code is in one of them"
+        assert spec.origin is not None, "they are packages with an __init__.py"
+        own[name] = str(Path(spec.origin).parent.parent)
+    borrowed: dict[str, set[str]] = {}
+    for found in _closure(interpreter_requirements()):
+        folder = str(found.locate_file(""))
+        for top in _top_levels(found):
+            borrowed.setdefault(top, set()).add(folder)
+    packages = {
+        "abi": sysconfig.get_config_var("SOABI"),
+        "own": own,
+        "borrowed": {top: sorted(folders) for top, folders in sorted(borrowed.items())},
+    }
+    draft = path.with_name(f"{path.name}.{threading.get_ident()}")  # threads may race to write it
+    draft.write_text(json.dumps(packages, indent=1))
+    draft.rename(path)
+
+
+def _applies(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+
+
+def _closure(requirements: list[Requirement]) -> Iterator[Distribution]:
+    """The distributions that are required, and those which they require, each once."""
+    seen: set[str] = set()
+    waiting = list(requirements)
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = distribution(requirement.name)
+        except PackageNotFoundError:
+            continue  # required on other systems only, or the daemon could not have started
+        yield found
+        needed = (Requirement(text) for text in found.requires or ())
+        waiting += [requirement for requirement in needed if _applies(requirement)]
+
+
+def _top_levels(found: Distribution) -> set[str]:
+    """The names that can be imported of a distribution."""
+    names = set()
+    for file in found.files or ():
+        first = re.match(r"[^\W\d]\w*", file.parts[0])
+        if file.suffix in (".py", ".so", ".pyd") and first and ".dist-info" not in file.parts[0]:
+            names.add(first[0])
+    return names

@@ -1,0 +1,226 @@
+"""The kernels that interpreters are running for calls, and the end of those that run too long.
+
+A run lasts until its interpreter has answered, or is gone, whatever has become of the caller:
+only then is the slot free that it has taken. The answer for a caller that has given up is
+thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import grpc
+import grpc.aio
+
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.interpreter_gate import Slot
+from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_wire.channel import RAISE_LIMIT_HINT
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    KernelTimeoutError,
+    MessageTooLargeError,
+)
+from opdispatch_wire.status import DETAILS_KEY
+from opdispatch_wire.v1 import execution_pb2
+
+StopInterpreter = Callable[[InterpreterSession, str], None]
+
+
+class KernelRun:
+    """One run of a kernel in an interpreter. Belongs to the event loop."""
+
+    def __init__(
+        self, number: int, operator: str, session: InterpreterSession, slot: Slot | None
+    ) -> None:
+        self.number = number
+        self.operator = operator
+        self.session = session
+        self._slot = slot
+        self.is_abandoned = False  # its caller waits no more
+        self.is_overdue = False
+        self.timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        # What it calls elsewhere does not count as its own time.
+        self._nested_calls = 0
+        self._nested_since = 0.0
+        self._nested_time = 0.0
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it waits in the interpreter for another one to end."""
+        return self._slot is not None and self._slot.is_ahead
+
+    @property
+    def waits_for_nested_calls(self) -> bool:
+        """Whether calls that its kernel has made are under way."""
+        return self._nested_calls > 0
+
+    @property
+    def own_seconds(self) -> float:
+        """How long its kernel has run, without the calls that it made through the daemon."""
+        if self.is_ahead:
+            return 0.0
+        now = self._nested_since if self._nested_calls else self._loop.time()
+        began = self._slot.began if self._slot is not None else self._began
+        return now - began - self._nested_time
+
+    def begin_nested_call(self) -> None:
+        """Counts a call that the kernel makes."""
+        if not self._nested_calls:
+            self._nested_since = self._loop.time()
+        self._nested_calls += 1
+
+    def end_nested_call(self) -> None:
+        """Takes such a call off the count."""
+        self._nested_calls -= 1
+        if not self._nested_calls:
+            self._nested_time += self._loop.time() - self._nested_since
+
+
+class KernelRuns:
+    """All runs, by number. Belongs to the event loop.
+
+    ``stop_interpreter`` ends the process of an interpreter; ``timeout`` is how many seconds a
+    kernel may run, None: for ever.
+    """
+
+    def __init__(self, stop_interpreter: StopInterpreter, timeout: float | None) -> None:
+        self._stop_interpreter = stop_interpreter
+        self._timeout = timeout
+        self._numbers = itertools.count(1)
+        self._runs: dict[int, KernelRun] = {}
+        self._tasks: set[asyncio.Task[execution_pb2.CallReply]] = set()
+        # The interpreters that were stopped because of a kernel, and whose kernel it was.
+        self._culprits: WeakKeyDictionary[InterpreterSession, str] = WeakKeyDictionary()
+
+    def find(self, number: int) -> KernelRun | None:
+        """The run of that number, if its kernel has not ended."""
+        return self._runs.get(number)
+
+    @contextmanager
+    def nested_in(self, parent: KernelRun | None) -> Iterator[None]:
+        """While a call is under way that the kernel of ``parent`` has made."""
+        if parent is None:
+            yield
+            return
+        parent.begin_nested_call()
+        try:
+            yield
+        finally:
+            parent.end_nested_call()
+            if parent.timer is None and parent.number in self._runs:
+                self._watch(parent)
+
+    async def run(
+        self,
+        session: InterpreterSession,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        slot: Slot | None,
+    ) -> execution_pb2.CallReply:
+        """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
+
+        An InterpreterDiedError has ``facts["culprit"]`` if the interpreter was stopped because
+        the kernel of another call, of that operator, ran for too long.
+
+        Raises DeadlineExceededError, KernelTimeoutError, InterpreterDiedError,
+        MessageTooLargeError, and as grpc.aio.AioRpcError the interpreter's own answer.
+        """
+        run = KernelRun(next(self._numbers), request.operator, session, slot)
+        self._runs[run.number] = run
+        metadata = replace(context, run=run.number).metadata
+        task = asyncio.create_task(session.call(request, metadata=metadata))
+        self._tasks.add(task)
+
+        def end(task: asyncio.Task[execution_pb2.CallReply]) -> None:
+            self._tasks.discard(task)
+            del self._runs[run.number]
+            if run.timer is not None:
+                run.timer.cancel()
+            if slot is not None:
+                slot.release()
+            if not task.cancelled():
+                task.exception()  # if nobody waits for it, nobody needs to know
+
+        task.add_done_callback(end)
+        self._watch(run)
+        try:
+            async with asyncio.timeout(context.timeout):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            what = "about to run" if run.is_ahead else "running"
+            raise DeadlineExceededError(
+                f"the deadline passed while interpreter {session.name} was {what} {run.operator}",
+                operator=run.operator,
+                interpreter=session.name,
+                started="unknown" if run.is_ahead else "yes",
+            ) from error
+        except grpc.aio.AioRpcError as error:
+            if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
+                raise  # the interpreter's own answer
+            raise self._explain_failure(error, run) from error
+        except asyncio.CancelledError as error:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise  # our client has gone, or gives up
+            raise self._explain_end(run) from error
+        finally:
+            run.is_abandoned = not task.done()
+
+    def _watch(self, run: KernelRun) -> None:
+        """Looks at a run again when its time may be up."""
+        if self._timeout is not None and not run.is_overdue:
+            remaining = max(self._timeout - run.own_seconds, 0.0)
+            run.timer = asyncio.get_running_loop().call_later(remaining, self._check, run)
+
+    def _check(self, run: KernelRun) -> None:
+        run.timer = None
+        timeout = self._timeout
+        if timeout is None:
+            return
+        if run.waits_for_nested_calls or not run.session.alive:
+            return  # watched again when they have ended
+        if run.own_seconds < timeout:
+            self._watch(run)
+            return
+        run.is_overdue = True
+        self._culprits[run.session] = run.operator
+        self._stop_interpreter(
+            run.session, f"its kernel of {run.operator} ran for longer than {timeout:g} s"
+        )
+
+    def _explain_failure(
+        self, error: grpc.aio.AioRpcError, run: KernelRun
+    ) -> MessageTooLargeError | KernelTimeoutError | InterpreterDiedError:
+        """The error of a call that gRPC, and not the interpreter, has ended."""
+        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return MessageTooLargeError(
+                f"the arguments or the result of {run.operator} are over the message limit: "
+                f"{error.details()}",
+                hint=RAISE_LIMIT_HINT,
+                operator=run.operator,
+                interpreter=run.session.name,
+            )
+        return self._explain_end(run)
+
+    def _explain_end(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
+        if not run.is_overdue or self._timeout is None:
+            culprit = self._culprits.get(run.session)
+            facts = {"culprit": culprit} if culprit is not None else {}
+            return run.session.death(f"running {run.operator}", operator=run.operator, **facts)
+        return KernelTimeoutError(
+            f"the kernel of {run.operator} ran for longer than {self._timeout:g} s in interpreter "
+            f"{run.session.name}, which has been stopped",
+            hint="raise the limit with `opdispatch serve --kernel-timeout`",
+            operator=run.operator,
+            interpreter=run.session.name,
+            seconds=f"{self._timeout:g}",
+        )

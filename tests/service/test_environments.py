@@ -1,0 +1,449 @@
+"""Libraries in environments of their own: made once, shared by those who need the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch_client.library_source import load_request
+from opdispatch_wire.v1 import registry_pb2_grpc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import constant
+from tests.service.packages import (
+    offline,
+    reporting,
+    script_metadata,
+    write_slow_project,
+    write_wheel,
+)
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+
+X = np.zeros(2)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two versions of one package, and another package."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for version in ("1.0", "2.0"):
+        write_wheel(folder, "tinypack", version)
+    write_wheel(folder, "otherpack", "7.0")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """One daemon for this module: it makes each environment once."""
+    daemon = RunningDaemon(tmp_path_factory.mktemp("shared"), workers=1)
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+def environments(daemon: RunningDaemon) -> list[str]:
+    """The environments that are complete; whatever else lies there fails the test."""
+    folder = daemon.folder / "state" / "environments"
+    paths = sorted(folder.iterdir()) if folder.exists() else []
+    links = [path for path in paths if path.is_symlink()]
+    targets = {link.readlink().name for link in links}
+    assert {path.name for path in paths if not path.is_symlink()} == targets
+    return [link.name for link in links]
+
+
+def test_two_versions_of_one_package_run_side_by_side(
+    shared: oc.Session, shared_daemon: RunningDaemon, write_library: WriteLibrary, wheels: Path
+):
+    steps: list[str] = []
+    for number, version in (("one", "1.0"), ("two", "2.0")):
+        path = write_library(number, reporting(number, "tinypack"))
+        library = shared.load(
+            path, requirements=offline(wheels, f"tinypack=={version}"), on_progress=steps.append
+        )
+        assert library.requirements[-1] == f"tinypack=={version}"
+    shared.load(write_library("plain", constant(3)))
+    for _ in range(3):
+        assert shared.ops.one.version(X) == "1.0"
+        assert shared.ops.two.version(X) == "2.0"
+        assert shared.ops.const.get(X) == 3
+    assert shared.ops.one.prefix(X) != shared.ops.two.prefix(X) != sys.prefix
+    assert any(step.startswith("making environment") for step in steps)
+    assert any(step.startswith("starting interpreter env-") for step in steps)
+    places = {i.name: i for i in shared.interpreters()}
+    assert len(places) == 3
+    for library in shared.libraries():
+        (holder,) = (places[name] for name in library.interpreters)
+        assert holder.libraries == (f"{library.name} v1",)
+        assert bool(holder.reserved_for) == (library.name != "plain")
+    assert shared.check_invariants() == []
+
+
+def test_equal_requirements_share_an_environment_and_its_interpreter(
+    shared: oc.Session, shared_daemon: RunningDaemon, write_library: WriteLibrary, wheels: Path
+):
+    first = shared.load(
+        write_library("one", reporting("one", "tinypack")),
+        requirements=offline(wheels, "tinypack == 1.0"),
+    )
+    before = environments(shared_daemon)
+    second = shared.load(
+        write_library("same", reporting("same", "tinypack")),
+        requirements=["# the same", *reversed(offline(wheels, "TinyPack==1.0"))],
+    )
+    assert environments(shared_daemon) == before
+    assert second.interpreters == first.interpreters
+    shared.unload("one")
+    assert shared.ops.same.version(X) == "1.0"
+    shared.unload("same")
+    assert wait_for(lambda: len(shared.interpreters()) == 1, 10)
+
+
+def test_the_metadata_in_a_file_declares_what_it_needs(
+    shared: oc.Session, write_library: WriteLibrary, wheels: Path
+):
+    wheel = next(wheels.glob("tinypack-2.0*"))
+    metadata = script_metadata(f"tinypack @ {wheel.as_uri()}", python=">=3.11")
+    path = write_library("meta", reporting("meta", "tinypack", metadata=metadata))
+    library = shared.load(path)
+    assert shared.ops.meta.version(X) == "2.0"
+    assert library.requirements == (f"tinypack @ {wheel.as_uri()}",)
+    assert shared.load(path).already_loaded
+    # Metadata that asks for nothing that is not there makes no difference.
+    bare = write_library("bare", script_metadata(python=">=3.8") + "\n" + constant(1))
+    assert shared.load(bare).interpreters == ("worker-1",)
+
+
+def test_what_is_not_declared_is_not_there(
+    shared: oc.Session, write_library: WriteLibrary, wheels: Path
+):
+    path = write_library("leaky", reporting("leaky", "tinypack", top="import pytest"))
+    with pytest.raises(oc.LibraryLoadError, match="No module named 'pytest'"):
+        shared.load(path, requirements=offline(wheels, "tinypack==1.0"))
+    assert wait_for(lambda: len(shared.interpreters()) == 1, 10)
+
+
+def test_a_requirement_that_cannot_be_installed_leaves_nothing_behind(
+    shared: oc.Session, shared_daemon: RunningDaemon, write_library: WriteLibrary, wheels: Path
+):
+    before = environments(shared_daemon)
+    path = write_library("hopeless", reporting("hopeless", "tinypack"))
+    with pytest.raises(oc.LibraryLoadError, match=r"tinypack==3\.0 cannot be installed") as caught:
+        shared.load(path, requirements=offline(wheels, "tinypack==3.0"))
+    assert "\n" not in str(caught.value)
+    assert "tinypack==3.0" in caught.value.facts["output"]
+    with pytest.raises(oc.LibraryLoadError, match=r"numpy>=2\.0"):
+        shared.load(path, requirements=offline(wheels, "numpy<2", "tinypack==1.0"))
+    assert environments(shared_daemon) == before
+    assert [i.name for i in shared.interpreters()] == ["worker-1"]
+    assert shared.libraries() == []
+
+
+@pytest.mark.parametrize(
+    ("requirements", "words"),
+    [
+        (["not a requirement !"], "is no requirement"),
+        (["tinypack>=,"], "is no requirement"),
+        (["x" * 5000], "more than one line"),
+    ],
+)
+def test_requirements_that_are_none_are_refused(
+    shared: oc.Session, write_library: WriteLibrary, requirements: list[str], words: str
+):
+    with pytest.raises(oc.LibraryLoadError, match=words):
+        shared.load(write_library("none", constant(1)), requirements=requirements)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ("# /// script\n# dependencies = [\n# ///", "is no TOML"),
+        ('# /// script\n# dependencies = "numpy"\n# ///', "no list of texts"),
+        ("# /// script\n# requires-python = 3\n# ///", "no text"),
+        ('# /// script\n# requires-python = "new"\n# ///', "which versions of Python"),
+        ('# /// script\n# dependencies = ["--index-url x"]\n# ///', "is no requirement"),
+        ("# /// script\n# a = 1\n# ///\n\n# /// script\n# a = 1\n# ///", "2 blocks"),
+    ],
+)
+def test_metadata_that_says_nothing_sensible_is_refused(
+    shared: oc.Session, write_library: WriteLibrary, metadata: str, words: str
+):
+    with pytest.raises(oc.LibraryLoadError, match=words):
+        shared.load(write_library("odd", f"{metadata}\n{constant(1)}"))
+
+
+def test_an_existing_environment_serves(
+    shared: oc.Session, write_library: WriteLibrary, wheels: Path, tmp_path: Path
+):
+    folder = tmp_path / "existing"
+    steps = [
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)],
+        [
+            *(sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")),
+            *("install", "--quiet", "--no-index", "--find-links", str(wheels), "otherpack"),
+        ],
+    ]
+    for step in steps:
+        assert os.spawnv(os.P_WAIT, step[0], step) == 0
+    path = write_library("other", reporting("other", "otherpack"))
+    library = shared.load(path, python=folder / "bin" / "python")
+    assert shared.ops.other.version(X) == "7.0"
+    assert shared.ops.other.prefix(X) == str(folder)
+    assert library.python == str(folder / "bin" / "python")
+
+
+def test_a_python_that_is_none_is_refused(
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
+):
+    path = write_library("const", constant(1))
+    liar = tmp_path / "liar"
+    liar.write_text("#!/bin/sh\necho Python 1.2\n")
+    liar.chmod(0o755)
+    # Says what a Python says, and then cannot import anything.
+    bare = tmp_path / "bare"
+    bare.write_text(
+        "#!/bin/sh\n"
+        "if [ $2 = -c ]; then printf 'Python 3.99.0\\n/nowhere'; else echo no grpc; exit 1; fi\n"
+    )
+    bare.chmod(0o755)
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\nprintf 'Python 3.8.1\\n/nowhere'\n")
+    old.chmod(0o755)
+    for python, words in (
+        (tmp_path / "missing", "there is no such program"),
+        (tmp_path, "there is no such program"),
+        (Path("/bin/true"), "does not tell its version"),
+        (Path("/bin/false"), "is no Python"),
+        (liar, "does not tell its version"),
+        (bare, r"\(Python 3.99.0\) cannot run opdispatch's interpreters: no grpc"),
+        (old, r"is Python 3\.8\.1; opdispatch needs 3\.11 or newer"),
+    ):
+        with pytest.raises(oc.LibraryLoadError, match=words):
+            shared.load(path, python=python)
+    with pytest.raises(oc.LibraryLoadError, match="nothing can be installed"):
+        shared.load(path, python=sys.executable, requirements=["x"])
+    assert shared.libraries() == []
+
+
+def test_a_python_that_dies_as_an_interpreter_is_given_up(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon = start_daemon("--quarantine", "2", workers=0)
+    daemon.expects_errors = True
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        "if [ $2 = -c ]; then printf 'Python 3.99.0\\n/nowhere'; exit 0; fi\n"
+        "if [ $# -gt 3 ]; then echo cannot go on; exit 7; fi\n"
+    )
+    python.chmod(0o755)
+    with daemon.connect() as session:
+        with pytest.raises(oc.LibraryLoadError, match="exited with status 7") as caught:
+            session.load(write_library("const", constant(1)), python=python)
+        assert caught.value.facts["output"] == "cannot go on"
+        assert wait_for(lambda: not session.interpreters(), 10)
+
+
+def test_racing_loads_of_one_set_wait_for_one_build(
+    start_daemon: StartDaemon, write_library: WriteLibrary, wheels: Path
+):
+    daemon = start_daemon(workers=1)
+    paths = [write_library(f"r{n}", reporting(f"r{n}", "tinypack")) for n in range(4)]
+    lines: list[list[str]] = [[] for _ in paths]
+    with daemon.connect() as session:
+
+        def load(number: int) -> oc.LoadedLibrary:
+            return session.load(
+                paths[number],
+                requirements=offline(wheels, "tinypack==1.0"),
+                on_progress=lines[number].append,
+            )
+
+        calls = [Background(load, number) for number in range(len(paths))]
+        for call in calls:
+            call.__enter__()
+        loaded = [call.result() for call in calls]
+        assert len({library.interpreters for library in loaded}) == 1
+        assert len(environments(daemon)) == 1
+        for number in range(len(paths)):
+            assert session.call(f"r{number}::version", X) == "1.0"
+    waited = [any(line.startswith("waiting for environment") for line in told) for told in lines]
+    assert sorted(waited) == [False, True, True, True]
+
+
+def test_a_daemon_that_is_killed_while_it_builds_leaves_no_half_environment(
+    start_daemon: StartDaemon, write_library: WriteLibrary, wheels: Path, tmp_path: Path
+):
+    project = write_slow_project(tmp_path / "slowpack", tmp_path)
+    path = write_library("slow", reporting("slow", "slowpack"))
+    first = start_daemon(workers=1)
+    first.expects_errors = True
+    requirements = ["--no-index", str(project)]
+    with first.connect() as session, Background(session.load, path, requirements=requirements) as c:
+        assert wait_for((tmp_path / "building").exists, 30)
+        first.signal(signal.SIGKILL)
+        first.wait()
+        with pytest.raises(oc.DaemonUnavailableError):
+            c.result()
+    assert wait_for(lambda: not first.processes(), 10), "the installer goes on without its daemon"
+    folder = tmp_path / "state" / "environments"
+    assert [entry.is_symlink() for entry in folder.iterdir()] == [False]
+    (tmp_path / "go").touch()
+    second = start_daemon(workers=1)
+    with second.connect() as session:
+        session.load(path, requirements=requirements)
+        assert session.ops.slow.version(X) == "1.0"
+        assert len(environments(second)) == 1
+
+
+def test_a_build_that_nobody_waits_for_ends_with_the_daemon(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    project = write_slow_project(tmp_path / "slowpack", tmp_path)
+    path = write_library("slow", reporting("slow", "slowpack"))
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        call = Background(session.load, path, requirements=["--no-index", str(project)])
+        with call:
+            assert wait_for((tmp_path / "building").exists, 30)
+            assert daemon.stop() == 0
+            with pytest.raises(oc.OpdispatchError):
+                call.result()
+    assert environments(daemon) == []
+
+
+def test_a_build_may_take_longer_than_the_sessions_timeout(
+    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    project = write_slow_project(tmp_path / "slowpack", tmp_path)
+    path = write_library("slow", reporting("slow", "slowpack"))
+    requirements = ["--no-index", str(project)]
+    with (
+        daemon.connect(timeout=2.0) as session,
+        grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel,
+        Background(session.load, path, requirements=requirements) as call,
+    ):
+        assert wait_for((tmp_path / "building").exists, 30)
+        stub = registry_pb2_grpc.RegistryServiceStub(channel)
+        steps = stub.LoadLibraryWithProgress(load_request(path, requirements=requirements))
+        silent = (step for step in steps if not step.line)
+        for _ in range(4):  # seconds
+            next(silent)
+        (tmp_path / "go").touch()
+        assert call.result().name == "slow"
+        assert any(step.reply.library.name == "slow" for step in silent)
+
+
+def test_a_daemon_that_says_nothing_is_not_waited_for(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--load-timeout", "3", workers=0)
+    daemon.expects_errors = True
+    path = write_library("hangs", "import time\ntime.sleep(1000)\n")
+    with (
+        daemon.connect(timeout=1.5) as session,
+        pytest.raises(oc.DeadlineExceededError, match=r"said nothing about .* for 1\.5 s"),
+    ):
+        session.load(path, isolated=True)
+    with daemon.connect() as session:
+        assert wait_for(lambda: not session.interpreters(), 20)
+        assert session.libraries() == []
+
+
+async def test_the_asyncio_session_tells_the_steps_too(
+    daemon: RunningDaemon, write_library: WriteLibrary, wheels: Path
+):
+    steps: list[str] = []
+    path = write_library("one", reporting("one", "tinypack"))
+    async with oc.aio.connect(daemon.address) as session:
+        library = await session.load(
+            path, requirements=offline(wheels, "tinypack==1.0"), on_progress=steps.append
+        )
+        assert library.requirements[-1] == "tinypack==1.0"
+        assert await session.ops.one.version(X) == "1.0"
+        with pytest.raises(oc.LibraryLoadError, match="cannot be installed"):
+            await session.load(path, requirements=offline(wheels, "tinypack==3.0"))
+        assert (await session.unload_and_measure("one")).memory_exact
+    assert steps[0].startswith("making environment")
+
+
+def test_an_interpreter_of_an_environment_comes_back_in_it(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, wheels: Path
+):
+    daemon.expects_errors = True
+    session.load(
+        write_library("one", reporting("one", "tinypack")),
+        requirements=offline(wheels, "tinypack==1.0"),
+    )
+    prefix = session.ops.one.prefix(X)
+    (holder,) = (i for i in session.interpreters() if i.reserved_for)
+    os.kill(holder.pid, 9)
+    assert wait_for(
+        lambda: (
+            any(i.name == holder.name and i.restarts == 1 for i in session.interpreters())
+            and all(library.active for library in session.libraries())
+        ),
+        20,
+    )
+    assert session.ops.one.version(X) == "1.0"
+    assert session.ops.one.prefix(X) == prefix
+    assert session.libraries()[0].interpreters == (holder.name,)
+
+
+def test_a_new_version_may_need_another_environment(
+    session: oc.Session, write_library: WriteLibrary, wheels: Path
+):
+    path = write_library("one", reporting("one", "tinypack"))
+    session.load(path, requirements=offline(wheels, "tinypack==1.0"))
+    second = session.load(path, requirements=offline(wheels, "tinypack==2.0"))
+    assert second.version == 2
+    assert session.ops.one.version(X) == "2.0"
+    session.unload("one", version=2)
+    assert session.ops.one.version(X) == "1.0"
+    assert wait_for(lambda: sum(bool(i.reserved_for) for i in session.interpreters()) == 1, 10)
+
+
+def test_nothing_else_is_loaded_into_an_environments_interpreter(
+    session: oc.Session, write_library: WriteLibrary, wheels: Path
+):
+    library = session.load(
+        write_library("one", reporting("one", "tinypack")),
+        requirements=offline(wheels, "tinypack==1.0"),
+    )
+    other = write_library("const", constant(1))
+    with pytest.raises(oc.InterpreterNotFoundError, match="is only for environment"):
+        session.load(other, interpreter=library.interpreters[0])
+    with pytest.raises(oc.LibraryLoadError, match="interpreters of its own"):
+        session.load(other, interpreter="worker-1", isolated=True)
+    for number in range(6):
+        path = write_library(f"c{number}", constant(number, namespace=f"c{number}"))
+        assert session.load(path).interpreters[0].startswith("worker-")
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="needs uv")
+def test_uv_makes_the_environment_where_it_is_there(
+    session: oc.Session, write_library: WriteLibrary, wheels: Path
+):
+    steps: list[str] = []
+    path = write_library("one", reporting("one", "tinypack"))
+    session.load(path, requirements=offline(wheels, "tinypack"), on_progress=steps.append)
+    assert session.ops.one.version(X) == "2.0"
+    assert any("virtual environment" in step for step in steps)
+    with pytest.raises(oc.LibraryLoadError, match=r"tinypack==3\.0 cannot be installed: Because"):
+        session.load(path, requirements=offline(wheels, "tinypack==3.0"))
+
+
+@pytest.mark.skipif(shutil.which("uv") is not None, reason="uv would install it")
+def test_another_python_needs_uv_or_is_given(session: oc.Session, write_library: WriteLibrary):
+    path = write_library("old", script_metadata(python="<3.11") + "\n" + constant(1))
+    with pytest.raises(oc.LibraryLoadError, match=r"needs Python <3\.11; the daemon runs"):
+        session.load(path)

@@ -1,0 +1,222 @@
+"""Libraries with interpreters of their own, and the memory that unloading gives back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch_client.library_source import load_request
+from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import GATE, constant
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+
+X = np.zeros(2)
+MIB = 2**20
+
+GREEDY = """\
+import numpy as np
+from opdispatch import Library
+
+ballast = np.ones({size}, dtype=np.uint8)
+lib = Library({namespace!r}, "DEF")
+lib.define("size(Tensor x) -> int")
+lib.define("pid(Tensor x) -> int")
+lib.impl("size", lambda x: ballast.size, "CPU")
+lib.impl("pid", lambda x: __import__("os").getpid(), "CPU")
+"""
+
+
+def greedy(namespace: str, mib: int) -> str:
+    """A library that holds that much memory."""
+    return GREEDY.format(namespace=namespace, size=mib * MIB)
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_an_isolated_library_has_its_interpreter_to_itself(
+    session: oc.Session, write_library: WriteLibrary
+):
+    path = write_library("alone", greedy("alone", 1))
+    library = session.load(path, isolated=True)
+    assert library.isolated
+    assert library.interpreters == ("alone@1",)
+    (own,) = (i for i in session.interpreters() if i.name == "alone@1")
+    assert own.reserved_for == "library alone"
+    assert own.pid == session.ops.alone.pid(X)
+    for number in range(4):
+        other = write_library(f"c{number}", constant(number, namespace=f"c{number}"))
+        assert session.load(other).interpreters[0].startswith("worker-")
+    second = session.load(write_library("other", greedy("other", 1)), isolated=True)
+    assert second.interpreters == ("other@1",)
+    assert session.load(path, isolated=True).already_loaded
+    # Elsewhere it is another version.
+    assert session.load(path).version == 2
+    assert session.ops.alone.pid(X) != own.pid
+    assert session.check_invariants() == []
+
+
+def test_unloading_gives_back_all_that_an_isolated_library_has(
+    session: oc.Session, write_library: WriteLibrary
+):
+    session.load(write_library("greedy", greedy("greedy", 100)), isolated=True)
+    pid = session.ops.greedy.pid(X)
+    unloaded = session.unload_and_measure("greedy")
+    assert unloaded.active is None
+    assert unloaded.memory_exact
+    assert unloaded.memory_bytes is not None
+    assert unloaded.memory_bytes > 100 * MIB
+    assert wait_for(lambda: not is_running(pid), 10)
+    assert {i.name for i in session.interpreters()} == {"worker-1", "worker-2"}
+
+
+def test_unloading_from_a_shared_interpreter_says_what_can_be_seen(
+    session: oc.Session, write_library: WriteLibrary
+):
+    session.load(write_library("greedy", greedy("greedy", 100)))
+    session.ops.greedy.size(X)
+    unloaded = session.unload_and_measure("greedy")
+    assert not unloaded.memory_exact
+    assert unloaded.memory_bytes is not None
+    assert 90 * MIB < unloaded.memory_bytes < 120 * MIB
+    assert len(session.interpreters()) == 2
+
+
+def test_calls_in_flight_finish_before_the_interpreter_ends(
+    session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+):
+    session.load(write_library("gate", GATE), isolated=True)
+    (own,) = (i for i in session.interpreters() if i.reserved_for)
+    with Background(session.ops.gate.wait, X, str(tmp_path), answer=5) as call:
+        assert wait_for((tmp_path / "entered-5").exists, 10)
+        assert session.unload_and_measure("gate").memory_exact
+        assert is_running(own.pid)
+        (tmp_path / "open").touch()
+        assert call.result() == 5
+    assert wait_for(lambda: not is_running(own.pid), 10)
+
+
+def test_a_new_version_gets_a_new_interpreter_and_the_old_one_goes_when_it_is_not_kept(
+    session: oc.Session, write_library: WriteLibrary
+):
+    pids = []
+    for value in range(3):
+        path = write_library("greedy", greedy("greedy", 1) + f"value = {value}\n")
+        session.load(path, isolated=True)
+        pids.append(session.ops.greedy.pid(X))
+    assert len(set(pids)) == 3
+    assert wait_for(lambda: not is_running(pids[0]), 10)
+    assert is_running(pids[1])
+    session.unload("greedy", version=3)
+    assert session.ops.greedy.pid(X) == pids[1]
+    assert wait_for(lambda: not is_running(pids[2]), 10)
+    session.unload("greedy")
+    assert wait_for(lambda: not is_running(pids[1]), 10)
+    assert len(session.interpreters()) == 2
+
+
+def test_a_load_that_fails_leaves_no_interpreter_behind(
+    session: oc.Session, write_library: WriteLibrary
+):
+    with pytest.raises(oc.LibraryLoadError, match="ZeroDivisionError"):
+        session.load(write_library("bad", "1 / 0"), isolated=True)
+    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
+    assert session.load(write_library("bad", constant(4)), isolated=True).interpreters[0]
+    assert session.ops.const.get(X) == 4
+
+
+def test_an_isolated_interpreter_that_dies_comes_back_with_its_library(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("greedy", greedy("greedy", 1)), isolated=True)
+    pid = session.ops.greedy.pid(X)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_for(
+        lambda: (
+            all(library.active for library in session.libraries())
+            and any(i.restarts == 1 for i in session.interpreters())
+        ),
+        20,
+    )
+    assert session.ops.greedy.pid(X) != pid
+    assert session.libraries()[0].interpreters == ("greedy@1",)
+    # And it can still be told apart from one that is to end.
+    unloaded = session.unload_and_measure("greedy")
+    assert unloaded.memory_exact
+    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
+
+
+def test_a_daemon_without_workers_can_hold_isolated_libraries(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=0)
+    name = "a rather long name of a library " * 6
+    with daemon.connect() as session:
+        library = session.load(write_library("const", constant(1)), name=name, isolated=True)
+        assert library.interpreters == ("a_rather_long_name_of_a_library_a_rather@1",)
+        assert session.ops.const.get(X) == 1
+        with pytest.raises(oc.InterpreterNotFoundError):
+            session.load(write_library("plain", constant(2, namespace="plain")))
+        session.unload(name)
+        assert wait_for(lambda: not session.interpreters(), 10)
+
+
+def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    path = write_library("greedy", greedy("greedy", 1))
+    with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
+        stub = registry_pb2_grpc.RegistryServiceStub(channel)
+
+        def load(interpreters: int) -> registry_pb2.Library:
+            request = load_request(path, isolated=True)
+            request.interpreters = interpreters
+            return stub.LoadLibrary(request, timeout=30).library
+
+        def scale(interpreters: int) -> registry_pb2.Library:
+            request = registry_pb2.ScaleLibraryRequest(name="greedy", interpreters=interpreters)
+            return stub.ScaleLibrary(request, timeout=30).library
+
+        def holders() -> set[int]:
+            return {i.pid for i in session.interpreters() if i.reserved_for == "library greedy"}
+
+        assert load(2).interpreters == ["greedy@1", "greedy@2"]
+        assert {session.ops.greedy.pid(X) for _ in range(8)} == holders()
+        assert len(scale(3).interpreters) == 3
+        assert {session.ops.greedy.pid(X) for _ in range(9)} == holders()
+        scale(1)
+        assert wait_for(lambda: len(holders()) == 1, 10)
+        assert session.ops.greedy.pid(X) in holders()
+        # The next version gets as many as the one before it.
+        scale(2)
+        first = holders()
+        path.write_text(path.read_text() + "value = 1\n")
+        assert len(load(0).interpreters) == 2
+        assert session.ops.greedy.pid(X) not in first
+        stub.RollbackLibrary(registry_pb2.RollbackLibraryRequest(name="greedy"), timeout=30)
+        assert session.ops.greedy.pid(X) in first
+        assert session.unload_and_measure("greedy").memory_exact
+    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
+    assert session.check_invariants() == []
+
+
+def test_racing_loads_of_an_isolated_library_share_its_interpreter(
+    session: oc.Session, write_library: WriteLibrary
+):
+    path = write_library("greedy", greedy("greedy", 1))
+    calls = [Background(session.load, path, isolated=True) for _ in range(4)]
+    for call in calls:
+        call.__enter__()
+    assert {call.result().interpreters for call in calls} == {("greedy@1",)}
+    assert len(session.interpreters()) == 3
+    session.unload("greedy")
+    assert wait_for(lambda: len(session.interpreters()) == 2, 10)

@@ -1,0 +1,274 @@
+"""The queue of one interpreter: limits, turns, cancellation, and what is told who is sent away."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.interpreter_gate import LONGEST_RETRY, InterpreterGate, Pace, QueueLimits
+from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
+
+
+def make_gate(calls=100, size=1000, ahead=0):
+    return InterpreterGate("worker-1", QueueLimits(calls, size), calls_ahead=ahead)
+
+
+async def enter(gate, load_id, *, limit=1, size=1, log=None, name=""):
+    slot = await gate.enter(load_id, limit, f"ns::op{load_id}", lambda: size)
+    if log is not None:
+        log.append(name)
+    return slot
+
+
+async def settle():
+    """Lets every task run as far as it can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def start(gate, load_id, **options):
+    return asyncio.ensure_future(enter(gate, load_id, **options))
+
+
+async def test_calls_of_one_library_start_in_the_order_in_which_they_came():
+    gate, log = make_gate(), []
+    tasks = [start(gate, 1, log=log, name=name) for name in "abcd"]
+    await settle()
+    assert log == ["a"]
+    assert (gate.calls_running, gate.calls_queued, gate.bytes_queued) == (1, 3, 3)
+    for position, task in enumerate(tasks):
+        assert log == list("abcd"[: position + 1])
+        (await task).release()
+        await settle()
+    assert (gate.calls_running, gate.calls_queued, gate.bytes_queued) == (0, 0, 0)
+    assert gate.check_invariants() == []
+
+
+async def test_a_library_runs_as_many_calls_as_it_allows_and_another_is_not_held_up():
+    gate = make_gate()
+    tasks = [start(gate, 1, limit=2) for _ in range(3)]
+    other = start(gate, 2)
+    await settle()
+    assert [task.done() for task in tasks] == [True, True, False]
+    assert other.done()
+    tasks[1].result().release()
+    await settle()
+    assert tasks[2].done()
+    assert gate.check_invariants() == []
+
+
+async def test_libraries_take_turns_when_the_interpreter_is_full():
+    gate, log = make_gate(), []
+    running = [await enter(gate, 9, limit=1000) for _ in range(KERNEL_THREADS)]
+    flood = [start(gate, 1, limit=1000, log=log, name="flood") for _ in range(6)]
+    await settle()
+    small = [start(gate, 2, limit=1000, log=log, name="small") for _ in range(2)]
+    await settle()
+    assert log == []
+    for slot in running[:5]:
+        slot.release()
+        await settle()
+    assert log == ["flood", "small", "flood", "small", "flood"]
+    assert gate.calls_running == KERNEL_THREADS
+    assert gate.check_invariants() == []
+    for task in flood + small:
+        task.cancel()
+
+
+@pytest.mark.parametrize("limits", [{"calls": 2}, {"size": 2}])
+async def test_who_finds_the_queue_full_is_told_what_waits_and_when_to_come_again(limits):
+    gate = make_gate(**limits)
+    slot = await enter(gate, 1)
+    queued = [start(gate, 1) for _ in range(2)]
+    await settle()
+    with pytest.raises(QueueFullError, match="2 calls with 2 bytes are queued") as caught:
+        await enter(gate, 1)
+    assert caught.value.facts["started"] == "no"
+    assert caught.value.facts["interpreter"] == "worker-1"
+    assert 0.05 <= float(caught.value.facts["retry_after"]) <= LONGEST_RETRY
+    assert gate.check_invariants() == []
+    slot.release()
+    (await queued[0]).release()
+    (await queued[1]).release()
+    (await enter(gate, 1)).release()
+
+
+async def test_a_queue_of_none_refuses_whatever_cannot_run_at_once():
+    gate = make_gate(calls=0)
+    slot = await enter(gate, 1)
+    with pytest.raises(QueueFullError):
+        await enter(gate, 1)
+    other = await enter(gate, 2)
+    slot.release()
+    (await enter(gate, 1)).release()
+    other.release()
+    assert gate.check_invariants() == []
+
+
+async def test_the_newest_call_of_a_flood_makes_room_for_another_library():
+    gate = make_gate(calls=4)
+    slots = [await enter(gate, 1), await enter(gate, 2)]
+    flood = [start(gate, 1) for _ in range(4)]
+    await settle()
+    other = start(gate, 2)
+    await settle()
+    with pytest.raises(QueueFullError, match="ns::op1"):
+        await flood[3]
+    assert not other.done()
+    # The second one finds three of the flood beside one of its own: then shares are equal.
+    second = start(gate, 2)
+    await settle()
+    with pytest.raises(QueueFullError, match="ns::op1"):
+        await flood[2]
+    with pytest.raises(QueueFullError, match="ns::op2"):
+        await enter(gate, 2)
+    assert gate.check_invariants() == []
+    for slot in slots:
+        slot.release()
+    for task in (*flood[:2], other, second):
+        (await task).release()
+    assert gate.check_invariants() == []
+
+
+async def test_a_cancelled_call_leaves_the_queue_at_once():
+    gate = make_gate()
+    slot = await enter(gate, 1)
+    cancelled, next_one = start(gate, 1), start(gate, 1)
+    await settle()
+    cancelled.cancel()
+    await settle()
+    assert gate.calls_queued == 1
+    slot.release()
+    (await next_one).release()
+    assert gate.check_invariants() == []
+
+
+@pytest.mark.parametrize("cancel_first", [True, False])
+async def test_a_call_that_is_cancelled_as_it_gets_its_slot_gives_it_to_the_next(cancel_first):
+    gate = make_gate()
+    slot = await enter(gate, 1)
+    cancelled, next_one = start(gate, 1), start(gate, 1)
+    await settle()
+    if cancel_first:
+        cancelled.cancel()
+        slot.release()
+    else:
+        slot.release()
+        cancelled.cancel()
+    await settle()
+    assert cancelled.cancelled()
+    (await next_one).release()
+    assert gate.check_invariants() == []
+    assert gate.calls_running == 0
+
+
+async def test_whoever_waits_for_an_interpreter_that_goes_is_told_that_it_never_started():
+    gate = make_gate()
+    slot = await enter(gate, 1)
+    queued = [start(gate, 1), start(gate, 2), start(gate, 2)]
+    await settle()
+    gate.close(lambda operator: InterpreterDiedError(f"gone with {operator}", started="no"))
+    for task in (queued[0], queued[2]):
+        with pytest.raises(InterpreterDiedError, match="gone with ns::op") as caught:
+            await task
+        assert caught.value.facts["started"] == "no"
+    with pytest.raises(InterpreterDiedError):
+        await enter(gate, 3)
+    slot.release()
+    queued[1].result().release()
+    assert gate.check_invariants() == []
+
+
+async def test_a_library_of_quick_kernels_is_sent_calls_ahead_that_begin_when_others_end():
+    gate = make_gate(ahead=2)
+    first = await enter(gate, 1)
+    tasks = [start(gate, 1) for _ in range(4)]
+    await settle()
+    assert gate.calls_queued == 4
+    first.release()  # it was quick
+    await settle()
+    assert [task.done() for task in tasks] == [True, True, True, False]
+    second, third, fourth = (task.result() for task in tasks[:3])
+    assert [slot.is_ahead for slot in (second, third, fourth)] == [False, True, True]
+    began = third.began
+    second.release()
+    assert [slot.is_ahead for slot in (third, fourth)] == [False, True]
+    assert third.began > began
+    fourth.release()
+    third.release()
+    (await tasks[3]).release()
+    assert gate.check_invariants() == []
+    assert gate.calls_running == 0
+
+
+async def test_a_library_of_slow_kernels_is_sent_nothing_ahead():
+    gate = make_gate(ahead=2)
+    for _ in range(2):
+        first = await enter(gate, 1)
+        tasks = [start(gate, 1) for _ in range(2)]
+        await settle()
+        first.began -= 1.0  # it took a second
+        first.release()
+        await settle()
+        assert [task.done() for task in tasks] == [True, False]
+        tasks[0].result().began -= 1.0
+        tasks[0].result().release()
+        (await tasks[1]).release()
+    assert gate.check_invariants() == []
+
+
+def test_the_hint_follows_how_fast_the_queue_is_worked_off():
+    pace = Pace()
+    first = pace.time_to_end(0.0, 10)
+    pace.begin_queue(0.0)
+    for step in range(1, 101):
+        pace.count_end(step / 100, busy=True)
+    assert pace.time_to_end(1.0, 10) == pytest.approx(0.1, rel=0.05)
+    assert first > 0.5
+    # The kernel that runs now takes its time.
+    assert pace.time_to_end(6.0, 10) == pytest.approx(5.0)
+    assert pace.time_to_end(600.0, 10) == LONGEST_RETRY
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    limit=st.integers(1, 3),
+    calls=st.integers(0, 6),
+    ahead=st.integers(0, 2),
+)
+def test_whatever_happens_the_invariants_hold_and_nothing_is_left(seed, limit, calls, ahead):
+    async def scenario():
+        rng, gate = random.Random(seed), make_gate(calls, 40, ahead)
+        tasks, slots = [], []
+        for _ in range(60):
+            match rng.choice(["enter", "enter", "release", "cancel", "step"]):
+                case "enter":
+                    size = rng.randint(1, 15)
+                    tasks.append(start(gate, rng.randint(1, 3), limit=limit, size=size))
+                case "release" if slots:
+                    slots.pop(rng.randrange(len(slots))).release()
+                case "cancel" if tasks:
+                    rng.choice(tasks).cancel()
+                case _:
+                    await asyncio.sleep(0)
+            for task in [task for task in tasks if task.done()]:
+                tasks.remove(task)
+                if not task.cancelled() and task.exception() is None:
+                    slots.append(task.result())
+            assert gate.check_invariants() == []
+        while tasks or slots:
+            while slots:
+                slots.pop().release()
+            await settle()
+            for task in [task for task in tasks if task.done()]:
+                tasks.remove(task)
+                if not task.cancelled() and task.exception() is None:
+                    slots.append(task.result())
+        assert gate.check_invariants() == []
+        assert (gate.calls_running, gate.calls_queued, gate.bytes_queued) == (0, 0, 0)
+
+    asyncio.run(scenario())
