@@ -58,7 +58,7 @@ conformance: .venv-conformance/.stamp ## a live differential run against PyTorch
 	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
 
 stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, every answer checked
-	@OPDISPATCH_STRESS_SECONDS=30 $(BIN)/python -m pytest -q tests/stress
+	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q tests/stress
 	@OPDISPATCH_RACE_ROUNDS=200 $(BIN)/python -m pytest -q tests/service/test_racing_loads.py -k eight
 	@$(BIN)/opdispatch stress --seconds 60 --interpreters 8 --libraries 40 --callers 16 --kill-every 2
 

@@ -56,7 +56,10 @@ class Library:
     loaded_by: str
     """``USER@HOST`` as the client said, else where the request came from."""
     state: str
-    """"active", "kept" below a newer one, or "waiting" for an interpreter."""
+    """"active", "kept" below a newer one, "waiting" for an interpreter, or "failed": it could
+    not be loaded again."""
+    error: str
+    """Why, if it has failed."""
     max_concurrency: int
     """How many calls of clients one interpreter runs of it at a time."""
     isolated: bool
@@ -231,6 +234,7 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         device=msg.device,
         loaded_by=msg.loaded_by,
         state=msg.state,
+        error=msg.error,
         max_concurrency=max(msg.max_concurrency, 1),
         isolated=msg.home.isolated,
         requirements=tuple(msg.home.environment.requirements),

@@ -12,6 +12,7 @@ OpdispatchError                      (opdispatch.errors)
 ├── DeadlineExceededError            the caller's time is up
 ├── RefusedError                     the daemon is draining, or busy; try again
 │   └── QueueFullError               as many calls wait as may; says when to try again
+├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
 """
 
@@ -105,6 +106,15 @@ class QueueFullError(RefusedError):
     """
 
     code = "queue_full"
+
+
+class JournalError(OpdispatchError, RuntimeError):
+    """The daemon's journal is damaged, in use by another, or cannot be written to.
+
+    What could not be recorded has not been done.
+    """
+
+    code = "journal"
 
 
 class WireError(OpdispatchError, ValueError):

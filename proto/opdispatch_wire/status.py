@@ -79,6 +79,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "interpreter_died": _C.UNAVAILABLE,
     "daemon_unavailable": _C.UNAVAILABLE,
     "refused": _C.UNAVAILABLE,
+    "journal": _C.FAILED_PRECONDITION,
     "queue_full": _C.RESOURCE_EXHAUSTED,
 }
 

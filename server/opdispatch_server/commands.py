@@ -105,8 +105,8 @@ def serve(
         typer.Option(
             metavar="DIR",
             file_okay=False,
-            help="Where uploaded libraries are kept. Default: $XDG_STATE_HOME/opdispatch, else "
-            "~/.local/state/opdispatch.",
+            help="Where the journal and uploaded libraries are kept. Default: "
+            "$XDG_STATE_HOME/opdispatch, else ~/.local/state/opdispatch.",
             show_default=False,
         ),
     ] = None,

@@ -1,6 +1,6 @@
 """The daemon: everything put together, started in order, and stopped in order.
 
-start   signals, sockets, health (not serving), interpreters, libraries, ready
+start   signals, sockets, journal, health (not serving), interpreters, libraries, ready
 stop    health (not serving), no new calls, calls in flight finish, servers, interpreters
 """
 
@@ -31,6 +31,7 @@ from opdispatch_server.interpreter_packages import BOOTSTRAP
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.journal import Journal
 from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
@@ -44,6 +45,7 @@ from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.run_folder import RunFolder
+from opdispatch_server.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_wire.channel import server_options
 from opdispatch_wire.v1 import (
@@ -58,6 +60,9 @@ LOG = logging.getLogger("opdispatch.daemon")
 START_TIMEOUT = 60.0
 # How long a load waits for an interpreter, where one is being started.
 INTERPRETER_WAIT = 10.0
+# How long a start waits for the libraries of the journal: one that hangs must not keep all
+# others from being served.
+RESTORE_WAIT = 10.0
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
 SERVER_GRACE = 0.25
@@ -92,8 +97,9 @@ class Daemon:
             quarantine_after=configuration.quarantine_after,
             on_ended=self._process_ended,
         )
+        self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
-        store = LibraryStore(configuration.state / "libraries")
+        store = LibraryStore(libraries_in(configuration.state))
         self._packages = folder.path / "packages.json"
         self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
@@ -105,6 +111,7 @@ class Daemon:
             self._health,
             configuration.load_timeout,
             INTERPRETER_WAIT if self._names else 0.0,
+            self._journal,
         )
         admission = Admission(QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit))
         runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
@@ -129,8 +136,8 @@ class Daemon:
     async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
         """Serves until a signal says stop; ``on_ready`` is told the addresses.
 
-        Raises StartError, AddressError, AddressInUseError, or what a library that is to be
-        loaded at the start raises.
+        Raises StartError, AddressError, AddressInUseError, JournalError, or what a library that
+        is named in the configuration raises.
         """
         self._handle_signals()
         leases = asyncio.create_task(self._leases.run(self._live_sessions, self._stop_silent))
@@ -149,6 +156,7 @@ class Daemon:
         for address in self._configuration.listen:
             insecure = self._configuration.insecure
             self._listeners.append(bind(self._public, address, insecure=insecure))
+        await self._libraries.adopt()
         await self._private.start()
         await self._public.start()
         self._supervisor.start()
@@ -172,6 +180,8 @@ class Daemon:
                 f"{ready} of {len(self._names)} interpreters were ready after {START_TIMEOUT:g} s; "
                 "the log has their output"
             )
+        if not await self._libraries.restore(RESTORE_WAIT):
+            LOG.warning("some libraries are still being loaded; they serve when they are")
         for path in self._configuration.libraries:
             content = await asyncio.to_thread(path.read_bytes)
             request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
@@ -193,6 +203,7 @@ class Daemon:
         await self._supervisor.stop(WORKERS_GRACE)
         await self._pools.wait_for_endings()
         await self._private.stop(0)
+        await self._journal.close()
         self._clean_up()
 
     def _clean_up(self) -> None:

@@ -1,6 +1,7 @@
 """The standard health service, computed from what the daemon can really do.
 
-""                               serving if an interpreter is live, where some were asked for
+""                               serving if an interpreter is live, where some were asked for,
+                                 and the start has brought back the libraries of the journal
 opdispatch.v1.ExecutionService   the same
 opdispatch.v1.RegistryService    serving until the daemon stops
 library/NAME                     serving while NAME is active; unknown once it is unloaded
@@ -40,6 +41,8 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
 
     def __init__(self, *, interpreters_expected: bool) -> None:
         self._expected = interpreters_expected
+        self._live = 0
+        self._restoring = False
         self._status: dict[str, int] = {}
         self._watchers: defaultdict[str, set[asyncio.Queue[int]]] = defaultdict(set)
         self._draining = False
@@ -50,10 +53,13 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
 
     async def interpreters(self, ready: int) -> None:
         """Notes how many interpreters are live."""
-        serving = ready > 0 or not self._expected
-        for service in ("", EXECUTION):
-            self._note(service, serving)
-        self._note(REGISTRY, True)
+        self._live = ready
+        self._note_readiness()
+
+    async def restoring(self, restoring: bool) -> None:
+        """Notes whether the libraries of the journal are still being loaded: not ready, then."""
+        self._restoring = restoring
+        self._note_readiness()
 
     async def library(self, name: str, *, serving: bool | None) -> None:
         """Notes whether a library serves calls; None: it is gone."""
@@ -90,6 +96,12 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
             watchers.discard(queue)
             if not watchers:
                 self._watchers.pop(request.service, None)
+
+    def _note_readiness(self) -> None:
+        serving = (self._live > 0 or not self._expected) and not self._restoring
+        for service in ("", EXECUTION):
+            self._note(service, serving)
+        self._note(REGISTRY, True)
 
     def _note(self, service: str, serving: bool | None) -> None:
         before = self._status.get(service, _STATUS.SERVICE_UNKNOWN)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from opdispatch import Dispatcher, KernelFunction
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_archive import read_archive
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.module_file import digest_module
@@ -69,13 +70,16 @@ class InterpreterLibraries:
         match message.WhichOneof("kind"):
             case "stage":
                 answer.staged.CopyFrom(self._stage(message.stage))
+                fault_point(FaultPoint.INTERPRETER_STAGED)
                 return answer
             case "commit":
                 self._commit(message.commit)
+                fault_point(FaultPoint.INTERPRETER_PUBLISHED)
             case "abort":
                 self._abort(message.abort)
             case "retire":
                 self._retire(message.retire)
+                fault_point(FaultPoint.INTERPRETER_RETIRED)
             case "mirror":
                 self._mirror(message.mirror)
             case "restore":

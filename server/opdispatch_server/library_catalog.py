@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 from opdispatch_server.library_version import LibraryVersion, VersionState
 from opdispatch_wire.errors import LibraryNotFoundError
 
+# Below the active version, the one that was active before it is kept.
+KEPT_VERSIONS = 2
 # How many operators that are gone are remembered, for the sake of messages.
 GONE_REMEMBERED = 10_000
 
@@ -79,13 +81,20 @@ class LibraryCatalog:
         """
         versions = [v for v in self.versions_of(version.name) if v is not version]
         self._versions[version.name] = [*versions[-1:], version]
-        last = self._last_version.get(version.name, 0)
-        self._last_version[version.name] = max(last, version.version)
+        self.note_last_version(version.name, version.version)
         return versions[:-1]
+
+    def last_version(self, name: str) -> int:
+        """The highest number that a version of this name has had; 0 if there was none."""
+        return self._last_version.get(name, 0)
+
+    def note_last_version(self, name: str, number: int) -> None:
+        """Notes that a version of this name has had that number."""
+        self._last_version[name] = max(self.last_version(name), number)
 
     def next_version(self, name: str) -> int:
         """The number of the next version of a name; numbers of failed loads are given again."""
-        return self._last_version.get(name, 0) + 1
+        return self.last_version(name) + 1
 
     def new_load_id(self) -> int:
         """A number that no version has had."""

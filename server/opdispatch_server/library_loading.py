@@ -12,6 +12,7 @@ from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTim
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
+from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibrarySource, LibraryVersion, VersionState
 from opdispatch_server.load_race import LoadRace, LoadWait
@@ -57,6 +58,7 @@ class LibraryLoading:
         placement: Placement,
         pools: InterpreterPools,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
+        journal: LibraryJournal,
         *,
         load_timeout: float,
         fill: Callable[[LibraryVersion], Awaitable[OpdispatchError | None]],
@@ -69,6 +71,7 @@ class LibraryLoading:
         self._placement = placement
         self._pools = pools
         self._start = start
+        self._journal = journal
         self._load_timeout = load_timeout
         self._fill = fill
         self._supersede = supersede
@@ -123,6 +126,8 @@ class LibraryLoading:
                 if newest is not None and newest.source == race.source and race.source.sha256:
                     if not newest.is_active:
                         newest.content = race.content
+                        if newest.pool is None:
+                            self._pools.hold(newest, race.pool)
                     race.open(newest, None)
                 else:
                     number = self._catalog.next_version(race.name)
@@ -145,13 +150,13 @@ class LibraryLoading:
         outcome = await self._bring_in(race, order, wait)
         published = outcome.role == "primary" and not outcome.already_loaded
         if order.interpreters > version.interpreters_wanted or (order.interpreters and published):
-            version.interpreters_wanted = order.interpreters
+            await self._journal.record_wanted(version, order.interpreters)
             version.failed_attempts = 0
         if order.interpreters or published:
             wait.set(lambda: f"more interpreters to hold {version}")
             await self._fill(version)
         if order.place.interpreter:
-            version.want_at_least_what_there_is()
+            await self._journal.record_wanted(version, version.count_wanted_or_held())
         return outcome
 
     async def _bring_in(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
@@ -231,6 +236,7 @@ class LibraryLoading:
                 return "replica"
             version.loaded_by = order.loaded_by
             version.device = order.place.device or version.device
+            version.interpreters_wanted = order.interpreters or version.interpreters_wanted
             too_old: list[LibraryVersion] = []
             await self._transaction.publish(
                 version,
@@ -238,6 +244,7 @@ class LibraryLoading:
                 batch,
                 replaced,
                 still_wanted=wanted,
+                recording=lambda: self._journal.loading(version, replaced),
                 on_published=lambda: too_old.extend(self._catalog.add(version)),
             )
             version.failed_attempts = 0

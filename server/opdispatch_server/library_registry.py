@@ -10,10 +10,13 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.environment_build import Report
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.journal import Journal
 from opdispatch_server.library_catalog import LibraryCatalog
+from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.library_replicas import LibraryReplicas
 from opdispatch_server.library_transaction import LibraryTransaction
@@ -45,6 +48,7 @@ class LibraryRegistry:
         health: HealthBoard,
         load_timeout: float,
         interpreter_wait: float,
+        journal: Journal,
     ) -> None:
         self._transaction = transaction
         self._sessions = sessions
@@ -53,6 +57,7 @@ class LibraryRegistry:
         self._load_timeout = load_timeout
         self._interpreter_wait = interpreter_wait
         self._catalog = LibraryCatalog()
+        self._journal = LibraryJournal(journal, self._catalog)
         self.placement = Placement(sessions, pools, self._catalog.all_versions)
         self._background: set[asyncio.Task[Any]] = set()
         # Those of them that wait for the last calls of unloaded versions.
@@ -74,6 +79,7 @@ class LibraryRegistry:
             self.placement,
             pools,
             self._start,
+            self._journal,
             load_timeout=load_timeout,
             fill=self._replicas.fill_locked,
             supersede=self._supersede,
@@ -116,13 +122,32 @@ class LibraryRegistry:
                 lambda: all(
                     any(replica.is_serving for replica in version.replicas)
                     for version in self.newest()
-                    if version.has_operator(operator)
+                    if version.has_operator(operator) and version.state is not VersionState.FAILED
                 )
             )
 
     async def _announce(self) -> None:
         async with self._settled:
             self._settled.notify_all()
+
+    # -- what was there before ------------------------------------------------------------------
+
+    async def adopt(self) -> None:
+        """Takes over what the journal says; it waits for interpreters from now on.
+
+        Raises JournalError.
+        """
+        self._replicas.restoring = await asyncio.to_thread(self._journal.restore_catalog)
+        self.placement.restore_draining(self._journal.drained)
+        await self._health.restoring(bool(self._replicas.restoring))
+        for version in self._replicas.restoring:
+            await self._health.library(version.name, serving=False)
+
+    async def restore(self, timeout: float) -> bool:
+        """Loads what was adopted; False if that takes longer, and goes on in the background."""
+        done, _ = await asyncio.wait({self._start(self._replicas.restore())}, timeout=timeout)
+        await self._health.restoring(False)
+        return bool(done)
 
     # -- changes --------------------------------------------------------------------------------
 
@@ -164,15 +189,19 @@ class LibraryRegistry:
             below = [version for version in versions if version not in gone]
             top = versions[-1]
             if below and top in gone:
-                await self._bring_back(below[-1], top)
-            self._catalog.remember_gone(
-                {operator for version in gone for operator in version.operators}
-                - set(below[-1].operators if below else ()),
-                f"library {name!r}, which had it, was unloaded",
-            )
-            async with self._transaction.publication:
-                await self._transaction.withdraw(gone, VersionState.GONE)
-            self._catalog.set_versions(name, below)
+                below[-1].interpreters_wanted = top.interpreters_wanted
+            async with self._journal.unloading(gone[-1], below):
+                if below and top in gone:
+                    await self._bring_back(below[-1], top)
+                self._catalog.remember_gone(
+                    {operator for version in gone for operator in version.operators}
+                    - set(below[-1].operators if below else ()),
+                    f"library {name!r}, which had it, was unloaded",
+                )
+                async with self._transaction.publication:
+                    await self._transaction.withdraw(gone, VersionState.GONE)
+                fault_point(FaultPoint.WITHDRAWN)
+                self._catalog.set_versions(name, below)
             busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
         await self._health.library(name, serving=below[-1].is_active if below else None)
@@ -196,7 +225,9 @@ class LibraryRegistry:
                     library=name,
                 )
             before = older.pop()
-            await self._bring_back(before, top)
+            before.interpreters_wanted = top.interpreters_wanted
+            async with self._journal.rolling_back(before, top):
+                await self._bring_back(before, top)
             self._catalog.set_versions(name, [*older, top, before])
             self._supersede(top, [])
             self._catalog.remember_gone(
@@ -216,7 +247,7 @@ class LibraryRegistry:
             raise WireError(f"$.interpreters is {interpreters}; expected 1 or more")
         async with self._catalog.line(name):
             version = self._catalog.get_newest(name)
-            version.interpreters_wanted = interpreters
+            await self._journal.record_wanted(version, interpreters)
             version.failed_attempts = 0
             await self._pools.provide_for(version)
             failure = await self._replicas.fill_locked(version)
@@ -232,16 +263,19 @@ class LibraryRegistry:
         InterpreterNotFoundError.
         """
         session = self._sessions.get_ready(interpreter)
+        if session.supervised:  # another's name means nothing once it is gone
+            await self._journal.record_drained(interpreter, drained=True)
         self.placement.start_draining(session)
         LOG.info("interpreter %s is being drained", interpreter)
         await self._replicas.see_to(session, patience)
         return session
 
-    def end_drain(self, interpreter: str) -> InterpreterSession | None:
+    async def end_drain(self, interpreter: str) -> InterpreterSession | None:
         """Puts an interpreter in use again; None if it is just not there.
 
         Raises InterpreterNotFoundError for one that was never drained, either.
         """
+        await self._journal.record_drained(interpreter, drained=False)
         was_draining = self.placement.end_draining(interpreter)
         session = self._sessions.find(interpreter) if was_draining else None
         if not was_draining:
@@ -266,7 +300,6 @@ class LibraryRegistry:
     # -- parts of changes -----------------------------------------------------------------------
 
     async def _bring_back(self, version: LibraryVersion, top: LibraryVersion) -> None:
-        version.interpreters_wanted = top.interpreters_wanted
         await self._pools.provide_for(version)
         session = await self.placement.claim_holder(version) if top.is_active else None
         if session is None:
@@ -318,19 +351,17 @@ class LibraryRegistry:
             await self._announce()
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
+        """Leaves a library listed with its error, until somebody loads or unloads it."""
         LOG.error("%s is given up: %s", version, error)
-        versions = self._catalog.versions_of(version.name)
-        self._catalog.set_versions(version.name, [])
+        version.state = VersionState.FAILED
+        version.error = error.message
+        self._pools.let_go(version)
         self._catalog.remember_gone(
             version.operators,
-            f"library {version.name!r}, which had it, lost its interpreter and could not be loaded "
-            "again; the daemon's log says why",
+            f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
         )
-        for each in versions:
-            each.state = VersionState.GONE
         await self._announce()
-        await self._release(versions)
-        await self._health.library(version.name, serving=None)
+        await self._health.library(version.name, serving=False)
 
     # -- plumbing -------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
@@ -12,6 +12,7 @@ from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
+from opdispatch_server.library_restoration import restore_in_order
 from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibraryVersion, VersionState
 from opdispatch_server.placement import Place, Placement
@@ -59,6 +60,8 @@ class LibraryReplicas:
         self._load_timeout = load_timeout
         self._published = published
         self._give_up = give_up
+        # What the journal has, until it is loaded: ``restore`` does that, in the right order.
+        self.restoring: Sequence[LibraryVersion] = ()
         # Names that somebody is about to look after.
         self._cared_for: set[str] = set()
         self._demotions: dict[asyncio.Task[Any], InterpreterSession] = {}
@@ -112,7 +115,7 @@ class LibraryReplicas:
 
     def _needs_care(self, version: LibraryVersion) -> bool:
         if version.state is VersionState.WAITING:
-            return bool(self._pools.ready(version.pool))
+            return bool(self._pools.ready(version.pool)) and not self.restoring
         missing = self._missing(version)
         return missing < 0 or (
             missing > 0
@@ -145,8 +148,29 @@ class LibraryReplicas:
             self.shrink_locked(version)
             self.leave_drained_locked(name)
 
-    async def _recover_locked(self, version: LibraryVersion) -> None:
-        """Loads again, from the store, what has lost its last interpreter."""
+    async def restore(self) -> None:
+        """Loads what the journal has, as far as there are interpreters and it can be loaded."""
+        await restore_in_order(self.restoring, self._restore_one)
+        await asyncio.gather(*(self._fill(version) for version in self.restoring))
+        self.restoring = ()
+        self.look_after_all()
+
+    async def _restore_one(self, version: LibraryVersion, last_try: bool) -> bool:
+        async with self._catalog.line(version.name):
+            can_be = self._pools.ready(None) or not version.source.home.is_shared
+            if version.state is VersionState.WAITING and can_be:
+                await self._recover_locked(version, last_try=last_try)
+        return version.state is not VersionState.WAITING
+
+    async def _fill(self, version: LibraryVersion) -> None:
+        async with self._catalog.line(version.name):
+            await self.fill_locked(version)
+
+    async def _recover_locked(self, version: LibraryVersion, *, last_try: bool = True) -> None:
+        """Loads again, from the store, what has lost its last interpreter.
+
+        What does not load is given up, unless this is not the ``last_try``.
+        """
         version.load_id = self._catalog.new_load_id()
         try:
             await self.bring_up_locked(version, None)
@@ -159,7 +183,10 @@ class LibraryReplicas:
                 await self._give_up(version, error)
             return
         except OpdispatchError as error:
-            await self._give_up(version, error)
+            if last_try:
+                await self._give_up(version, error)
+            else:
+                LOG.info("%s will be tried again, after others: %s", version, error)
             return
         version.failed_attempts = 0
         await self._published(version)

@@ -7,7 +7,11 @@ import os
 import tempfile
 from pathlib import Path
 
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_wire.errors import LibraryLoadError
+
+# Of what is being written; a crash can leave such a file behind.
+DRAFT_PREFIX = ".draft-"
 
 
 def digest_content(content: bytes) -> str:
@@ -19,7 +23,7 @@ class LibraryStore:
     """Content by digest, in one folder.
 
     An entry appears whole or not at all, survives a crash right after ``put``, and is checked
-    against its digest whenever it is read. Several daemons may share the folder.
+    against its digest whenever it is read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,20 +33,23 @@ class LibraryStore:
         """Keeps ``content``; returns its digest. Raises OSError if the disk refuses."""
         digest = digest_content(content)
         path = self._path(digest)
-        if path.exists():
+        if self._has(path, digest):
+            self._sync_folder()  # whoever wrote it may have died before that
             return digest
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, draft = tempfile.mkstemp(dir=self._folder, prefix=".draft-")
+        descriptor, draft = tempfile.mkstemp(dir=self._folder, prefix=DRAFT_PREFIX)
         try:
             with open(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+            fault_point(FaultPoint.CONTENT_DRAFTED)
             Path(draft).rename(path)
         except BaseException:
             Path(draft).unlink(missing_ok=True)
             raise
         self._sync_folder()
+        fault_point(FaultPoint.CONTENT_STORED)
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -64,6 +71,12 @@ class LibraryStore:
                 path=str(path),
             )
         return content
+
+    def _has(self, path: Path, digest: str) -> bool:
+        try:
+            return digest_content(path.read_bytes()) == digest
+        except OSError:
+            return False
 
     def _path(self, digest: str) -> Path:
         return self._folder / digest

@@ -4,6 +4,7 @@
     Stage            ->            imports it, publishes nothing
                      <-            the batch of registrations
     checks the batch against the registry
+    records it in the journal (see Note [What is acknowledged])
     Commit           ->            publishes it for its own nested calls
     publishes it for clients
     Mirror           ->                                         publish kernels that forward
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from opdispatch_server.batch_comparison import check_same_batch
+from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.followers import INSTRUCTION_TIMEOUT, Followers, finish
 from opdispatch_server.interpreter_sessions import (
     InterpreterSession,
@@ -33,6 +36,9 @@ from opdispatch_server.registration_codec import batch_from_proto
 from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
+
+Recording = Callable[[], AbstractAsyncContextManager[None]]
+"""Has a change in the journal while it is made; undone if it fails."""
 
 
 class LibraryTransaction:
@@ -106,26 +112,30 @@ class LibraryTransaction:
         replaced: LibraryVersion | None,
         *,
         still_wanted: Callable[[], bool] = lambda: True,
+        recording: Recording = nullcontext,
         on_published: Callable[[], None] = lambda: None,
     ) -> None:
         """Publishes what ``session`` has staged, in the place of ``replaced``.
 
-        ``still_wanted`` is asked before that, and ``on_published`` is called with it, while
+        ``still_wanted`` is asked before that; ``recording`` is entered once every check has
+        passed, and left when it is published; ``on_published`` is called with it, while
         ``publication`` is held. Raises the RegistrationError of a registration that does not
-        fit, DeadlineExceededError, LibraryLoadError, or InterpreterDiedError.
+        fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
         """
+        fault_point(FaultPoint.STAGED)
         try:
             await asyncio.to_thread(_take_batch, version, batch)
             await self._keep_content(version)
         except Exception:
             await self.abandon(version, session)
             raise
-        async with self._order:
+        async with self._order, AsyncExitStack() as recorded:
             try:
                 old = replaced.handles if replaced else ()
                 await asyncio.to_thread(self._operators.check, version.registrations, old)
                 if not still_wanted():
                     raise DeadlineExceededError(f"nobody waits for {version} any more")
+                await recorded.enter_async_context(recording())
             except Exception:
                 await self.abandon(version, session)
                 raise
@@ -259,6 +269,7 @@ class LibraryTransaction:
         """Has the interpreter publish a version that passed every check, then publishes it."""
         try:
             await session.instruct(instruction, timeout=INSTRUCTION_TIMEOUT)
+            fault_point(FaultPoint.INTERPRETER_COMMITTED)
             async with self.publication:
                 if not session.alive:
                     raise session.death(f"loading {version}")
@@ -279,6 +290,7 @@ class LibraryTransaction:
                     replaced.handles = ()
                     replaced.state = VersionState.KEPT
                 on_published()
+            fault_point(FaultPoint.PUBLISHED)
         except BaseException:
             if not version.is_active:
                 version.remove_replica(session)

@@ -39,7 +39,8 @@ class VersionState(enum.Enum):
     LOADING = "loading"  # not published yet
     ACTIVE = "active"  # calls that start now use it
     KEPT = "kept"  # below a newer one, which it can take the place of again
-    WAITING = "waiting"  # was active, and lost its interpreter
+    WAITING = "waiting"  # is to be active, and has no interpreter yet or any more
+    FAILED = "failed"  # is to be active, and could not be loaded again
     GONE = "gone"
 
 
@@ -77,6 +78,10 @@ class LibraryVersion:
         self.operators: Sequence[str] = ()
         self._operators: frozenset[str] = frozenset()
         self.handles: Sequence[RegistrationHandle] = ()
+        # Whether it has kernels for all operators of a dispatch key.
+        self.has_fallbacks = False
+        # Why it could not be loaded again, if it has failed.
+        self.error = ""
         # The upload, until the library store has it.
         self.content = content
         self.loaded_at = datetime.now(UTC)
@@ -99,8 +104,16 @@ class LibraryVersion:
         self.batch = batch
         self.registrations = registrations
         names = {r.schema.name if r.schema is not None else r.name for r in registrations}
-        self.operators = tuple(sorted(str(name) for name in names if name is not None))
-        self._operators = frozenset(self.operators)
+        self.expect(
+            tuple(sorted(str(name) for name in names if name is not None)),
+            has_fallbacks=any(r.kind == "fallback" for r in registrations),
+        )
+
+    def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
+        """Notes what it registers, or did the last time."""
+        self.operators = operators
+        self._operators = frozenset(operators)
+        self.has_fallbacks = has_fallbacks
 
     def has_operator(self, name: str) -> bool:
         """Whether it defines or implements the operator."""
@@ -134,10 +147,10 @@ class LibraryVersion:
             replica.state = ReplicaState.SERVING
         return replica is not None and replica.is_serving
 
-    def want_at_least_what_there_is(self) -> None:
+    def count_wanted_or_held(self) -> int:
         """Interpreters that hold the version because somebody named them count as wanted."""
         staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
-        self.interpreters_wanted = max(self.interpreters_wanted, len(staying))
+        return max(self.interpreters_wanted, len(staying))
 
     def choose_replica(self, excluding: Container[InterpreterSession] = ()) -> Replica | None:
         """The least loaded one that serves calls; of several, the one that rested longest."""
@@ -163,7 +176,8 @@ class LibraryVersion:
         """Notes that its registrations have been published."""
         self.state = VersionState.ACTIVE
         self.epoch = epoch
-        self.loaded_at = datetime.now(UTC)
+        self.error = ""
+        self.failed_attempts = 0
 
     def begin_call(self) -> None:
         """Counts a call; from the moment its kernel is chosen, in the same step of the loop."""
@@ -195,6 +209,7 @@ class LibraryVersion:
             device=self.device,
             loaded_by=self.loaded_by,
             state=self.state.value,
+            error=self.error,
             max_concurrency=self.max_concurrency,
             home=None if self.source.home.is_shared else self.source.home.to_proto(),
         )

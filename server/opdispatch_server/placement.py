@@ -67,6 +67,10 @@ class Placement:
             self._draining.discard(session.name)
         self.note_change()
 
+    def restore_draining(self, names: Iterable[str]) -> None:
+        """Notes which interpreters were being drained before the daemon was started again."""
+        self._draining.update(names)
+
     async def claim(self, place: Place) -> InterpreterSession:
         """Waits for an interpreter that imports nothing, and keeps it for one import.
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import grpc
 
+from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.load_progress import in_steps
 from opdispatch_server.load_request import read_load_request
@@ -102,6 +104,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
         )
         outcome = await self._libraries.load(order, report)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.LoadLibraryReply(
             library=outcome.version.to_proto(),
             already_loaded=outcome.already_loaded,
@@ -117,6 +120,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             self._libraries.unload(request.name, request.version, measure=request.measure_memory)
         )
         active, memory = await asyncio.shield(unload)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(
             active=active.to_proto() if active else None,
             memory_bytes=memory.size,
@@ -130,6 +134,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Has more interpreters, or fewer, hold a library."""
         scale = asyncio.create_task(self._libraries.scale(request.name, request.interpreters))
         version = await asyncio.shield(scale)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.ScaleLibraryReply(library=version.to_proto())
 
     @answers
@@ -139,6 +144,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Makes the version before the active one active again."""
         rollback = asyncio.create_task(self._libraries.rollback(request.name))
         active, replaced = await asyncio.shield(rollback)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
 
     @answers
@@ -146,8 +152,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.DrainInterpreterRequest, context: Context
     ) -> pb.DrainInterpreterReply:
         """Empties an interpreter, or ends that."""
+        session: InterpreterSession | None
         if request.undo:
-            session = self._libraries.end_drain(request.name)
+            session = await self._libraries.end_drain(request.name)
         else:
             session = await self._libraries.drain(request.name, patience=_patience(context))
         if session is None:

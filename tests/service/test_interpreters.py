@@ -166,7 +166,8 @@ def test_a_library_that_brings_every_interpreter_down_is_given_up(
         session.load(write_library("const", text + constant(5)))
         flag.touch()
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: not session.libraries(), 30)
+        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"], 30)
+        assert "went away" in session.libraries()[0].error
         assert wait_for(lambda: session.interpreters(), 30)
         session.load(write_library("other", constant(6, namespace="other")))
         assert session.ops.other.get(X) == 6
@@ -184,11 +185,12 @@ def test_a_library_whose_stored_content_is_damaged_is_given_up_and_says_so(
         stored = daemon.folder / "state" / "libraries" / loaded.sha256
         stored.write_text("tampered with")
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: not session.libraries(), 20)
+        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"], 20)
         assert f"the stored content {loaded.sha256[:12]} of the library is damaged" in daemon.log()
         with pytest.raises(oc.OperatorNotFoundError, match="could not be loaded again"):
             session.ops.const.get(X)
-        session.load(path)
+        again = session.load(path)
+        assert (again.version, again.active, again.error) == (loaded.version, True, "")
         assert session.ops.const.get(X) == 5
         assert stored.read_text() == path.read_text()
 

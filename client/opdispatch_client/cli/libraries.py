@@ -225,6 +225,9 @@ def libraries(
                 for library in found
             ),
         )
+        for library in found:
+            if library.error:
+                print_remark(f"{library.name} has failed: {library.error}")
 
 
 def _describe_interpreters(library: Library) -> str:

@@ -1,0 +1,270 @@
+"""The journal on disk: a SQLite database, checked whole whenever it is opened.
+
+Note [What the checks find]
+    SQLite's own check finds a broken structure, but neither a changed byte inside a record nor
+    a write-ahead log that ends early: frames from the first damaged one on are ignored as if
+    they had never been written. So
+
+    - each entry has a digest, and the head has one of all entries;
+    - the number of the last event is also kept in a file of its own, ``last-event``, which is
+      written after the event is on disk. It may be behind the journal, after a crash, and is
+      ahead of it only if the journal has lost something.
+
+    Whatever of this does not hold is a damaged journal, and nothing is served from one: an
+    operator that is silently missing does more harm than a daemon that does not start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from shutil import rmtree
+
+from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_wire.errors import JournalError
+
+DATABASE = "journal.sqlite3"
+LAST_EVENT = "last-event"
+
+APPLICATION_ID = 0x6F70646A  # "opdj"
+FORMAT = 1
+# Older events are dropped: they are there for people to read, not to recover from.
+EVENTS_KEPT = 10_000
+_BUSY_SECONDS = 10.0
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+CREATE TABLE event (
+    number INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL
+);
+CREATE TABLE entry (
+    kind TEXT NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL, digest TEXT NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE TABLE head (number INTEGER NOT NULL, digest TEXT NOT NULL);
+"""
+
+Changes = Mapping[tuple[str, str], str | None]
+"""New records as text, by kind ("library") and name; None: there is none any more."""
+
+
+class JournalFile:
+    """One journal, open. Its methods block, and are called from one thread at a time.
+
+    ``entries`` is what is committed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the journal in ``folder``. Raises JournalError if it cannot be relied upon."""
+        self.folder = folder
+        path = folder / DATABASE
+        with _damage_explained(folder):
+            if not path.is_file():
+                raise ValueError(f"{DATABASE} is missing")
+            self._database = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._check_format()
+                self._database.execute("PRAGMA journal_mode = WAL").fetchone()
+                self._database.execute("PRAGMA synchronous = FULL")
+                # Read first: a daemon may be adding events while we look.
+                mark = int((folder / LAST_EVENT).read_bytes())
+                self._database.execute("BEGIN")
+                self.entries, self._number, self._digest = self._read_checked(mark)
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._database.close()
+                raise
+
+    @classmethod
+    def create(cls, folder: Path) -> None:
+        """Makes an empty journal in ``folder``, which must not exist: whole, or not at all."""
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.draft-"))
+        try:
+            database = sqlite3.connect(draft / DATABASE, isolation_level=None)
+            try:
+                database.executescript(_SCHEMA)
+                database.execute("INSERT INTO head VALUES (0, ?)", (f"{0:064x}",))
+            finally:
+                database.close()
+            (draft / LAST_EVENT).write_bytes(_mark(0))
+            sync_tree(draft)
+            draft.rename(folder)
+        except BaseException:
+            rmtree(draft, ignore_errors=True)
+            raise
+        sync_path(folder.parent)
+
+    @property
+    def last_event(self) -> int:
+        """The number of the last change."""
+        return self._number
+
+    def write(self, kind: str, subject: str, changes: Changes) -> None:
+        """Commits one event with the records that it changes; on disk when this returns.
+
+        Raises JournalError, and then nothing has changed.
+        """
+        digest = self._digest
+        for key, record in changes.items():
+            digest = _exchange(digest, key, self.entries.get(key), record)
+        number = self._number + 1
+        at = datetime.now(UTC).isoformat()
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._execute("INSERT INTO event VALUES (?, ?, ?, ?)", number, at, kind, subject)
+            self._execute("DELETE FROM event WHERE number <= ?", number - EVENTS_KEPT)
+            for key, record in changes.items():
+                self._execute("DELETE FROM entry WHERE kind = ? AND name = ?", *key)
+                if record is not None:
+                    own = _digest_entry(key, record)
+                    self._execute("INSERT INTO entry VALUES (?, ?, ?, ?)", *key, record, own)
+            self._execute("UPDATE head SET number = ?, digest = ?", number, f"{digest:064x}")
+            fault_point(FaultPoint.JOURNAL_BEGUN)
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):  # SQLite has rolled back by itself, if it could not go on
+                self._database.execute("ROLLBACK")
+            raise JournalError(
+                f"the change cannot be recorded in {self.folder}: {error}",
+                hint="nothing has changed; make room on that disk and try again",
+            ) from error
+        for key, record in changes.items():
+            if record is None:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = record
+        self._number, self._digest = number, digest
+        self._write_mark()
+        fault_point(FaultPoint.JOURNAL_COMMITTED)
+
+    def events(self) -> list[tuple[int, str, str, str]]:
+        """What has happened, oldest first: number, time, what, and to whom."""
+        return list(self._database.execute("SELECT * FROM event ORDER BY number"))
+
+    def copy_to(self, folder: Path) -> None:
+        """Copies the journal into ``folder``, as one file, though a daemon may be writing."""
+        with _damage_explained(self.folder), _database_at(folder / DATABASE) as copy:
+            self._database.backup(copy)
+
+    def close(self) -> None:
+        """Closes it. Idempotent."""
+        self._database.close()
+
+    def _execute(self, statement: str, *values: object) -> None:
+        self._database.execute(statement, values)
+
+    def _check_format(self) -> None:
+        (application,) = self._database.execute("PRAGMA application_id").fetchone()
+        (written_in,) = self._database.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID:
+            raise ValueError(f"{DATABASE} is not a journal of opdispatch")
+        if written_in > FORMAT:
+            raise JournalError(
+                f"the journal in {self.folder} was written by a newer opdispatch: its format is "
+                f"{written_in}, and this one reads up to {FORMAT}",
+                hint="start the newer one, or move the folder away to start without libraries",
+            )
+
+    def _read_checked(self, mark: int) -> tuple[dict[tuple[str, str], str], int, int]:
+        """The entries, the number of the last event, and the digest of all entries.
+
+        Raises ValueError: see the Note.
+        """
+        found = self._database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise ValueError(" ".join(str(found).split()))
+        entries: dict[tuple[str, str], str] = {}
+        for kind, name, record, digest in self._database.execute("SELECT * FROM entry"):
+            if _digest_entry((kind, name), record) != digest:
+                raise ValueError(f"what it says of {kind} {name!r} does not have its checksum")
+            entries[kind, name] = record
+        heads = self._database.execute("SELECT number, digest FROM head").fetchall()
+        total = 0
+        for key, record in entries.items():
+            total = _exchange(total, key, None, record)
+        if len(heads) != 1 or heads[0][1] != f"{total:064x}":
+            raise ValueError("its entries do not have the checksum of all")
+        number: int = heads[0][0]
+        if mark > number:
+            raise ValueError(f"it ends with event {number}, and event {mark} was recorded")
+        return entries, number, total
+
+    def _write_mark(self) -> None:
+        # Not synced: after a loss of power it may be old, which the checks allow. A failure
+        # makes it old too.
+        with suppress(OSError):
+            descriptor = os.open(self.folder / LAST_EVENT, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(descriptor, _mark(self._number), 0)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def _damage_explained(folder: Path) -> Iterator[None]:
+    """Whatever goes wrong with a journal becomes a JournalError that says what to do."""
+    try:
+        yield
+    except JournalError:
+        raise
+    except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+        raise JournalError(
+            f"the journal in {folder} is damaged or cannot be read: {error}",
+            hint="restore it with `opdispatch state import FILE`, or move the folder away to "
+            "start without libraries",
+            path=str(folder),
+        ) from error
+
+
+@contextmanager
+def _database_at(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that is closed at the end; sqlite3's own context manager does not do that."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def sync_path(path: Path) -> None:
+    """Has a file's content, or the names in a folder, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Does that for a folder and the files in it."""
+    for path in folder.iterdir():
+        sync_path(path)
+    sync_path(folder)
+
+
+def _mark(number: int) -> bytes:
+    return b"%020d\n" % number  # always of one length: a write replaces it whole
+
+
+def _digest_entry(key: tuple[str, str], record: str) -> str:
+    return hashlib.sha256("\0".join((*key, record)).encode()).hexdigest()
+
+
+def _exchange(digest: int, key: tuple[str, str], old: str | None, new: str | None) -> int:
+    """The digest of all entries when one of them changes: the sum of theirs, so that a change
+    costs the same however many there are.
+    """
+    for record, sign in ((old, -1), (new, 1)):
+        if record is not None:
+            digest += sign * int(_digest_entry(key, record), 16)
+    return digest % 2**256

@@ -1,0 +1,99 @@
+"""The state folder when something is wrong with it: refused with what to do, never guessed at."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import constant
+from tests.service.running_daemon import RunningDaemon
+
+X = np.zeros(2)
+
+
+def kill(daemon: RunningDaemon) -> None:
+    daemon.signal(signal.SIGKILL)
+    daemon.wait()
+
+
+def test_two_daemons_on_one_state_folder_are_refused(start_daemon: StartDaemon, tmp_path: Path):
+    first = start_daemon(workers=0)
+    second = RunningDaemon(tmp_path, listen=[f"unix://{tmp_path}/second.sock"], workers=0)
+    assert second.wait() == 1
+    assert f"opdispatch: another daemon uses the state folder {tmp_path}/state" in second.log()
+    second.clean_up()
+    with first.connect() as session:
+        assert session.server_info.pid == first.process.pid
+    kill(first)  # which frees the folder
+    third = start_daemon(workers=0)
+    assert third.process.poll() is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"this is no database"])
+def test_a_damaged_journal_stops_the_start_and_says_what_to_do(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, damage: bytes
+):
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        session.load(write_library("const", constant(5)))
+    assert first.stop() == 0
+    journal = tmp_path / "state" / "journal" / "journal.sqlite3"
+    good = journal.read_bytes()
+    journal.write_bytes(damage)
+    second = RunningDaemon(tmp_path, workers=1)
+    assert second.wait() == 1
+    message = second.log().splitlines()[-1]
+    assert message.startswith(f"opdispatch: the journal in {tmp_path}/state/journal is damaged")
+    assert message.endswith(
+        "(restore it with `opdispatch state import FILE`, or move the folder away to start "
+        "without libraries)"
+    )
+    assert not (tmp_path / "daemon.sock").exists()
+    second.clean_up()
+    assert journal.read_bytes() == damage
+    journal.write_bytes(good)
+    third = start_daemon(workers=1)
+    with third.connect() as session:
+        assert session.ops.const.get(X) == 5
+
+
+def test_a_disk_that_is_full_refuses_the_change_and_nothing_else(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon = start_daemon(workers=1)
+    journal = tmp_path / "state" / "journal"
+    limit = resource.RLIMIT_FSIZE
+    with daemon.connect() as session:
+        for number in range(1, 4):
+            session.load(write_library("const", constant(number)))
+        # No file of the daemon's may grow beyond what the journal's log has now: as good as a
+        # full disk for the journal, while there is room for uploads and the daemon's log.
+        log = (journal / "journal.sqlite3-wal").stat().st_size
+        _, hard = resource.prlimit(daemon.process.pid, limit, (log, resource.RLIM_INFINITY))
+        assert hard == resource.RLIM_INFINITY
+        with pytest.raises(oc.JournalError, match="the change cannot be recorded in") as caught:
+            session.load(write_library("const", constant(9)))
+        assert "nothing has changed" in caught.value.hint
+        with pytest.raises(oc.JournalError):
+            session.load(write_library("other", constant(9, namespace="other")))
+        with pytest.raises(oc.JournalError):
+            session.unload("const")
+        with pytest.raises(oc.JournalError):
+            session.unload("const", version=3)
+        assert [v.version for v in session.libraries(all_versions=True)] == [2, 3]
+        assert session.ops.const.get(X) == 3
+        assert session.check_invariants() == []
+        resource.prlimit(daemon.process.pid, limit, (hard, hard))
+        assert session.load(write_library("const", constant(9))).version == 4
+        assert session.ops.const.get(X) == 9
+    kill(daemon)
+    again = start_daemon(workers=1)
+    with again.connect() as session:
+        assert [v.version for v in session.libraries(all_versions=True)] == [3, 4]
+        assert session.ops.const.get(X) == 9
