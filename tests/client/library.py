@@ -7,6 +7,8 @@ import time
 import numpy as np
 from opdispatch import Library
 
+max_concurrency = 8
+
 lib = Library("park", "DEF")
 lib.define("double(Tensor x) -> Tensor")
 lib.define("move(Tensor self, *, Tensor operator, int timeout=0) -> (Tensor, Tensor, int)")
