@@ -7,12 +7,18 @@ import signal
 
 import numpy as np
 
+import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, wait_for
 from tests.service.test_interpreters import pid_of, worker
 
 X = np.zeros(2)
+
+
+def interpreter_libraries(session: oc.Session) -> tuple[str, ...]:
+    [interpreter] = session.interpreters()
+    return tuple(sorted(interpreter.libraries))
 
 
 def test_it_joins_the_daemon_that_takes_the_place_of_one_that_was_killed(
@@ -33,12 +39,13 @@ def test_it_joins_the_daemon_that_takes_the_place_of_one_that_was_killed(
                     assert wait_for(lambda: len(session.interpreters()) == 1, 20)
                     [extra] = session.interpreters()
                     assert (extra.name, extra.pid) == ("extra", process.pid)
-                    # What it held for the first daemon is gone from it: the same names are
-                    # free, though a kernel is still running.
-                    assert extra.libraries == ()
+                    # What it held for the first daemon is gone from it, though a kernel is
+                    # still running; what the journal has is loaded anew.
+                    restored = ("const v1", "gate v1")
+                    assert wait_for(lambda: interpreter_libraries(session) == restored, 20)
+                    assert session.ops.const.get(X) == 1
                     session.load(write_library("const", constant(2)))
                     assert session.ops.const.get(X) == 2
-                    session.load(write_library("gate", GATE))
                     (first.folder / "open").touch()
                     assert session.ops.gate.wait(X, str(first.folder), 3) == 3
                     assert session.check_invariants() == []
