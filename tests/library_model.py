@@ -1,8 +1,8 @@
 """What the daemon's registry promises about one library name, said as simply as possible.
 
-A name has at most two versions: the active one, and below it the one that it replaced. Versions are
-numbered from 1, and no number is given twice. The content of a version is a number here, its
-stamp, with which the library's operator answers.
+A name has at most two versions: the active one, and below it the one that was active before.
+Versions are numbered from 1, and no number is given twice. The content of a version is a number
+here, its stamp, with which the library's operator answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Version(NamedTuple):
 
 
 class LibraryState(NamedTuple):
-    """One name: the last number that was given, and the versions that are kept, oldest first."""
+    """One name: the last number that was given, and the versions that are kept, the active last."""
 
     last: int = 0
     versions: tuple[Version, ...] = ()
@@ -44,13 +44,24 @@ class LibraryState(NamedTuple):
             return self, NOT_FOUND
         return LibraryState(self.last, below), below[-1].number if below else None
 
+    def after_rollback(self) -> tuple[LibraryState, Any]:
+        """The response is the number of the version that is active then."""
+        if len(self.versions) < 2:
+            return self, NOT_FOUND
+        before, top = self.versions
+        return LibraryState(self.last, (top, before)), before.number
+
+    def scale(self) -> Any:
+        """The number of the active version, or NOT_FOUND."""
+        return self.active.number if self.active is not None else NOT_FOUND
+
     def call(self) -> Any:
         """The stamp of the active version, or NOT_FOUND."""
         return self.active.stamp if self.active is not None else NOT_FOUND
 
     def listed(self) -> Any:
-        """The numbers of all versions."""
-        return tuple(version.number for version in self.versions)
+        """The numbers of all versions, sorted."""
+        return tuple(sorted(version.number for version in self.versions))
 
 
 def library_step_with_deaths(
@@ -78,6 +89,10 @@ def library_step(
             after, expected = state.after_load(argument)
         case "unload":
             after, expected = state.after_unload(argument)
+        case "rollback":
+            after, expected = state.after_rollback()
+        case "scale":
+            after, expected = state, state.scale()
         case "call":
             after, expected = state, state.call()
         case "list":

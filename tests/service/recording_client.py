@@ -54,6 +54,20 @@ class RecordingClient:
 
         return self._record(name, "unload", number, unload)
 
+    def rollback(self, name: str) -> Any:
+        return self._record(
+            name, "rollback", None, lambda: self._session.rollback(name).active.version
+        )
+
+    def scale(self, name: str, interpreters: int) -> Any:
+        return self._record(
+            name,
+            "scale",
+            interpreters,
+            lambda: self._session.scale(name, interpreters).version,
+            changes=False,
+        )
+
     def call(self, name: str) -> Any:
         return self._record(
             name, "call", None, lambda: self._session.call(f"{name}::get", X), changes=False

@@ -22,6 +22,8 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 SEED = 20_261
 NAMES = ("red", "green", "blue")
 CHANGERS, CHANGES = 4, 90
+ACTIONS = ("new", "same", "all", "one", "back", "scale", "list")
+WEIGHTS = (6, 2, 1, 3, 2, 1, 2)
 CALLERS, CALLS = 4, 500
 INTERPRETERS, KILLS = 3, 6
 # A request that had to do with an interpreter that died may have taken effect or not.
@@ -62,7 +64,7 @@ class Traffic:
             for _ in range(CHANGES):
                 name = random.choice(NAMES)
                 stamp, version = latest[name]
-                match random.choices(("new", "same", "all", "one", "list"), (6, 2, 1, 3, 2))[0]:
+                match random.choices(ACTIONS, WEIGHTS)[0]:
                     case "new":
                         stamp = next(self._stamps)
                         loaded = client.load(name, stamp)
@@ -72,6 +74,10 @@ class Traffic:
                         client.load(name, stamp)
                     case "one" if version:
                         client.unload(name, version)
+                    case "back":
+                        client.rollback(name)
+                    case "scale":
+                        client.scale(name, random.randint(1, 3))
                     case "list":
                         client.list(name)
                     case _:
@@ -91,7 +97,7 @@ def test_real_traffic_is_linearizable(daemon: RunningDaemon, tmp_path: Path):
     history = Traffic(daemon, tmp_path).run()
     assert len(history) == CHANGERS * CHANGES + CALLERS * CALLS
     kinds = {operation.kind for operation in history}
-    assert kinds == {"load", "unload", "call", "list"}
+    assert kinds == {"load", "unload", "rollback", "scale", "call", "list"}
     check_linearizable(history, LibraryState(), library_step)
     # And the checker would have seen it, had one call been answered by another version.
     spoiled = next(

@@ -82,6 +82,19 @@ class RegistryMachine(RuleBasedStateMachine):
             self.unload_version(name, active.number)
 
     @rule(name=names)
+    def roll_back(self, name: str) -> None:
+        self.states[name], expected = self.states[name].after_rollback()
+        assert self.client.rollback(name) == expected
+
+    @rule(name=names, interpreters=st.integers(1, INTERPRETERS))
+    def scale(self, name: str, interpreters: int) -> None:
+        assert self.client.scale(name, interpreters) == self.states[name].scale()
+        for library in self.session.libraries():
+            if library.name == name:
+                assert library.interpreters_wanted == interpreters
+                assert len(library.interpreters) == interpreters
+
+    @rule(name=names)
     def wait_for_it(self, name: str) -> None:
         defined = self.states[name].active is not None
         try:

@@ -104,7 +104,8 @@ class Race:
         folder.mkdir()
         random = Random(f"{options.seed} loader {number}")
         with self._connect() as session:
-            loader = Loader(session, random, self._stamps, folder, self._disruptions)
+            interpreters = len(session.interpreters())
+            loader = Loader(session, random, self._stamps, folder, self._disruptions, interpreters)
             while not self._stop.is_set():
                 loader.act(random.choice(options.names))
         return loader.log

@@ -68,19 +68,28 @@ class Loader:
         stamps: Stamps,
         folder: Path,
         disruptions: Disruptions,
+        interpreters: int,
     ) -> None:
         self.log = RaceLog()
         self._session = session
         self._random = random
         self._stamps = stamps
         self._folder = folder
+        self._interpreters = interpreters
         self._disruptions = disruptions
         self._latest: dict[str, tuple[int, str, int]] = {}  # stamp, text, version
 
     def act(self, name: str) -> None:
         """Does one thing with the library."""
-        actions = (self._load_new, self._load_same, self._unload, self._unload_version)
-        self._random.choices(actions, weights=(6, 1, 2, 2))[0](name)
+        actions = (
+            self._load_new,
+            self._load_same,
+            self._unload,
+            self._unload_version,
+            self._roll_back,
+            self._scale,
+        )
+        self._random.choices(actions, weights=(6, 1, 2, 2, 2, 1))[0](name)
 
     def _load_new(self, name: str) -> None:
         self._load(name, *self._stamps.new_text(name))
@@ -95,7 +104,7 @@ class Loader:
         path.write_text(text)
         started = perf_counter()
         try:
-            library = self._session.load(path)
+            library = self._session.load(path, interpreters=self._choose_replicas())
         except OpdispatchError as error:
             self._failed("load", error, name, started, [stamp])
             return
@@ -137,6 +146,35 @@ class Loader:
             # Where the version was not the active one, this writes what was there already.
             self.log.counts["unloads of a version"] += 1
             self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
+
+    def _roll_back(self, name: str) -> None:
+        started = perf_counter()
+        try:
+            active = self._session.rollback(name).active
+        except LibraryNotFoundError:
+            self.log.counts["rollbacks to nothing"] += 1
+        except OpdispatchError as error:
+            self._failed("rollback", error, name, started, self._any_version(name))
+        else:
+            self.log.counts["rollbacks"] += 1
+            self.log.writes.append(Write(name, self._stamps.find(active), started, perf_counter()))
+
+    def _scale(self, name: str) -> None:
+        started = perf_counter()
+        try:
+            library = self._session.scale(name, self._choose_replicas() or 1)
+            stamp = self._stamps.find(library)
+        except LibraryNotFoundError:
+            stamp = ABSENT
+        except OpdispatchError as error:
+            self._failed("scale", error, name, started, [])
+            return
+        self.log.counts["scales of nothing" if stamp is ABSENT else "scales"] += 1
+        self.log.reads.append(Read(name, stamp, started, perf_counter()))
+
+    def _choose_replicas(self) -> int | None:
+        """How many interpreters shall have a library: mostly as many as have it now."""
+        return self._random.choice((None, None, self._random.randint(1, self._interpreters)))
 
     def _failed(
         self, what: str, error: OpdispatchError, name: str, started: float, values: list[Stamp]
