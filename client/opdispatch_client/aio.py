@@ -18,7 +18,7 @@ import grpc.aio
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
-from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, resolve_endpoint
+from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.listings import (
     Interpreter,
     KernelSummary,
@@ -36,9 +36,12 @@ from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
-from opdispatch_wire.status import error_from_rpc
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
+from opdispatch_wire.v1 import execution_pb2
 
 __all__ = ["AsyncSession", "Connecting", "connect"]
 
@@ -50,6 +53,7 @@ def connect(
     *,
     timeout: float | None = TIMEOUT_DEFAULT,
     max_message_bytes: int | None = None,
+    lane: LaneChoice = "auto",
     retry: bool = True,
 ) -> Connecting:
     """Opens a session: ``async with connect() as session`` or ``session = await connect()``.
@@ -58,7 +62,7 @@ def connect(
     the daemon come when the result is entered or awaited.
     """
     endpoint = resolve_endpoint(
-        address, timeout=timeout, max_message_bytes=max_message_bytes, retry=retry
+        address, timeout=timeout, max_message_bytes=max_message_bytes, lane=lane, retry=retry
     )
     return Connecting(endpoint)
 
@@ -90,6 +94,7 @@ class Connecting:
         session = AsyncSession(self._endpoint)
         try:
             await session.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+            await session._open_lane()
         except DeadlineExceededError:
             await session.close()
             raise self._endpoint.unanswered_error() from None
@@ -113,6 +118,8 @@ class AsyncSession:
         self._server_info: ServerInfo
         self._limit = endpoint.max_message_bytes
         self._closed = False
+        self._local: AsyncLane | None = None
+        self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
 
     @property
     def address(self) -> str:
@@ -129,6 +136,11 @@ class AsyncSession:
         """The daemon, as it introduced itself on connecting."""
         return self._server_info
 
+    @property
+    def lane(self) -> str:
+        """How calls travel: "local" or "grpc"."""
+        return "grpc" if self._local is None else "local"
+
     async def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
         info = await self._send(rpcs.get_server_info(), timeout=timeout)
@@ -143,13 +155,13 @@ class AsyncSession:
 
     async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls an operator; see ``Session.call``."""
-        return await self._send(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+        return await self._call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
 
     def with_options(self, *, retry: bool) -> Calls[Coroutine[Any, Any, Any]]:
         """``call`` and ``ops`` with another choice; see ``Session.with_options``."""
 
         async def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return await self._send(rpcs.call(operator, args, kwargs, retry=retry))
+            return await self._call(rpcs.call(operator, args, kwargs, retry=retry))
 
         return Calls(call)
 
@@ -157,7 +169,7 @@ class AsyncSession:
         self, operator: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        return await self._send(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
+        return await self._call(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
 
     async def load(
         self,
@@ -251,6 +263,8 @@ class AsyncSession:
     async def close(self) -> None:
         """Closes the connection; may be called again. Calls of other tasks fail."""
         self._closed = True
+        if self._local is not None:
+            self._local.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -267,6 +281,57 @@ class AsyncSession:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<opdispatch_client.AsyncSession {self.address} [{state}]>"
+
+    async def _open_lane(self) -> None:
+        """Has calls take the local lane if there is one. Raises DaemonUnavailableError."""
+        endpoint, path = self._endpoint, self._server_info.lane
+        if endpoint.lane == "grpc":
+            return
+        self._local = None
+        why = endpoint.why_no_lane(path)
+        if not why:
+            try:
+                self._local = await AsyncLane.connect(path, self._limit)
+                return
+            except (OSError, OpdispatchError) as error:
+                why = str(error)
+        if endpoint.lane == "local":
+            raise endpoint.no_lane_error(why)
+
+    async def _open_local(self) -> AsyncLane | None:
+        """The local lane, opened again if it broke; None if calls do not take it."""
+        lane = self._local
+        if lane is None or not lane.is_closed or self._closed:
+            return lane
+        async with self._opening:
+            if self._local is lane:
+                await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+                await self._open_lane()
+            return self._local
+
+    async def _call(self, rpc: Rpc[T]) -> T:
+        lane = await self._open_local()
+        if lane is None:
+            return await self._send(rpc)
+        request, timeout = rpc.request, self._endpoint.timeout
+        assert isinstance(request, execution_pb2.CallRequest), "it comes from rpcs.call"
+        if timeout is not None:
+            request.timeout = timeout
+        try:
+            reply = lane.call(request, rpc.what)
+            try:
+                async with asyncio.timeout(timeout):
+                    result = await reply
+            except BaseException:
+                lane.cancel(request.id)
+                raise
+        except TimeoutError:
+            raise late_answer_error(self.address) from None
+        except LaneClosedError as error:
+            if self._closed:
+                raise self._endpoint.closed_error() from None
+            raise lost_connection_error(self.address, str(error)) from None
+        return rpc.read(result)
 
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from opdispatch_client.listings import ServerInfo
+from opdispatch_wire import lane_socket
 from opdispatch_wire.addresses import default_address, grpc_target
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.errors import DaemonUnavailableError
@@ -14,6 +16,8 @@ TIMEOUT_DEFAULT = 30.0
 
 # A daemon that is there answers the handshake at once; a wrong host may never answer.
 HANDSHAKE_TIMEOUT = 10.0
+
+LaneChoice = Literal["auto", "local", "grpc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Endpoint:
     """The address, as gRPC takes it."""
     timeout: float | None
     max_message_bytes: int
+    lane: LaneChoice = "auto"
+    """How calls travel: over the local lane, over gRPC, or whichever is faster and works."""
     retry: bool = True
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
 
@@ -50,6 +56,24 @@ class Endpoint:
             address=self.address,
         )
 
+    def why_no_lane(self, path: str) -> str:
+        """Why calls cannot take the local lane at ``path``; empty if nothing speaks against it."""
+        if not path:
+            return "the daemon has none"
+        if not lane_socket.is_socket(path):
+            return (
+                f"nothing listens at {path}; is the daemon on another machine, or another user's?"
+            )
+        return ""
+
+    def no_lane_error(self, why: str) -> DaemonUnavailableError:
+        """The error for a session that insists on a local lane."""
+        return DaemonUnavailableError(
+            f"there is no local lane to the daemon at {self.address}: {why}",
+            hint='leave `lane` out, or say "grpc"',
+            address=self.address,
+        )
+
     def closed_error(self) -> DaemonUnavailableError:
         """The error for a request after ``close``."""
         return DaemonUnavailableError(
@@ -64,13 +88,16 @@ def resolve_endpoint(
     *,
     timeout: float | None,
     max_message_bytes: int | None,
+    lane: LaneChoice = "auto",
     retry: bool = True,
 ) -> Endpoint:
     """Checks the parameters of ``connect`` and fills in what they leave open.
 
     Raises AddressError for an address that is none, ValueError for a timeout or a limit that
-    is not positive.
+    is not positive, or a lane of another name.
     """
+    if lane not in get_args(LaneChoice):
+        raise ValueError(f"lane is {lane!r}; expected one of {', '.join(get_args(LaneChoice))}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds or None")
     address = default_address() if address is None else address
@@ -81,6 +108,7 @@ def resolve_endpoint(
         max_message_bytes=(
             MAX_MESSAGE_BYTES_HIGHEST if max_message_bytes is None else max_message_bytes
         ),
+        lane=lane,
         retry=retry,
     )
     _ = endpoint.options  # raises for a limit out of range, before anything is opened

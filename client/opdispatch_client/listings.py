@@ -27,6 +27,8 @@ class ServerInfo:
     epoch: int
     """Counts publications: unequal values mean that the registry may have changed."""
     addresses: tuple[str, ...]
+    lane: str = ""
+    """The path of its local lane, on its own machine; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def server_info_from_proto(msg: registry_pb2.GetServerInfoReply) -> ServerInfo:
         pid=msg.pid,
         epoch=msg.epoch,
         addresses=tuple(msg.addresses),
+        lane=msg.lane,
     )
 
 

@@ -8,6 +8,9 @@
     values      Python values <-> v1.Value
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
     status      errors <-> google.rpc.Status
+    frames, frame_stream, frame_writer    the local lane's frames, and moving them
+    lane_socket, lane_messages            its sockets, and the first words on it
+    blocking_lane, async_lane             its calling side, for threads and for event loops
     v1          generated from proto/opdispatch/v1 by ``make protos``
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command

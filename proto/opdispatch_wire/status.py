@@ -173,9 +173,7 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
         case _C.UNAVAILABLE:
             return _unavailable(details, address)
         case _C.DEADLINE_EXCEEDED:
-            return DeadlineExceededError(
-                f"{address} did not answer before the deadline passed", started="unknown"
-            )
+            return late_answer_error(address)
         case _C.RESOURCE_EXHAUSTED:
             return MessageTooLargeError(
                 f"a message to or from {address} is over the limit: {details}",
@@ -190,6 +188,23 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
                 status=code.name,
             )
     return OpdispatchError(f"{address} answered {code.name}: {details}", status=code.name)
+
+
+def late_answer_error(address: str) -> DeadlineExceededError:
+    """The error of a call that ``address`` did not answer in time."""
+    return DeadlineExceededError(
+        f"{address} did not answer before the deadline passed", started="unknown"
+    )
+
+
+def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
+    """The error of a call that was under way when the connection ended."""
+    return DaemonUnavailableError(
+        f"the connection to {address} was lost before the reply; the call may or may not have run",
+        address=address,
+        started="unknown",
+        details=details,
+    )
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
@@ -227,12 +242,7 @@ def _unavailable(details: str, address: str) -> DaemonUnavailableError:
             started="no",
             details=details,
         )
-    return DaemonUnavailableError(
-        f"the connection to {address} was lost before the reply; the call may or may not have run",
-        address=address,
-        started="unknown",
-        details=details,
-    )
+    return lost_connection_error(address, details)
 
 
 def cut_lines(text: str, limit: int) -> str:

@@ -22,9 +22,13 @@ from typing import Any
 
 import grpc
 
+from opdispatch_wire.v1 import execution_pb2
+
 # One header for all of it: "DEPTH RUN LANE LIMIT", then the seconds that are left, if any are set.
 CONTEXT_KEY = "opdispatch-context"
 MAX_DEPTH = 32
+
+_RUN_BYTES = 16
 
 KERNEL_THREADS = 32
 """The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
@@ -58,6 +62,27 @@ class CallContext:
         if told is not None:
             seconds = float(told) if seconds is None else min(float(told), seconds)
         return cls(_deadline(seconds), min(int(depth), MAX_DEPTH), int(run), int(lane), int(limit))
+
+    @classmethod
+    def of_request(cls, request: execution_pb2.CallRequest) -> CallContext:
+        """What the caller said in the message itself, on a local lane."""
+        deadline = time.monotonic() + request.timeout if request.HasField("timeout") else None
+        if not request.HasField("path"):
+            return cls(deadline)
+        path = request.path
+        run = int.from_bytes(path.run[:_RUN_BYTES])
+        return cls(deadline, min(path.depth, MAX_DEPTH), run, path.lane, path.limit)
+
+    def write_to(self, request: execution_pb2.CallRequest) -> None:
+        """Says it in the message, for a local lane."""
+        timeout = self.timeout
+        if timeout is None:
+            request.ClearField("timeout")
+        else:
+            request.timeout = timeout
+        run = self.run.to_bytes(_RUN_BYTES) if self.run else b""
+        path = request.path
+        path.depth, path.run, path.lane, path.limit = self.depth, run, self.lane, self.limit
 
     @property
     def timeout(self) -> float | None:

@@ -20,6 +20,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.admission import Admission
+from opdispatch_server.call_lanes import CallLanes
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
 from opdispatch_server.environment_store import EnvironmentStore
@@ -118,7 +119,9 @@ class Daemon:
         self._router = CallRouter(operators, self._libraries, admission, runs)
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
-        facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses)
+        lane = folder.lane("clients")
+        facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses, lane)
+        self._lanes = CallLanes(self._router)
         self._interpreters = InterpreterServicer(
             self._sessions,
             self._supervisor.pid_of,
@@ -128,6 +131,7 @@ class Daemon:
             self._leases,
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
+            lane=folder.lane("kernels"),
         )
         revive = self._supervisor.revive
         registry = RegistryServicer(facts, operators, self._libraries, view, self._waits, revive)
@@ -159,6 +163,8 @@ class Daemon:
         await self._libraries.adopt()
         await self._private.start()
         await self._public.start()
+        self._lanes.listen(self._folder.lane("kernels"), internal_message_limit(self._limit))
+        self._lanes.listen(self._folder.lane("clients"), self._limit)
         self._supervisor.start()
         # A signal must not have to wait for a start that hangs.
         starting = asyncio.create_task(self._bring_up())
@@ -200,6 +206,7 @@ class Daemon:
                 session.end("the daemon is stopping")
         await self._interpreters.wait_for_endings()
         await self._public.stop(SERVER_GRACE)
+        self._lanes.close()
         await self._supervisor.stop(WORKERS_GRACE)
         await self._pools.wait_for_endings()
         await self._private.stop(0)
@@ -256,6 +263,7 @@ class Daemon:
             *start,
             *("--daemon", self._private_address),
             *("--listen", self._folder.socket(f"{_file_name(name)}.sock")),
+            *("--lane", self._folder.lane(_file_name(name))),
             *("--name", name),
             *("--parent", str(os.getpid())),
             *("--max-message-bytes", str(self._limit)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,15 +10,22 @@ from typing import Any
 import grpc
 
 from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, TraceLine
+from opdispatch.errors import OpdispatchError
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.trace_line import TraceSink
-from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL
+from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.reading_turn import hand_over_turn
+from opdispatch_wire import lane_socket
 from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import channel_options, check_message_size
-from opdispatch_wire.status import error_from_rpc
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+
+LOG = logging.getLogger("opdispatch.lane")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,9 @@ class DaemonLane:
     def __init__(self, address: str, max_message_bytes: int) -> None:
         self._address = address
         self._limit = max_message_bytes
-        options = channel_options(internal_message_limit(max_message_bytes), address=address)
+        self._internal_limit = internal_message_limit(max_message_bytes)
+        self._lane: BlockingLane | None = None
+        options = channel_options(self._internal_limit, address=address)
         self._channel = grpc.insecure_channel(grpc_target(address), options=options)
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -77,19 +87,45 @@ class DaemonLane:
         )
         check_message_size(request, self._limit, f"the call of {op.name}")
         context = running.nested()
-        try:
-            reply = self._execution.Call(
-                request, timeout=context.timeout, metadata=context.metadata
-            )
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, address=self._address) from None
+        hand_over_turn()
+        reply = self._send(request, context)
         if sink is not None:
             _emit_remote_lines(sink, reply)
         return returns_of_reply(reply, args, kwargs)
 
+    def use_local_lane(self, path: str) -> None:
+        """Has calls take the daemon's local lane from now on, if it can be reached."""
+        if path and lane_socket.is_socket(path):
+            try:
+                self._lane = BlockingLane.connect(path, self._internal_limit)
+            except (OSError, OpdispatchError) as error:
+                LOG.info("kernels call the daemon over gRPC: %s", error)
+
+    def _send(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        if self._lane is None:
+            try:
+                reply: execution_pb2.CallReply = self._execution.Call(
+                    request, timeout=context.timeout, metadata=context.metadata
+                )
+            except grpc.RpcError as error:
+                raise error_from_rpc(error, address=self._address) from None
+            return reply
+        context.write_to(request)
+        try:
+            what = f"the call of {request.operator}"
+            return self._lane.call(request, context.timeout, what)
+        except TimeoutError:
+            raise late_answer_error(self._address) from None
+        except LaneClosedError as error:
+            raise lost_connection_error(self._address, str(error)) from error
+
     def close(self) -> None:
         """Closes the connection; calls under way fail."""
         self._channel.close()
+        if self._lane is not None:
+            self._lane.close()
 
 
 class _ForwardingKernel:

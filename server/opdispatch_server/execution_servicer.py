@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
-from opdispatch_server.status_answers import Context, answers
+from opdispatch_server.status_answers import Context, abort_with_status, answers
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
 
 
@@ -19,4 +19,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: execution_pb2.CallRequest, context: Context
     ) -> execution_pb2.CallReply:
         """Calls one operator."""
-        return await self._router.call(request, CallContext.of(context))
+        reply = await self._router.call(request, CallContext.of(context))
+        if reply.HasField("error"):
+            await abort_with_status(context, reply.error)
+        return reply

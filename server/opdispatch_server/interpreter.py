@@ -22,6 +22,7 @@ from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.kernel_execution import KernelExecution
+from opdispatch_server.kernel_lane import KernelLanes
 from opdispatch_server.listeners import bind
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import process_space
@@ -55,6 +56,8 @@ class InterpreterSettings:
     max_message_bytes: int
     name: str = ""
     insecure: bool = False
+    lane: str = ""
+    """The path of its local lane for calls; empty: it has none."""
 
 
 class Interpreter:
@@ -94,13 +97,18 @@ class Interpreter:
         servicer = _InterpreterExecutionServicer(execution)
         add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
+        lanes = KernelLanes(execution, self._limit)
         await server.start()
+        if self._settings.lane:
+            lanes.listen(self._settings.lane)
+            GUARD.own_listener(f"unix:{self._settings.lane}")
         GUARD.own_listener(listener.address)
         GUARD.own_peer(self._settings.daemon)
         try:
             await self._hold_session(listener.address)
         finally:
             await server.stop(grace=2.0 if self._stopping.is_set() else None)
+            lanes.close()
             self._lane.close()
             listener.close()
 
@@ -168,6 +176,7 @@ class Interpreter:
                     python_version=platform.python_version(),
                     process_space=process_space(),
                     heartbeats=True,
+                    lane=self._settings.lane,
                     devices=await asyncio.to_thread(find_devices),
                 )
             )
@@ -183,6 +192,7 @@ class Interpreter:
                     case "welcome":
                         self._name = message.welcome.name
                         self.met_daemon = True
+                        self._lane.use_local_lane(message.welcome.lane)
                         LOG.debug("welcome as %s", self._name)
                         if period := message.welcome.heartbeat_seconds:
                             heart = asyncio.create_task(self._beat(session, period))
@@ -264,7 +274,14 @@ class _InterpreterExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer)
             else self._pool_for(call.depth)
         )
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, GUARD.run, self._execution.run, request, call)
+        return await loop.run_in_executor(pool, GUARD.run, self._run, request, call)
+
+    def _run(
+        self, request: execution_pb2.CallRequest, call: CallContext
+    ) -> execution_pb2.CallReply:
+        reply = self._execution.run(request, call)
+        self._execution.serialize(reply)
+        return reply
 
     def _pool_for(self, depth: int) -> ThreadPoolExecutor:
         # See call_context: a pool for each depth.

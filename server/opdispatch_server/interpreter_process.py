@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         listen=options.listen,
         max_message_bytes=options.max_message_bytes,
         name=options.name,
+        lane=options.lane,
     )
     try:
         asyncio.run(_serve(settings))
@@ -67,6 +68,7 @@ def run_user_interpreter(
     and the error with which the daemon refuses it.
     """
     folder = None
+    lane = ""
     try:
         if not listen:
             if not is_loopback(daemon):
@@ -77,11 +79,12 @@ def run_user_interpreter(
                 )
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
+            lane = folder.lane("calls")
         GUARD.install()
 
         def settings(name: str) -> InterpreterSettings:
             limit = _ask_message_limit(daemon)
-            return InterpreterSettings(daemon, listen, limit, name, insecure)
+            return InterpreterSettings(daemon, listen, limit, name, insecure, lane)
 
         asyncio.run(_serve_again(ReturningInterpreter(settings, name, reconnect)))
     finally:
@@ -139,6 +142,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--daemon", required=True, help="the daemon's address")
     parser.add_argument("--listen", required=True, help="where to take calls")
+    parser.add_argument("--lane", required=True, help="the path of the local lane for calls")
     parser.add_argument("--name", required=True, help="the interpreter's name")
     parser.add_argument("--parent", required=True, type=int, help="the daemon's process id")
     parser.add_argument("--max-message-bytes", required=True, type=int, help="the message limit")

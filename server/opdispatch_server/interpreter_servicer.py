@@ -39,7 +39,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     to that process alone. ``stop_process`` ends the process of a session, if it is ours.
     ``reserved`` are the names of those, and ``pool_of`` says which of them take libraries of one
     kind only.
-    ``leases`` says how often heartbeats must come.
+    ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
+    calls that kernels make.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         *,
         max_message_bytes: int,
         insecure: bool,
+        lane: str,
     ) -> None:
         self._sessions = sessions
         self._pid_of = pid_of
@@ -63,6 +65,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._process_space = process_space()
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
+        self._lane = lane
         self._endings: set[asyncio.Task[None]] = set()
 
     async def Session(self, request_iterator: object, context: SessionContext) -> None:  # noqa: N802
@@ -86,10 +89,11 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             name=name,
             max_message_bytes=self._max_message_bytes,
             heartbeat_seconds=self._leases.heartbeat,
+            lane=self._lane,
         )
         self._sessions.admit(session)
-        stop_watching = self._watch_process(session)
-        joining = asyncio.create_task(self._sessions.join(session))
+        stop_watching = self._watch_process(session, hello)
+        joining = asyncio.create_task(self._join(session, hello))
         try:
             await context.write(pb.DaemonMessage(welcome=welcome))
             await _serve(session, context)
@@ -101,6 +105,15 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
         await _say_goodbye(session, context)
+
+    async def _join(self, session: InterpreterSession, hello: pb.Hello) -> None:
+        if hello.lane and self._is_near(hello):
+            await session.open_lane(hello.lane)
+        await self._sessions.join(session)
+
+    def _is_near(self, hello: pb.Hello) -> bool:
+        """Whether its process ids and paths mean the same as ours."""
+        return bool(self._process_space) and hello.process_space == self._process_space
 
     async def wait_for_endings(self) -> None:
         """Waits until every session that has been ended is struck off."""
@@ -116,9 +129,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         with contextlib.suppress(asyncio.CancelledError):
             await joining
 
-    def _watch_process(self, session: InterpreterSession) -> Callable[[], None]:
+    def _watch_process(self, session: InterpreterSession, hello: pb.Hello) -> Callable[[], None]:
         """Ends the session with its process, though the stream may outlast that."""
-        if not self._process_space or session.process_space != self._process_space:
+        if not self._is_near(hello):
             return lambda: None
         return watch_process(session.pid, lambda how: session.end(f"its process {how}"))
 

@@ -11,10 +11,13 @@ from datetime import UTC, datetime
 
 import grpc.aio
 
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.channel import channel_options
 from opdispatch_wire.errors import (
     DeadlineExceededError,
@@ -28,6 +31,8 @@ LOG = logging.getLogger("opdispatch.interpreters")
 
 # Replies that are under way when a session ends still have this long to arrive.
 LAST_REPLIES_WAIT = 2.0
+# How long after the end of its lane an interpreter may say better why it ends.
+LANE_END_WAIT = 0.2
 
 
 class InterpreterSession:
@@ -76,6 +81,8 @@ class InterpreterSession:
             grpc_target(self.address), options=channel_options(limit, address=self.address)
         )
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._limit = limit
+        self._lane: AsyncLane | None = None
 
     @property
     def alive(self) -> bool:
@@ -131,14 +138,35 @@ class InterpreterSession:
             interpreter=self.name,
         )
 
+    async def open_lane(self, path: str) -> None:
+        """Has calls take the interpreter's local lane from now on, if it can be reached."""
+        try:
+            lane = await AsyncLane.connect(path, self._limit)
+        except (OSError, TimeoutError, OpdispatchError) as error:
+            LOG.warning("interpreter %s is called over gRPC: %s", self.name, error)
+            return
+        if not self.alive:
+            lane.close()
+            return
+        self._lane = lane
+        lane.ended.add_done_callback(self._lane_ended)
+
     async def call(
-        self, request: execution_pb2.CallRequest, *, metadata: tuple[tuple[str, str], ...]
+        self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
-        """Has the interpreter run a kernel, for as long as it takes. Raises what gRPC raises."""
+        """Has the interpreter run a kernel, for as long as it takes; the reply may be an error.
+
+        Raises LaneClosedError, and what gRPC raises.
+        """
         self.calls_in_flight += 1
         self.calls_total += 1
         try:
-            reply: execution_pb2.CallReply = await self._execution.Call(request, metadata=metadata)
+            if self._lane is not None:
+                context.write_to(request)
+                return await self._lane.call(request, f"the call of {request.operator}")
+            reply: execution_pb2.CallReply = await self._execution.Call(
+                request, metadata=context.metadata
+            )
             return reply
         finally:
             self.calls_in_flight -= 1
@@ -179,7 +207,19 @@ class InterpreterSession:
 
     async def close(self) -> None:
         """Closes the lane of calls, once the last replies have had their time."""
-        await self._channel.close(grace=LAST_REPLIES_WAIT if self._replies_may_come else None)
+        grace = LAST_REPLIES_WAIT if self._replies_may_come else None
+        if self._lane is not None:
+            if grace is not None:
+                await asyncio.wait([self._lane.ended], timeout=grace)
+            self._lane.close()
+        await self._channel.close(grace)
+
+    def _lane_ended(self, ended: asyncio.Future[Exception | None]) -> None:
+        """Without its lane an interpreter is of no use; most often it has just died."""
+        error = ended.result()
+        reason = f"its lane of calls ended: {error}" if error else "its lane of calls ended"
+        # If its process has, the reason for that comes in a moment, and says more.
+        asyncio.get_running_loop().call_later(LANE_END_WAIT, self.end, reason)
 
     # -- the stream, served by the servicer -----------------------------------------------------
 

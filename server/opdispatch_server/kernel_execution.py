@@ -25,6 +25,7 @@ from opdispatch.signature import Signature
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_server.user_traceback import (
@@ -33,7 +34,7 @@ from opdispatch_server.user_traceback import (
     format_user_traceback,
 )
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
-from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.channel import serialize_message
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
 from opdispatch_wire.v1 import execution_pb2
 
@@ -115,6 +116,14 @@ class KernelExecution:
         """The threads of a library, at most ``count``. Raises RefusedError if it is gone."""
         return self._libraries.get(load_id).get_threads(count)
 
+    def turns_of(self, load_id: int) -> LibraryTurns[Any]:
+        """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
+        return self._libraries.get(load_id).turns
+
+    def serialize(self, reply: execution_pb2.CallReply) -> bytes:
+        """The bytes of a reply. Raises MessageTooLargeError."""
+        return serialize_message(reply, self._limit, "the result of the call")
+
     def run(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
@@ -172,7 +181,6 @@ class KernelExecution:
         for line, message in zip(trace.lines if trace else (), reply.trace, strict=True):
             if isinstance(line, RemoteTraceLine):
                 message.interpreter = line.interpreter
-        check_message_size(reply, self._limit, f"the result of {choice.name}")
         return reply
 
     def _call(self, choice: _ChosenKernel, stack: list[Any]) -> list[Any]:

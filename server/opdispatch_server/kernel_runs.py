@@ -8,6 +8,7 @@ thrown away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import grpc.aio
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_gate import Slot
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_sessions import LANE_END_WAIT, InterpreterSession
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DeadlineExceededError,
@@ -27,6 +28,7 @@ from opdispatch_wire.errors import (
     KernelTimeoutError,
     MessageTooLargeError,
 )
+from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import DETAILS_KEY
 from opdispatch_wire.v1 import execution_pb2
 
@@ -136,8 +138,8 @@ class KernelRuns:
         """
         run = KernelRun(next(self._numbers), request.operator, session, slot)
         self._runs[run.number] = run
-        metadata = replace(context, run=run.number).metadata
-        task = asyncio.create_task(session.call(request, metadata=metadata))
+        told = replace(context, run=run.number)
+        task = asyncio.create_task(session.call(request, told))
         self._tasks.add(task)
 
         def end(task: asyncio.Task[execution_pb2.CallReply]) -> None:
@@ -167,6 +169,11 @@ class KernelRuns:
             if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
                 raise  # the interpreter's own answer
             raise self._explain_failure(error, run) from error
+        except LaneClosedError as error:
+            # Its process may have ended, and the reason is known in a moment.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(session.ended.wait(), 2 * LANE_END_WAIT)
+            raise self._explain_end(run) from error
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():

@@ -13,6 +13,7 @@ from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch.signature import Signature
 from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.module_import import LibraryImport
 
 
@@ -45,6 +46,7 @@ class LoadedLibrary:
         # Places of registrations that are off for a moment, within one transaction.
         self._lifted: list[int] = []
         self._threads: ThreadPoolExecutor | None = None
+        self.turns: LibraryTurns[Any] = LibraryTurns()
         self._lock = threading.Lock()
         self._running = 0
         self._released = False

@@ -34,6 +34,7 @@ class DaemonFacts:
     version: str
     max_message_bytes: int
     addresses: Callable[[], Sequence[str]]
+    lane: str
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
@@ -73,6 +74,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             pid=os.getpid(),
             epoch=self._operators.epoch,
             addresses=self._facts.addresses(),
+            lane=self._facts.lane,
         )
 
     @answers

@@ -46,6 +46,10 @@ class RunFolder:
         """The address of the socket of that name in the folder; AddressError if too long."""
         return grpc_target(f"unix:{self.path / name}")
 
+    def lane(self, name: str) -> str:
+        """The path of the socket of a local lane in the folder."""
+        return str(self.path / f"{name}.lane")
+
     def remove(self) -> None:
         """Deletes the folder with all that is in it. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -10,6 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
+from google.rpc import status_pb2
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.grpc_services import Malformed
@@ -78,6 +81,23 @@ async def abort_with_code(
     """Ends the call with the status of ``error``, but with another code."""
     status = status_from_error(error)
     status.code = code.value[0]
+    details = ((DETAILS_KEY, status.SerializeToString()),)
+    await context.abort(code, status.message, details)
+
+
+def status_of_rpc_error(error: grpc.aio.AioRpcError) -> status_pb2.Status:
+    """The status with which an interpreter has answered, as it came."""
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            with contextlib.suppress(DecodeError):
+                return status_pb2.Status.FromString(value)
+    return status_pb2.Status(code=error.code().value[0], message=error.details() or "")
+
+
+async def abort_with_status(context: Context, status: status_pb2.Status) -> NoReturn:
+    """Ends the call with an error that was a status before."""
+    codes = {code.value[0]: code for code in grpc.StatusCode}
+    code = codes.get(status.code, grpc.StatusCode.UNKNOWN)
     details = ((DETAILS_KEY, status.SerializeToString()),)
     await context.abort(code, status.message, details)
 

@@ -24,7 +24,7 @@ class InterpreterMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats")
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class Hello(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_SPACE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     pid: int
@@ -41,7 +42,8 @@ class Hello(_message.Message):
     devices: _containers.RepeatedScalarFieldContainer[str]
     process_space: str
     heartbeats: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ...) -> None: ...
+    lane: str
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
@@ -76,14 +78,16 @@ class DaemonMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds")
+    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_message_bytes: int
     heartbeat_seconds: float
-    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
+    lane: str
+    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason", "come_back")

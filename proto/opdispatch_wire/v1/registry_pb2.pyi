@@ -26,20 +26,22 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class GetServerInfoReply(_message.Message):
-    __slots__ = ("protocol_version", "server_version", "max_message_bytes", "pid", "epoch", "addresses")
+    __slots__ = ("protocol_version", "server_version", "max_message_bytes", "pid", "epoch", "addresses", "lane")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SERVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     server_version: str
     max_message_bytes: int
     pid: int
     epoch: int
     addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    lane: str
+    def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class LoadLibraryRequest(_message.Message):
     __slots__ = ("name", "content", "module", "filename", "interpreter", "interpreters", "device", "environment", "isolated", "sha256")

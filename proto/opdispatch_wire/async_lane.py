@@ -1,0 +1,116 @@
+"""The calling side of a local lane in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from opdispatch_wire import lane_messages, lane_socket
+from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_stream import FrameStream
+from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
+
+
+class AsyncLane:
+    """One lane, with any number of calls in flight. Belongs to the event loop."""
+
+    def __init__(self, connection: socket.socket, limit: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.max_message_bytes = limit
+        """The longest request that the other side takes, in bytes."""
+        self._number = 0
+        self._replies: dict[int, asyncio.Future[execution_pb2.CallReply]] = {}
+        self._welcome: asyncio.Future[int] | None = self._loop.create_future()
+        self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
+        """Done when the lane has ended without ``close``: the error, or None."""
+        self._stream = FrameStream(connection, limit, self._take, self._end)
+
+    @classmethod
+    async def connect(cls, path: str, limit: int) -> AsyncLane:
+        """Connects and shakes hands; takes replies of at most ``limit`` bytes.
+
+        Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
+        """
+        loop = asyncio.get_running_loop()
+        connection = await loop.run_in_executor(
+            None, lane_socket.connect, path, lane_messages.HANDSHAKE_TIMEOUT
+        )
+        lane = cls(connection, limit)
+        assert lane._welcome is not None
+        try:
+            lane._stream.send(FrameKind.HELLO, lane_messages.hello(limit))
+            async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
+                lane.max_message_bytes = min(limit, await lane._welcome)
+        except BaseException:
+            lane.close()
+            raise
+        lane._welcome = None
+        return lane
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
+        return self._stream.is_closed
+
+    def call(
+        self, request: execution_pb2.CallRequest, what: str
+    ) -> asyncio.Future[execution_pb2.CallReply]:
+        """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
+
+        Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
+        """
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed")
+        self._number += 1
+        number = request.id = self._number
+        payload = serialize_message(request, self.max_message_bytes, what)
+        future: asyncio.Future[execution_pb2.CallReply] = self._loop.create_future()
+        self._replies[number] = future
+        self._stream.send(FrameKind.CALL, payload)
+        return future
+
+    def cancel(self, number: int) -> None:
+        """Tells the other side that nobody waits for the reply of that id any more."""
+        if self._replies.pop(number, None) is not None:
+            cancel = lane_pb2.LaneCancel(id=number)
+            self._stream.send(FrameKind.CANCEL, cancel.SerializeToString())
+
+    def close(self) -> None:
+        """Ends the lane; calls that wait end with LaneClosedError. Idempotent."""
+        self._stream.close()
+        self._fail_all(None)
+
+    def _take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+        if kind is FrameKind.REPLY:
+            reply = execution_pb2.CallReply()
+            lane_messages.parsed(reply, payload)
+            future = self._replies.pop(reply.id, None)
+            if future is not None and not future.done():
+                future.set_result(reply)
+        elif self._welcome is not None and not self._welcome.done():
+            self._welcome.set_result(lane_messages.read_welcome((kind, payload)))
+        elif kind is FrameKind.REFUSAL:
+            raise WireError(str(lane_messages.refusal_error(payload)))
+        else:
+            raise WireError(f"a {kind.name} frame came where only replies can")
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(error)
+        self._fail_all(error)
+
+    def _fail_all(self, cause: Exception | None) -> None:
+        waiting: list[asyncio.Future[Any]] = list(self._replies.values())
+        if self._welcome is not None:
+            waiting.append(self._welcome)
+        self._replies.clear()
+        for future in waiting:
+            if not future.done():
+                failure = LaneClosedError(str(cause) if cause else "the other side has gone")
+                failure.__cause__ = cause
+                future.set_exception(failure)
+                future.exception()  # nobody may wait for it any more

@@ -1,0 +1,268 @@
+"""The calling side of a local lane for threads that wait.
+
+Note [Who reads a shared lane]
+    There is no thread that only reads. Of the threads that wait for replies, one has the right
+    to read: it hands the others what is theirs, and, when it has its own reply, the right as
+    well. A lane with one caller thus never wakes another thread, which costs more than all
+    that is done here; and of the frames that threads want to write while one is writing, that
+    one writes all, together.
+
+    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or nobody
+    waits. ``_writing`` is held by whoever writes; ``_outbox`` is a deque, and after each release
+    of ``_writing`` somebody has looked whether it is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+
+from opdispatch_wire import lane_messages, lane_socket
+from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_writer import FrameWriter
+from opdispatch_wire.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
+
+
+class _Waiter:
+    """One call. ``wake`` is released when it has its reply, or the right to read."""
+
+    __slots__ = ("payload", "wake")
+
+    def __init__(self) -> None:
+        self.payload: execution_pb2.CallReply | None = None
+        self.wake: threading.Lock | None = None
+
+
+class BlockingLane:
+    """One lane that any number of threads share."""
+
+    def __init__(self, connection: socket.socket, limit: int) -> None:
+        self._socket = connection
+        self._socket.settimeout(None)
+        self._reader = FrameReader(limit)
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._mutex = threading.Lock()
+        self._number = 0
+        self._waiting: dict[int, _Waiter] = {}
+        self._reader_is_chosen = False
+        self._writer = FrameWriter(connection)
+        self._is_closed = False
+        self.max_message_bytes = limit
+        """The longest request that the other side takes, in bytes."""
+
+    @classmethod
+    def connect(cls, path: str, limit: int) -> BlockingLane:
+        """Connects and shakes hands; takes replies of at most ``limit`` bytes.
+
+        Raises OSError, LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
+        """
+        connection = lane_socket.connect(path, lane_messages.HANDSHAKE_TIMEOUT)
+        lane = cls(connection, limit)
+        try:
+            lane._write(FrameKind.HELLO, lane_messages.hello(limit))
+            deadline = time.monotonic() + lane_messages.HANDSHAKE_TIMEOUT
+            told = lane_messages.read_welcome(lane._read_frame(deadline))
+            lane.max_message_bytes = min(limit, told)
+        except BaseException:
+            lane.close()
+            raise
+        return lane
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
+        return self._is_closed
+
+    def call(
+        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+    ) -> execution_pb2.CallReply:
+        """Sends a call, with an id of its own, and waits for the reply, which may be an error.
+
+        Raises MessageTooLargeError, which says ``what`` is; TimeoutError, LaneClosedError, and
+        WireError for a reply that is none. Whatever ends the wait, such as Ctrl-C, cancels the
+        call.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waiter = _Waiter()
+        is_sent = False
+        with self._mutex:
+            if self._is_closed:
+                raise LaneClosedError("the lane is closed")
+            self._number += 1
+            number = request.id = self._number
+            self._waiting[number] = waiter
+        try:
+            payload = serialize_message(request, self.max_message_bytes, what)
+            is_sent = True
+            self._write(FrameKind.CALL, payload)
+            return self._wait(waiter, deadline)
+        except BaseException as error:
+            if is_sent and waiter.payload is None and not isinstance(error, LaneClosedError):
+                cancel = lane_pb2.LaneCancel(id=number)
+                with contextlib.suppress(LaneClosedError):
+                    self._write(FrameKind.CANCEL, cancel.SerializeToString())
+            raise
+        finally:
+            self._leave(number)
+
+    def close(self) -> None:
+        """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
+        with self._mutex:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            waiting = list(self._waiting.values())
+        # Whoever reads or writes notices, and closes nothing that is in use.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for waiter in waiting:
+            _wake(waiter)
+        self._close_if_unused()
+
+    # -- waiting: see Note [Who reads a shared lane] --------------------------------------------
+
+    def _wait(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
+        while True:
+            with self._mutex:
+                reads = not self._reader_is_chosen
+                if reads:
+                    self._reader_is_chosen = True
+                elif waiter.payload is None and waiter.wake is None:
+                    waiter.wake = threading.Lock()
+                    waiter.wake.acquire()
+            if reads:
+                try:
+                    return self._read_until(waiter, deadline)
+                finally:
+                    self._choose_reader()
+            if waiter.wake is not None and waiter.payload is None:
+                left = -1.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+                if not waiter.wake.acquire(timeout=left) and waiter.payload is None:
+                    raise TimeoutError
+            if waiter.payload is not None:
+                return waiter.payload
+            if self._is_closed:
+                raise LaneClosedError("the lane is closed")
+
+    def _read_until(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
+        """Reads as the one who may, until the reply of ``waiter`` is there."""
+        while waiter.payload is None:
+            kind, payload = self._read_frame(deadline)
+            if kind is FrameKind.REFUSAL:
+                raise WireError(str(lane_messages.refusal_error(payload)))
+            if kind is not FrameKind.REPLY:
+                raise self._broken(WireError(f"a {kind.name} frame came where only replies can"))
+            reply = execution_pb2.CallReply()
+            try:
+                lane_messages.parsed(reply, payload)
+            except WireError as error:
+                raise self._broken(error) from None
+            with self._mutex:
+                receiver = self._waiting.get(reply.id)
+            if receiver is not None:
+                receiver.payload = reply
+                if receiver is not waiter:
+                    _wake(receiver)
+        return waiter.payload
+
+    def _choose_reader(self) -> None:
+        """Gives the right to read to another one who waits, if there is one."""
+        with self._mutex:
+            self._reader_is_chosen = False
+            self._wake_next_reader()
+
+    def _wake_next_reader(self) -> None:
+        """If nobody reads, one who sleeps wakes up to do so; ``_mutex`` is held."""
+        if self._reader_is_chosen:
+            return
+        for waiter in self._waiting.values():
+            if waiter.payload is None and waiter.wake is not None:
+                _wake(waiter)
+                return
+
+    def _leave(self, number: int) -> None:
+        with self._mutex:
+            del self._waiting[number]
+            # It may have been woken to read, and have given up in that moment.
+            self._wake_next_reader()
+        if self._is_closed:
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        with self._mutex:
+            unused = not self._waiting and not self._reader_is_chosen
+        if unused:
+            self._socket.close()
+
+    # -- the socket -----------------------------------------------------------------------------
+
+    def _read_frame(self, deadline: float | None) -> Frame:
+        while True:
+            try:
+                frame = self._reader.next_frame()
+            except WireError as error:
+                raise self._broken(error) from None
+            if frame is not None:
+                return frame
+            left = None if deadline is None else deadline - time.monotonic()
+            # In milliseconds, rounded up: the deadline has passed when it says so.
+            if left is not None and left <= 0:
+                raise TimeoutError
+            # A signal's exception is raised here, where no byte can be lost by it ...
+            if not self._readable.poll(None if left is None else int(left * 1000) + 1):
+                raise TimeoutError
+            self._receive()
+
+    def _receive(self) -> None:
+        """Takes what has come. Raises LaneClosedError."""
+        try:
+            count = self._socket.recv_into(self._reader.space(), 0, socket.MSG_DONTWAIT)
+            self._reader.received(count)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        except BaseException:
+            self._break()  # ... and not here, but for a few instructions
+            raise
+        if not count:
+            self._break()
+            raise LaneClosedError("the other side has gone")
+
+    def _write(self, kind: FrameKind, payload: bytes) -> None:
+        self._writer.put(kind, payload)
+        try:
+            self._writer.flush()
+        except OSError as error:
+            self._break()
+            raise LaneClosedError("the other side has gone") from error
+        except BaseException:
+            self._break()  # half a frame may have been written
+            raise
+
+    def _broken(self, error: WireError) -> WireError:
+        """What the other side says makes no sense: nothing more of it is believed."""
+        self._break()
+        return error
+
+    def _break(self) -> None:
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._mutex:
+            for waiter in self._waiting.values():
+                _wake(waiter)
+
+
+def _wake(waiter: _Waiter) -> None:
+    wake = waiter.wake
+    if wake is not None:
+        with contextlib.suppress(RuntimeError):  # it is awake already
+            wake.release()

@@ -1,0 +1,195 @@
+"""A lane's connection in an event loop: frames in, frames out, in bounded memory.
+
+Reading stops while the peer does not take what it is sent, so that a peer which only asks, and
+never listens, is not asked any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+
+# Unsent bytes at which reading stops, and at which it goes on.
+HIGH_WATER = 4 * 1024 * 1024
+LOW_WATER = 1024 * 1024
+# What one sendmsg is given; the system takes at most 1,024 pieces (IOV_MAX).
+_PIECES_AT_ONCE = 512
+# A peer that talks without end must not keep all others waiting.
+_READS_PER_TURN = 4
+
+OnFrame = Callable[[FrameKind, "bytes | bytearray"], None]
+OnEnd = Callable[[Exception | None], None]
+
+
+class FrameStream:
+    """One connection. Belongs to the event loop.
+
+    ``on_frame`` is called with each frame. A WireError that it raises, or one of the peer's
+    bytes, ends the stream, as the peer's end does: ``on_end`` is told the error, or None,
+    once, and not after ``close``.
+    """
+
+    def __init__(
+        self, connection: socket.socket, limit: int, on_frame: OnFrame, on_end: OnEnd
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = connection
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._reader = FrameReader(limit)
+        self._outbox: deque[bytes | bytearray | memoryview] = deque()
+        self.unsent_bytes = 0
+        # Whether something was sent in this turn of the loop: what follows in it goes together.
+        self._is_corked = False
+        self._is_writing = False  # the loop tells us when there is room
+        self._is_reading = True
+        self._pauses = 0
+        self._is_closed = False
+        connection.setblocking(False)
+        self._loop.add_reader(connection, self._read)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._is_closed
+
+    def send(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+        """Sends a frame, or keeps it until the peer takes it. After the end it is lost.
+
+        The first frame of a turn of the loop is sent at once, all others of it together.
+        """
+        if self._is_closed:
+            return
+        outbox = self._outbox
+        outbox.append(frame_header(kind, len(payload)))
+        outbox.append(payload)
+        self.unsent_bytes += len(payload) + 8
+        if self._is_corked or self._is_writing:
+            if self.unsent_bytes > HIGH_WATER:
+                self._update_reading()
+            return
+        self._is_corked = True
+        self._loop.call_soon(self._uncork)
+        self._flush()
+
+    def pause(self) -> None:
+        """Reads nothing more until ``resume``; calls add up."""
+        self._pauses += 1
+        self._update_reading()
+
+    def resume(self) -> None:
+        """Takes one ``pause`` back."""
+        self._pauses -= 1
+        self._update_reading()
+
+    def close(self) -> None:
+        """Closes the connection; what is unsent is lost. Idempotent."""
+        if self._is_closed:
+            return
+        self._flush()
+        if self._is_closed:
+            return
+        self._shut()
+
+    def _shut(self) -> None:
+        self._is_closed = True
+        self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
+        self._outbox.clear()
+        self._socket.close()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._is_closed:
+            self._shut()
+            self._on_end(error)
+
+    def _uncork(self) -> None:
+        self._is_corked = False
+        if self._outbox and not self._is_writing and not self._is_closed:
+            self._flush()
+
+    def _flush(self) -> None:
+        outbox = self._outbox
+        try:
+            while outbox:
+                self._took(self._socket.sendmsg(list(islice(outbox, _PIECES_AT_ONCE))))
+        except BlockingIOError:
+            if not self._is_writing:
+                self._is_writing = True
+                self._loop.add_writer(self._socket, self._flush)
+        except OSError:
+            self._end(None)  # the peer has gone
+            return
+        else:
+            if self._is_writing:
+                self._is_writing = False
+                self._loop.remove_writer(self._socket)
+        self._update_reading()
+
+    def _took(self, count: int) -> None:
+        """Forgets bytes that were sent."""
+        self.unsent_bytes -= count
+        outbox = self._outbox
+        while count:
+            piece = outbox[0]
+            if count < len(piece):
+                outbox[0] = memoryview(piece)[count:]
+                return
+            count -= len(piece)
+            outbox.popleft()
+        while outbox and not outbox[0]:
+            outbox.popleft()  # an empty payload
+
+    def _update_reading(self) -> None:
+        """Reads, unless somebody asked for a pause or the peer does not read."""
+        if self._is_closed:
+            return
+        water = LOW_WATER if not self._is_reading else HIGH_WATER
+        wanted = not self._pauses and self.unsent_bytes <= water
+        if wanted and not self._is_reading:
+            self._loop.add_reader(self._socket, self._read)
+            # Frames that are in the buffer already make the socket no more readable.
+            self._loop.call_soon(self._take_frames)
+        elif not wanted and self._is_reading:
+            self._loop.remove_reader(self._socket)
+        self._is_reading = wanted
+
+    def _read(self) -> None:
+        for _ in range(_READS_PER_TURN):
+            if not self._is_reading or self._is_closed:
+                return
+            space = self._reader.space()
+            try:
+                count = self._socket.recv_into(space)
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if not count:
+                cut = not self._reader.is_between_frames
+                self._end(WireError("the lane ended in the middle of a frame") if cut else None)
+                return
+            self._reader.received(count)
+            self._take_frames()
+            if count < len(space):
+                return  # that was all
+
+    def _take_frames(self) -> None:
+        try:
+            for kind, payload in self._frames():
+                self._on_frame(kind, payload)
+        except WireError as error:
+            self._end(error)
+
+    def _frames(self) -> Iterator[tuple[FrameKind, bytes | bytearray]]:
+        while self._is_reading and not self._is_closed:
+            frame = self._reader.next_frame()
+            if frame is None:
+                return
+            yield frame

@@ -1,0 +1,124 @@
+"""Frames of the local lane <-> bytes; see ``lane.proto``.
+
+Nothing of a peer's is believed: a kind that is unknown, a header that is not well-formed and a
+length over the limit are WireErrors, found before anything is allocated for the payload.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from opdispatch_wire.errors import WireError
+
+HEADER = struct.Struct("<IB3s")
+_PADDING = bytes(3)
+
+READ_AT_ONCE = 256 * 1024
+"""Bytes that are asked of a socket at a time."""
+
+MAX_CONTROL_BYTES = 64 * 1024
+"""The longest payload of a frame that has no arguments or results in it."""
+
+
+class FrameKind(IntEnum):
+    """What a frame's payload is."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSAL = 3
+    CALL = 4
+    CANCEL = 5
+    REPLY = 6
+
+
+_KINDS = {int(kind): kind for kind in FrameKind}
+_LARGE = {FrameKind.CALL, FrameKind.REPLY}
+
+Frame = tuple[FrameKind, bytes | bytearray]
+
+
+def frame_header(kind: FrameKind, size: int) -> bytes:
+    """The header of a payload of ``size`` bytes."""
+    return HEADER.pack(size, kind, _PADDING)
+
+
+class FrameReader:
+    """Cuts what a socket delivers into frames.
+
+    The socket writes into ``space()``; ``received(n)`` says how much it wrote, and
+    ``next_frame`` gives the frames one by one. A payload of more than READ_AT_ONCE bytes is
+    received where it stays. Belongs to whoever reads the socket.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """The longest payload that is taken, in bytes."""
+        self._buffer = memoryview(bytearray(READ_AT_ONCE))
+        self._start = self._end = 0
+        # A payload that is too long for the buffer: kind, contents, how much of it is there.
+        self._long: tuple[FrameKind, bytearray] | None = None
+        self._have = 0
+
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether the peer may end here, having said everything that it began to say."""
+        return self._long is None and self._start == self._end
+
+    def space(self) -> memoryview:
+        """Where the next bytes of the socket belong; never empty after ``next_frame`` gave None."""
+        if self._long is not None:
+            return memoryview(self._long[1])[self._have :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            # The buffer holds the longest payload that is received into it only from its start.
+            rest = bytes(self._buffer[self._start : self._end])
+            self._start, self._end = 0, len(rest)
+            self._buffer[: len(rest)] = rest
+        return self._buffer[self._end :]
+
+    def received(self, count: int) -> None:
+        """Counts bytes that were written into ``space()``."""
+        if self._long is not None:
+            self._have += count
+        else:
+            self._end += count
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, if all of it is there. Raises WireError."""
+        if self._long is not None:
+            kind, payload = self._long
+            if self._have < len(payload):
+                return None
+            self._long = None
+            return kind, payload
+        begin = self._start + HEADER.size
+        if self._end < begin:
+            return None
+        size, number, padding = HEADER.unpack_from(self._buffer, self._start)
+        kind = self._checked(size, number, padding)
+        end = begin + size
+        if end <= self._end:
+            self._start = end
+            return kind, bytes(self._buffer[begin:end])
+        if HEADER.size + size > READ_AT_ONCE:
+            contents = bytearray(size)
+            self._have = self._end - begin
+            contents[: self._have] = self._buffer[begin : self._end]
+            self._start = self._end = 0
+            self._long = (kind, contents)
+        return None
+
+    def _checked(self, size: int, number: int, padding: bytes) -> FrameKind:
+        kind = _KINDS.get(number)
+        if kind is None or padding != _PADDING:
+            raise WireError(f"the header of a frame says kind {number}, padding {padding!r}")
+        limit = self.limit if kind in _LARGE else min(self.limit, MAX_CONTROL_BYTES)
+        if size > limit:
+            raise WireError(
+                f"a {kind.name} frame has {size} bytes, and the limit is {limit} bytes",
+                size=str(size),
+                limit=str(limit),
+            )
+        return kind

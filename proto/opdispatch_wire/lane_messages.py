@@ -1,0 +1,96 @@
+"""The first words on a local lane, and how its errors are told."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError, Message
+from google.rpc import status_pb2
+
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frames import Frame, FrameKind
+from opdispatch_wire.status import error_from_status, status_from_error
+from opdispatch_wire.v1 import lane_pb2
+
+HANDSHAKE_TIMEOUT = 5.0
+"""Seconds that either side may take for its first word."""
+
+
+class LaneClosedError(ConnectionError):
+    """A lane ended before the reply came.
+
+    It stays within this project: what it means, each caller tells in an error of its own.
+    """
+
+
+def parsed(message: Message, payload: bytes | bytearray) -> Message:
+    """Fills ``message`` from the payload of a frame. Raises WireError."""
+    try:
+        # From a bytearray without a copy; the stubs know only of bytes.
+        message.ParseFromString(payload)  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise WireError(f"a frame is no {type(message).__name__}: {error}") from error
+    return message
+
+
+def hello(max_message_bytes: int) -> bytes:
+    """The payload of HELLO."""
+    message = lane_pb2.LaneHello(
+        protocol_version=PROTOCOL_VERSION, max_message_bytes=max_message_bytes
+    )
+    return message.SerializeToString()
+
+
+def welcome(max_message_bytes: int) -> bytes:
+    """The payload of WELCOME."""
+    return lane_pb2.LaneWelcome(
+        protocol_version=PROTOCOL_VERSION, max_message_bytes=max_message_bytes
+    ).SerializeToString()
+
+
+def refusal(error: BaseException) -> bytes:
+    """The payload of REFUSAL."""
+    payload: bytes = status_from_error(error).SerializeToString()
+    return payload
+
+
+def read_hello(frame: Frame) -> int:
+    """The peer's message limit. Raises WireError unless it is a HELLO of our version."""
+    kind, payload = frame
+    if kind is not FrameKind.HELLO:
+        raise WireError(f"a lane begins with HELLO, and not with {kind.name}")
+    message = lane_pb2.LaneHello()
+    parsed(message, payload)
+    _check_version(message.protocol_version)
+    return int(message.max_message_bytes)
+
+
+def read_welcome(frame: Frame) -> int:
+    """The peer's message limit. Raises the error of a REFUSAL, and WireError."""
+    kind, payload = frame
+    if kind is FrameKind.REFUSAL:
+        raise refusal_error(payload)
+    if kind is not FrameKind.WELCOME:
+        raise WireError(f"a lane's HELLO is answered with WELCOME, and not with {kind.name}")
+    message = lane_pb2.LaneWelcome()
+    parsed(message, payload)
+    _check_version(message.protocol_version)
+    return int(message.max_message_bytes)
+
+
+def refusal_error(payload: bytes | bytearray) -> Exception:
+    """The error that a REFUSAL carries; WireError if it is none itself."""
+    status = status_pb2.Status()
+    try:
+        parsed(status, payload)
+    except WireError as error:
+        return error
+    return error_from_status(status)
+
+
+def _check_version(version: int) -> None:
+    if version != PROTOCOL_VERSION:
+        raise WireError(
+            f"the other side of the lane speaks protocol version {version}, this one "
+            f"version {PROTOCOL_VERSION}",
+            hint="install the same version of opdispatch on both sides",
+        )

@@ -1,0 +1,78 @@
+"""Unix sockets that only processes of one user can use."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+from opdispatch_wire.errors import RefusedError
+
+_CREDENTIALS = struct.Struct("3i")
+_BACKLOG = 128
+# Room for a burst of small calls, and for a large one to be written in few steps.
+_BUFFER_BYTES = 1024 * 1024
+
+
+def listen(path: str) -> socket.socket:
+    """A socket that listens at ``path``, which must be free, with mode 0600. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # The file appears with its final mode: there is no moment in which others could connect.
+        before = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def connect(path: str, timeout: float) -> socket.socket:
+    """A connection to the socket at ``path``, of our own user or root.
+
+    Raises OSError and RefusedError. A socket at a path that others may write to could be anybody's.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(path)
+        check_peer(connection, path)
+        widen(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def check_peer(connection: socket.socket, path: str) -> None:
+    """Raises RefusedError unless the other side is a process of our own user, or root's.
+
+    The system vouches for that (SO_PEERCRED, ``man 7 unix``).
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(raw)
+    if user not in (os.geteuid(), 0):
+        raise RefusedError(
+            f"the lane at {path} is for processes of user {os.geteuid()}, and process {pid} is "
+            f"user {user}'s"
+        )
+
+
+def widen(connection: socket.socket) -> None:
+    """Gives the connection buffers that hold many small calls."""
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        connection.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+
+
+def is_socket(path: str) -> bool:
+    """Whether a socket is there, as far as we may see."""
+    try:
+        return Path(path).is_socket()
+    except OSError:
+        return False

@@ -1,0 +1,317 @@
+"""The local lane of an interpreter: its threads read calls and run kernels themselves.
+
+Note [Whoever reads a call runs it]
+    Waking another thread costs more than a small kernel. So the thread that reads a call runs
+    its kernel, too, and only then reads the next one. That must not keep other calls waiting, so
+    the right to read (the turn) goes to another thread
+
+    - before a kernel of a library whose kernels are not quick on average;
+    - before a kernel that is running calls another operator through the daemon, since that
+      call may come back to this very lane;
+    - when a kernel that should have been quick has not ended after PATIENCE. TurnWatch sees to
+      that, in a thread that sleeps while no calls come.
+
+    Who has lost the turn ends what it is doing, and rests until it gets the turn again.
+    ``_mutex`` protects ``_turn``, ``_resting`` and ``_busy_since``. Only the thread whose turn it
+    is touches ``_reader``, and only while it runs no kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.kernel_execution import KernelExecution
+from opdispatch_server.lane_listener import LaneListener
+from opdispatch_server.library_turns import LibraryTurns
+from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
+from opdispatch_wire import lane_messages
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_writer import FrameWriter
+from opdispatch_wire.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.v1 import execution_pb2
+
+LOG = logging.getLogger("opdispatch.lane")
+
+QUICK = 0.0005
+"""Kernels that take less than these seconds on average are run by the thread that reads."""
+
+# A reply may wait so long for others that follow it at once.
+_GATHERING = 0.0002
+# Threads that have nothing to do, and how long they wait for a turn.
+_MAX_RESTING = 4
+_REST = 10.0
+
+
+class _Call(NamedTuple):
+    request: execution_pb2.CallRequest
+    context: CallContext
+
+
+class _Rest:
+    """One thread that waits for a turn."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class KernelLane:
+    """One connection on which calls come; ``limit`` is the longest message, in bytes.
+
+    ``on_end`` is called, in any thread, when the connection has ended.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        execution: KernelExecution,
+        watch: TurnWatch,
+        limit: int,
+        on_end: Callable[[KernelLane], None],
+    ) -> None:
+        connection.settimeout(None)
+        self._socket = connection
+        self._execution = execution
+        self._watch = watch
+        self._limit = limit
+        self._on_end = on_end
+        self._reader = FrameReader(limit)
+        self._writer = FrameWriter(connection)
+        self._mutex = threading.Lock()
+        self._turn = 1
+        self._resting: list[_Rest] = []
+        # When the thread whose turn it is began to run a kernel; 0: it reads.
+        self._busy_since = 0.0
+        self.was_busy = False  # since the watch last looked
+        self._gathering_since = 0.0
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begins to serve, in a thread."""
+        self._watch.add(self)
+        self._start_thread(1)
+
+    def close(self) -> None:
+        """Ends the connection; replies of kernels that still run are lost. Idempotent."""
+        self._is_closed = True
+        self._watch.remove(self)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._mutex:
+            resting, self._resting = self._resting, []
+        for rest in resting:
+            rest.wake.release()
+
+    def hand_over(self, turn: int) -> None:
+        """Gives the right to read to another thread, if it is still that turn."""
+        with self._mutex:
+            if self._turn != turn or self._is_closed:
+                return
+            self._turn += 1
+            self._busy_since = 0.0
+            following = self._turn
+            rest = self._resting.pop() if self._resting else None
+        self._flush()
+        if rest is None:
+            self._start_thread(following)
+        else:
+            rest.turn = following
+            rest.wake.release()
+
+    def take_turn_if_stuck(self) -> bool:
+        """Hands the turn over if its thread runs a kernel for too long; whether one runs."""
+        turn, since, was_busy = self._turn, self._busy_since, self.was_busy
+        self.was_busy = False
+        if since and time.monotonic() - since > PATIENCE:
+            # If that kernel has just ended, and another one begun, no harm is done.
+            self.hand_over(turn)
+        return was_busy
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def _start_thread(self, turn: int) -> None:
+        threading.Thread(target=self._work, args=(turn,), name="kernel-lane", daemon=True).start()
+
+    def _work(self, turn: int | None) -> None:
+        try:
+            if turn == 1:
+                self._shake_hands()
+            while turn is not None:
+                note_turn(self, turn)
+                self._serve(turn)
+                turn = self._rest()
+        except OpdispatchError as error:
+            LOG.warning("a lane is closed: %s", error)
+            self._writer.put(FrameKind.REFUSAL, lane_messages.refusal(error))
+            self._flush()
+            self._end()
+        except (EOFError, OSError):
+            self._end()
+        except BaseException:
+            LOG.exception("a lane is closed")
+            self._end()
+
+    def _end(self) -> None:
+        self.close()
+        self._on_end(self)
+
+    def _shake_hands(self) -> None:
+        self._socket.settimeout(lane_messages.HANDSHAKE_TIMEOUT)
+        lane_messages.read_hello(self._next_frame())
+        self._socket.settimeout(None)
+        self._writer.put(FrameKind.WELCOME, lane_messages.welcome(self._limit))
+
+    def _serve(self, turn: int) -> None:
+        """Reads and runs while it is this turn. Raises EOFError, OSError, WireError at the end."""
+        while self._turn == turn:
+            kind, payload = self._next_frame()
+            if kind is FrameKind.CALL:
+                request = execution_pb2.CallRequest()
+                lane_messages.parsed(request, payload)
+                self._take(_Call(request, CallContext.of_request(request)), turn)
+            elif kind is not FrameKind.CANCEL:  # the daemon knows whose slots are taken
+                raise WireError(f"a {kind.name} frame came where only calls can")
+
+    def _take(self, call: _Call, turn: int) -> None:
+        """Runs a call, and those that have waited for it to end; or leaves it to who does."""
+        turns: LibraryTurns[_Call] | None = None
+        try:
+            if call.request.HasField("kernel"):
+                turns = self._execution.turns_of(call.request.kernel.load_id)
+        except OpdispatchError as error:
+            self._reply(_failure(call.request, error))
+            return
+        takes_slot = turns is not None and call.context.lane != 0
+        if turns is None or turns.seconds > QUICK:
+            self.hand_over(turn)
+        if takes_slot and turns is not None and not turns.begin(call, call.context.limit):
+            return
+        following: _Call | None = call
+        while following is not None:
+            began = self._begin_kernel(turn)
+            reply = self._run(following)
+            if turns is not None:
+                turns.note(time.monotonic() - began)
+            self._reply(reply)
+            following = turns.end() if takes_slot and turns is not None else None
+            if self._turn != turn:
+                self._flush()
+        with self._mutex:
+            if self._turn == turn:
+                self._busy_since = 0.0
+
+    def _begin_kernel(self, turn: int) -> float:
+        now = time.monotonic()
+        with self._mutex:
+            if self._turn == turn:
+                self._busy_since = now
+                self.was_busy = True
+        self._watch.notice()
+        return now
+
+    def _run(self, call: _Call) -> execution_pb2.CallReply:
+        try:
+            return GUARD.run(self._execution.run, call.request, call.context)
+        except BaseException as error:  # a call is always answered
+            if not isinstance(error, OpdispatchError):
+                LOG.error("the call of %s failed", call.request.operator, exc_info=error)
+            return _failure(call.request, error)
+
+    def _rest(self) -> int | None:
+        """Waits for a turn; None: this thread is not needed any more."""
+        rest = _Rest()
+        with self._mutex:
+            if self._is_closed or len(self._resting) >= _MAX_RESTING:
+                return None
+            self._resting.append(rest)
+        if not rest.wake.acquire(timeout=_REST):
+            with self._mutex:
+                if rest in self._resting:
+                    self._resting.remove(rest)
+                    return None
+            rest.wake.acquire()  # it was chosen in that moment
+        return rest.turn or None
+
+    # -- the connection -------------------------------------------------------------------------
+
+    def _next_frame(self) -> Frame:
+        while True:
+            frame = self._reader.next_frame()
+            if frame is not None:
+                return frame
+            self._flush()
+            count = self._socket.recv_into(self._reader.space())
+            if not count:
+                raise EOFError
+            self._reader.received(count)
+
+    def _reply(self, reply: execution_pb2.CallReply) -> None:
+        """Sends a reply, or keeps it for a moment in which others may follow."""
+        try:
+            payload = self._execution.serialize(reply)
+        except OpdispatchError as error:
+            payload = _failure(reply, error).SerializeToString()
+        self._writer.put(FrameKind.REPLY, payload)
+        now = time.monotonic()
+        if not self._gathering_since:
+            self._gathering_since = now
+        elif now - self._gathering_since > _GATHERING:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._gathering_since = 0.0
+        with contextlib.suppress(OSError):  # who reads will notice
+            self._writer.flush()
+
+
+def _failure(
+    call: execution_pb2.CallRequest | execution_pb2.CallReply, error: BaseException
+) -> execution_pb2.CallReply:
+    return execution_pb2.CallReply(id=call.id, error=status_from_error(error))
+
+
+class KernelLanes:
+    """All lanes of an interpreter. ``listen`` and ``close`` belong to the event loop."""
+
+    def __init__(self, execution: KernelExecution, limit: int) -> None:
+        self._execution = execution
+        self._limit = limit
+        self._watch = TurnWatch()
+        self._listener: LaneListener | None = None
+        self._mutex = threading.Lock()  # protects _lanes
+        self._lanes: set[KernelLane] = set()
+
+    def listen(self, path: str) -> None:
+        """Takes calls at ``path``. Raises OSError."""
+        self._listener = LaneListener(path, self._add)
+
+    def close(self) -> None:
+        """Ends every lane."""
+        if self._listener is not None:
+            self._listener.close()
+        with self._mutex:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.close()
+        self._watch.stop()
+
+    def _add(self, connection: socket.socket) -> None:
+        lane = KernelLane(connection, self._execution, self._watch, self._limit, self._remove)
+        with self._mutex:
+            self._lanes.add(lane)
+        lane.start()
+
+    def _remove(self, lane: KernelLane) -> None:
+        with self._mutex:
+            self._lanes.discard(lane)

@@ -1,0 +1,67 @@
+"""Takes the connections of a local lane."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from opdispatch_wire import lane_socket
+from opdispatch_wire.errors import RefusedError
+
+LOG = logging.getLogger("opdispatch.lane")
+
+# When there are no descriptors left, connections wait in the system for so long.
+_EXHAUSTED_WAIT = 0.5
+
+
+class LaneListener:
+    """Listens at ``path`` and gives each connection, of our own user, to ``on_connection``.
+
+    Belongs to the event loop. Raises OSError if it cannot listen there.
+    """
+
+    def __init__(self, path: str, on_connection: Callable[[socket.socket], None]) -> None:
+        self.path = path
+        self._on_connection = on_connection
+        self._loop = asyncio.get_running_loop()
+        self._socket = lane_socket.listen(path)
+        self._is_closed = False
+        self._listen()
+
+    def close(self) -> None:
+        """Takes no more connections; those that there are stay. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            Path(self.path).unlink(missing_ok=True)
+
+    def _listen(self) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                LOG.error("no connection can be taken at %s: %s", self.path, error)
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(_EXHAUSTED_WAIT, self._listen)
+                return
+            try:
+                lane_socket.check_peer(connection, self.path)
+                lane_socket.widen(connection)
+            except (RefusedError, OSError) as error:
+                LOG.warning("a connection was refused: %s", error)
+                connection.close()
+                continue
+            self._on_connection(connection)
