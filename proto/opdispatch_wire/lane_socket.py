@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -16,7 +17,11 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 def listen(path: str) -> socket.socket:
-    """A socket that listens at ``path``, which must be free, with mode 0600. Raises OSError."""
+    """A socket that listens at ``path``, with mode 0600. Raises OSError, also if another one does.
+
+    The socket of a process that was killed is replaced.
+    """
+    _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         # The file appears with its final mode: there is no moment in which others could connect.
@@ -68,6 +73,14 @@ def widen(connection: socket.socket) -> None:
     """Gives the connection buffers that hold many small calls."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+
+
+def _remove_stale(path: str) -> None:
+    """Removes a socket that nobody listens at. The folder is private: nobody else is quicker."""
+    if is_socket(path):
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(path) == errno.ECONNREFUSED:
+                Path(path).unlink(missing_ok=True)
 
 
 def is_socket(path: str) -> bool:
