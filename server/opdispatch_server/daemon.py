@@ -20,6 +20,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.admission import Admission
+from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
 from opdispatch_server.environment_store import EnvironmentStore
@@ -96,6 +97,7 @@ class Daemon:
             self._worker_command,
             quarantine_after=configuration.quarantine_after,
             on_ended=self._process_ended,
+            on_quarantined=lambda: self._libraries.interpreter_quarantined(),
         )
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
@@ -113,9 +115,11 @@ class Daemon:
             INTERPRETER_WAIT if self._names else 0.0,
             self._journal,
         )
-        admission = Admission(QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit))
+        limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
+        admission = Admission(limits)
         runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
-        self._router = CallRouter(operators, self._libraries, admission, runs)
+        recovery = CallRecovery(self._libraries.settling, limits)
+        self._router = CallRouter(operators, self._libraries, admission, runs, recovery)
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses)
@@ -195,9 +199,7 @@ class Daemon:
             LOG.warning("calls that are still running are cut off")
         await self._libraries.stop()
         await self._environments.stop()
-        for session in self._sessions.all():
-            if not session.supervised:
-                session.end("the daemon is stopping")
+        self._interpreters.stop()
         await self._interpreters.wait_for_endings()
         await self._public.stop(SERVER_GRACE)
         await self._supervisor.stop(WORKERS_GRACE)

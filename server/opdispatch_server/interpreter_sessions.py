@@ -164,6 +164,7 @@ class InterpreterSession:
         self._replies_may_come = not hung
         self.goodbye = interpreter_pb2.Goodbye(reason=reason, come_back=come_back)
         self.ended.set()
+        self._outbox.put_nowait(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
@@ -184,9 +185,13 @@ class InterpreterSession:
     # -- the stream, served by the servicer -----------------------------------------------------
 
     async def write_to(self, context: SessionContext) -> None:
-        """Sends instructions as they come, for as long as the session lasts."""
+        """Sends instructions as they come, and when the session has ended, why."""
         while True:
-            await context.write(await self._outbox.get())
+            message = await self._outbox.get()
+            if self.goodbye is not None:
+                break  # what it should still have done, nobody waits for any more
+            await context.write(message)
+        await context.write(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
 
     async def read_from(self, context: SessionContext) -> None:
         """Takes answers until the interpreter ends its side."""

@@ -8,7 +8,7 @@ thrown away.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +30,9 @@ from opdispatch_wire.errors import (
 from opdispatch_wire.status import DETAILS_KEY
 from opdispatch_wire.v1 import execution_pb2
 
+# Whoever knows the number of a run may make calls in its name, which wait for nobody.
+RUN_NUMBER_BITS = 128
+
 StopInterpreter = Callable[[InterpreterSession, str], None]
 
 
@@ -37,9 +40,15 @@ class KernelRun:
     """One run of a kernel in an interpreter. Belongs to the event loop."""
 
     def __init__(
-        self, number: int, operator: str, session: InterpreterSession, slot: Slot | None
+        self,
+        number: int,
+        operator: str,
+        session: InterpreterSession,
+        slot: Slot | None,
+        depth: int = 0,
     ) -> None:
         self.number = number
+        self.depth = depth
         self.operator = operator
         self.session = session
         self._slot = slot
@@ -95,7 +104,6 @@ class KernelRuns:
     def __init__(self, stop_interpreter: StopInterpreter, timeout: float | None) -> None:
         self._stop_interpreter = stop_interpreter
         self._timeout = timeout
-        self._numbers = itertools.count(1)
         self._runs: dict[int, KernelRun] = {}
         self._tasks: set[asyncio.Task[execution_pb2.CallReply]] = set()
         # The interpreters that were stopped because of a kernel, and whose kernel it was.
@@ -134,7 +142,9 @@ class KernelRuns:
         Raises DeadlineExceededError, KernelTimeoutError, InterpreterDiedError,
         MessageTooLargeError, and as grpc.aio.AioRpcError the interpreter's own answer.
         """
-        run = KernelRun(next(self._numbers), request.operator, session, slot)
+        run = KernelRun(
+            secrets.randbits(RUN_NUMBER_BITS), request.operator, session, slot, context.depth
+        )
         self._runs[run.number] = run
         metadata = replace(context, run=run.number).metadata
         task = asyncio.create_task(session.call(request, metadata=metadata))

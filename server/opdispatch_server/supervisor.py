@@ -116,7 +116,8 @@ class Supervisor:
 
     One that dies ``quarantine_after`` times in a row before it has been ready for a while is
     quarantined: it is not started again until ``revive``. 0: none ever is. ``on_ended`` is told
-    the name and the process id of one that has ended, and how, in words.
+    the name and the process id of one that has ended, and how, in words; ``on_quarantined`` runs
+    when one is not started again.
     """
 
     def __init__(
@@ -126,11 +127,13 @@ class Supervisor:
         *,
         quarantine_after: int = QUARANTINE_AFTER_DEFAULT,
         on_ended: Callable[[str, int, str], None] = lambda name, pid, how: None,
+        on_quarantined: Callable[[], None] = lambda: None,
     ) -> None:
         self.names = tuple(names)
         self._command_for = command_for
         self._quarantine_after = quarantine_after
         self._on_ended = on_ended
+        self._on_quarantined = on_quarantined
         self._records = {name: WorkerRecord() for name in names}
         self._running: dict[str, WorkerProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -287,6 +290,7 @@ class Supervisor:
             f"{how}"
         )
         record.quarantined.set()
+        self._on_quarantined()
         LOG.error(
             "interpreter %s is quarantined: %s; `opdispatch revive %s` starts it again",
             name,

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ import os, signal
 from opdispatch import Library
 
 lib = Library("dies", "DEF")
-lib.define("die(Tensor x) -> Tensor")
+lib.define("die(Tensor(a!) x) -> ()")
 lib.impl("die", lambda x: os.kill(os.getpid(), signal.SIGKILL), "CPU")
 """
 
@@ -127,29 +128,101 @@ def test_calls_in_flight_elsewhere_are_not_disturbed(
         assert call.result() == 4
 
 
-def test_a_library_without_any_interpreter_says_that_it_will_be_back(
+def test_calls_wait_for_a_library_that_has_lost_its_only_interpreter(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=1)
     daemon.expects_errors = True
-    with daemon.connect() as session:
-        session.load(write_library("const", constant(5)))
+    text = constant(
+        5, extra="lib.define('put(Tensor(a!) x) -> ()')\nlib.impl('put', print, 'CPU')\n"
+    )
+    with daemon.connect() as session, daemon.connect(retry=False) as careful:
+        session.load(write_library("const", text))
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-
-        def refusal() -> oc.OpdispatchError | None:
-            try:
-                session.ops.const.get(X)
-            except oc.RefusedError as error:
-                return error
-            except oc.InterpreterDiedError:
-                pass
-            return None
-
-        caught: list[oc.OpdispatchError] = []
-        assert wait_for(lambda: (error := refusal()) and not caught.append(error), 10)
-        assert "library 'const' has lost its interpreter" in str(caught[0])
-        assert wait_for(lambda: is_recovered(session, {"worker-1": 1}), 20)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
         assert session.ops.const.get(X) == 5
+        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        # What never started is not run again, but for the first time.
+        with Background(session.ops.const.put, X) as writes:
+            assert careful.ops.const.get(X) == 5
+            assert writes.result() is None
+        assert is_recovered(session, {"worker-1": 2})
+
+
+def test_a_call_that_changes_nothing_runs_again_when_its_library_is_back(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session, daemon.connect(retry=False) as careful:
+        session.load(write_library("gate", GATE))
+        folder = str(daemon.folder)
+        with (
+            Background(session.ops.gate.wait, X, folder, 1) as again,
+            Background(careful.ops.gate.wait, X, folder, 2) as once,
+        ):
+            entered = [daemon.folder / f"entered-{n}" for n in (1, 2)]
+            assert wait_for(lambda: all(path.exists() for path in entered), 10)
+            entered[0].unlink()
+            os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+            with pytest.raises(oc.InterpreterDiedError):
+                once.result()
+            assert wait_for(entered[0].exists, 10)
+            (daemon.folder / "open").touch()
+            assert again.result() == 1
+
+
+def test_more_calls_than_may_wait_for_a_library_are_refused(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--queue", "2", workers=0)
+    daemon.expects_errors = True
+    with daemon.connect() as session, worker(daemon, "--name", "extra") as process:
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        hold = daemon.folder / "hold"
+        text = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.005)\n"
+        session.load(write_library("const", text + constant(5)))
+        hold.touch()
+        process.kill()
+        process.wait()
+        with worker(daemon, "--name", "next"):
+            assert wait_for(lambda: [i.name for i in session.interpreters()] == ["next"], 20)
+            answers: SimpleQueue[object] = SimpleQueue()
+
+            def call() -> None:
+                try:
+                    answers.put(session.ops.const.get(X))
+                except oc.OpdispatchError as error:
+                    answers.put(error)
+
+            with Background(call), Background(call), Background(call):
+                refused = answers.get(timeout=20)  # whichever came last
+                assert isinstance(refused, oc.QueueFullError)
+                assert refused.facts["started"] == "no"
+                assert float(refused.facts["retry_after"]) > 0
+                hold.unlink()
+                assert [answers.get(timeout=20) for _ in range(2)] == [5, 5]
+
+
+def test_the_daemon_does_not_wait_for_calls_that_wait_for_a_library(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    hold = daemon.folder / "hold"
+    text = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.005)\n"
+    with daemon.connect() as session:
+        session.load(write_library("const", text + constant(5)))
+        hold.touch()
+        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        with Background(session.ops.const.get, X) as call:
+            assert wait_for(lambda: session.interpreters() and session.libraries(), 10)
+            daemon.signal(signal.SIGTERM)
+            with pytest.raises((oc.RefusedError, oc.DaemonUnavailableError)):
+                call.result()
+        assert daemon.wait() == 0
 
 
 def test_a_library_that_brings_every_interpreter_down_is_given_up(
@@ -272,6 +345,31 @@ def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
         assert process.returncode == 1
         ended = f"opdispatch: the daemon at {daemon.address} has ended the session"
         assert errors.decode() == f"{ended}: the daemon is stopping\n"
+
+
+def test_many_added_interpreters_all_end_with_a_daemon_that_they_had_to_look_for(
+    start_daemon: StartDaemon,
+):
+    daemon = start_daemon("--heartbeat", "0.1", workers=0)
+    with daemon.connect() as session, ExitStack() as stack:
+        workers = [stack.enter_context(worker(daemon, "--name", f"w{n}")) for n in range(3)]
+        assert wait_for(lambda: len(session.interpreters()) == 3, 30)
+        # Given up, and come back: it has not been looking for its daemon since.
+        workers[0].send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        workers[0].send_signal(signal.SIGCONT)
+        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
+        # One that cannot listen while the daemon stops finds the goodbye later.
+        workers[1].send_signal(signal.SIGSTOP)
+        try:
+            assert daemon.stop() == 0
+        finally:
+            workers[1].send_signal(signal.SIGCONT)
+        for process in (workers[0], workers[2]):
+            _, errors = process.communicate(timeout=20)
+            assert process.returncode == 1
+            last = errors.decode().splitlines()[-1]
+            assert last.endswith("has ended the session: the daemon is stopping")
 
 
 def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
