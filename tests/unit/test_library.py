@@ -1,4 +1,4 @@
-"""Library: what a kernel library writes, and what undoing it leaves."""
+"""Library: what a kernel library writes."""
 
 import gc
 import sys
