@@ -37,7 +37,8 @@ def test_an_interpreter_that_is_stopped_is_lost_and_replaced(
 ):
     daemon.expects_errors = True
     session.load(write_library("gate", GATE), interpreter="worker-1")
-    with Background(session.ops.gate.wait, X, str(daemon.folder), 1) as call:
+    once = session.with_options(retry=False)
+    with Background(once.ops.gate.wait, X, str(daemon.folder), 1) as call:
         assert wait_for((daemon.folder / "entered-1").exists, 10)
         os.kill(pid_of(session, "worker-1"), signal.SIGSTOP)
         stopped = time.monotonic()
