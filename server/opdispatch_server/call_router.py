@@ -142,7 +142,12 @@ class CallRouter:
                     progress,
                 )
             except InterpreterDiedError as error:
-                again = _never_started(error) or (may_run_again and progress.runs < RUNS_PER_CALL)
+                again = _never_started(error) or (
+                    may_run_again
+                    and progress.runs < RUNS_PER_CALL
+                    # Its own kernel may be to blame, and would bring down the next one, too.
+                    and error.facts.get("ended_by") != "itself"
+                )
                 if not again or not progress.may_wait:
                     if "culprit" in error.facts and writes:
                         error.hint = (

@@ -42,6 +42,7 @@ from opdispatch_server.listeners import Listener, bind
 from opdispatch_server.load_request import read_load_request
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
@@ -280,10 +281,10 @@ class Daemon:
         session.end(f"no heartbeat for {silence:.1f} s", come_back=True, hung=True)
         self._stop_process(session)
 
-    def _process_ended(self, name: str, pid: int, how: str) -> None:
+    def _process_ended(self, name: str, pid: int, how: ProcessEnd) -> None:
         session = self._sessions.find(name)
         if session is not None and session.pid == pid:
-            session.end(f"its process {how}")
+            session.end_with_process(how)
 
     async def _interpreter_ready(self, session: InterpreterSession) -> None:
         self._supervisor.note_ready(session.name)

@@ -12,12 +12,18 @@ import grpc
 
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_sessions import (
+    UNEXPLAINED,
     InterpreterSession,
     InterpreterSessions,
     SessionContext,
 )
 from opdispatch_server.leases import LeaseWatch
-from opdispatch_server.process_watch import process_space, watch_process
+from opdispatch_server.process_watch import (
+    UNKNOWN_END,
+    ProcessEnd,
+    process_space,
+    watch_process,
+)
 from opdispatch_server.status_answers import abort_with_code
 from opdispatch_wire.addresses import AddressError, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION
@@ -30,6 +36,7 @@ NAME_WAIT = 5.0
 ENDING_WAIT = 0.5
 # How long an interpreter may take to be told why its session ends: it would take silence for a
 # daemon that has vanished, and look for it.
+SUPERVISOR_WAIT = 0.03
 GOODBYE_WAIT = 0.5
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
@@ -106,9 +113,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             await _serve(session, writing, context)
         finally:
             # In a task of its own: this one may have been cancelled, with the stream.
-            session.end("its session ended")
-            stop_watching()
-            ending = asyncio.create_task(self._end(session, joining))
+            session.end(UNEXPLAINED)
+            ending = asyncio.create_task(self._end(session, joining, stop_watching))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
             # The goodbye is its last message. One that is gone needs none.
@@ -137,8 +143,15 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         if handlers:
             await asyncio.wait(handlers, timeout=2 * GOODBYE_WAIT)
 
-    async def _end(self, session: InterpreterSession, joining: asyncio.Task[None]) -> None:
+    async def _end(
+        self,
+        session: InterpreterSession,
+        joining: asyncio.Task[None],
+        stop_watching: Callable[[], None],
+    ) -> None:
         self._stop_process(session)  # without a session it is of no use
+        await session.explain_end()
+        stop_watching()
         await self._sessions.leave(session)
         joining.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -148,7 +161,17 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         """Ends the session with its process, though the stream may outlast that."""
         if not self._process_space or session.process_space != self._process_space:
             return lambda: None
-        return watch_process(session.pid, lambda how: session.end(f"its process {how}"))
+
+        def end(how: ProcessEnd) -> None:
+            if how is UNKNOWN_END and session.supervised:
+                # The supervisor has asked first, and tells in a moment.
+                asyncio.get_running_loop().call_later(
+                    SUPERVISOR_WAIT, session.end_with_process, how
+                )
+            else:
+                session.end_with_process(how)
+
+        return watch_process(session.pid, end)
 
     async def _check(self, hello: pb.Hello, context: SessionContext) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:

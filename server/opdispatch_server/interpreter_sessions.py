@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ import grpc.aio
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import channel_options
 from opdispatch_wire.errors import (
@@ -28,6 +30,9 @@ LOG = logging.getLogger("opdispatch.interpreters")
 
 # Replies that are under way when a session ends still have this long to arrive.
 LAST_REPLIES_WAIT = 2.0
+# What is known of the end of a session whose stream has ended, and how long more is waited for.
+UNEXPLAINED = "its session ended"
+EXPLANATION_WAIT = 0.4
 
 
 class InterpreterSession:
@@ -63,7 +68,9 @@ class InterpreterSession:
         self.calls_total = 0
         self.ended = asyncio.Event()
         # Why it ended, and what the interpreter is told of that.
-        self._reason = "its session ended"
+        self._reason = UNEXPLAINED
+        self._ended_by_itself = False
+        self._process_ended = asyncio.Event()
         self.goodbye: interpreter_pb2.Goodbye | None = None
         # Whether replies that are under way may still come: a hung process sends none.
         self._replies_may_come = True
@@ -146,6 +153,8 @@ class InterpreterSession:
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
         """The error of something that this interpreter was doing, or should have done."""
         doing = f" while {what}" if what else ""
+        if self._ended_by_itself:
+            facts["ended_by"] = "itself"
         return InterpreterDiedError(
             f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self._reason}",
             interpreter=self.name,
@@ -170,6 +179,27 @@ class InterpreterSession:
                 answer.set_exception(self.death())
         for callback in self._at_end:
             callback()
+
+    async def explain_end(self) -> None:
+        """Waits, for a moment, until the session has ended and it is known why.
+
+        The end of a connection is often the first that is seen of the end of a process; only the
+        system knows whether that was the process's own doing.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXPLANATION_WAIT):
+                await self.ended.wait()
+                if self.supervised and not self.dismissed:
+                    await self._process_ended.wait()
+
+    def end_with_process(self, how: ProcessEnd) -> None:
+        """Ends the session of a process that has ended; one that has ended learns why."""
+        if not self._process_ended.is_set():
+            self._process_ended.set()
+            self._ended_by_itself = how.by_itself
+            if self._reason == UNEXPLAINED:
+                self._reason = f"its process {how}"
+        self.end(f"its process {how}")
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called when the session ends; now, if it has ended."""

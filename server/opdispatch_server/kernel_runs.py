@@ -176,6 +176,9 @@ class KernelRuns:
         except grpc.aio.AioRpcError as error:
             if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
                 raise  # the interpreter's own answer
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                # The interpreter has died, most likely, and of what is known in a moment.
+                await session.explain_end()
             raise self._explain_failure(error, run) from error
         except asyncio.CancelledError as error:
             current = asyncio.current_task()

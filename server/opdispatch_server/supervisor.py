@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
-from opdispatch_server.process_watch import describe_exit
+from opdispatch_server.process_watch import ProcessEnd, describe_exit
 from opdispatch_server.worker_output import LineProtocol, WorkerOutput
 from opdispatch_wire.errors import InterpreterNotFoundError
 
@@ -116,7 +116,7 @@ class Supervisor:
 
     One that dies ``quarantine_after`` times in a row before it has been ready for a while is
     quarantined: it is not started again until ``revive``. 0: none ever is. ``on_ended`` is told
-    the name and the process id of one that has ended, and how, in words; ``on_quarantined`` runs
+    the name and the process id of one that has ended, and how; ``on_quarantined`` runs
     when one is not started again.
     """
 
@@ -126,7 +126,7 @@ class Supervisor:
         command_for: Callable[[str], Sequence[str]],
         *,
         quarantine_after: int = QUARANTINE_AFTER_DEFAULT,
-        on_ended: Callable[[str, int, str], None] = lambda name, pid, how: None,
+        on_ended: Callable[[str, int, ProcessEnd], None] = lambda name, pid, how: None,
         on_quarantined: Callable[[], None] = lambda: None,
     ) -> None:
         self.names = tuple(names)
@@ -324,4 +324,4 @@ class Supervisor:
         if self._is_wanted(name):
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
             LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
-        return how, ended_at
+        return how.words, ended_at

@@ -141,7 +141,7 @@ def test_a_kernel_that_leaves_the_process_fails_its_call_alone(
         session.ops.leaves.politely(X)
     assert is_recovered(session, {"worker-1": 0, "worker-2": 0})
     with pytest.raises(oc.InterpreterDiedError, match=r"worker-1 .* running leaves::at_once"):
-        session.with_options(retry=False).ops.leaves.at_once(X)
+        session.ops.leaves.at_once(X)
     assert session.ops.const.get(X) == 1
     assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
     messages = [record["message"] for record in daemon.log_records()]
