@@ -2,8 +2,10 @@
 
 A kernel may call operators whose kernels are in other interpreters, through the daemon. Such a
 call inherits the time that is left, counts one level deeper, and names the run of the kernel
-that makes it. Interpreters have threads for each level, so that calls which wait for deeper
-ones can never use up the threads of those.
+that makes it, by a number that only the daemon and the interpreter know, and nobody can guess.
+Whoever names no run, or one that has ended, makes a call like any client's. Interpreters have
+threads for each level, so that calls which wait for deeper ones can never use up the threads of
+those.
 
 Note [Nested calls take no slot]
     A library says how many calls of clients it runs at a time. A call that one of its kernels
@@ -38,10 +40,11 @@ KERNEL_THREADS = 32
 class CallContext:
     """``deadline`` is a time of ``time.monotonic``; None if there is none.
 
-    ``run`` is the daemon's number of the run of a kernel: on the way to an interpreter, the run
-    that begins there; on the way back, the one that makes the call. 0: none. ``lane`` is the load
-    id of the library that the call belongs to, 0 if it takes no slot, and ``limit`` how many of
-    the lane's calls an interpreter runs at a time.
+    ``run`` is the daemon's number of the run of a kernel, of 128 random bits: on the way to an
+    interpreter, the run that begins there; on the way back, the one that makes the call. 0: none.
+    ``lane`` is the load id of the library that the call belongs to, 0 if it takes no slot, and
+    ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
+    nobody's ``depth``, ``lane`` and ``limit``: it knows them.
     """
 
     deadline: float | None = None
@@ -92,8 +95,8 @@ class CallContext:
         return max(self.deadline - time.monotonic(), 0.0)
 
     @property
-    def is_nested(self) -> bool:
-        """Whether a kernel makes the call."""
+    def is_from_kernel(self) -> bool:
+        """Whether the caller says that it is a kernel, or a library's import."""
         return self.depth > 0
 
     @property
@@ -105,7 +108,7 @@ class CallContext:
         return ((CONTEXT_KEY, text),)
 
 
-_FORMAT = re.compile(r"(\d{1,9}) (\d{1,19}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\d{6}))?", re.ASCII)
+_FORMAT = re.compile(r"(\d{1,9}) (\d{1,39}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\d{6}))?", re.ASCII)
 
 
 def _deadline(seconds: float | None) -> float | None:

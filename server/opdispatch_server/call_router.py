@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch.operator_state import Resolution
 from opdispatch_server.admission import Admission
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_context import MAX_DEPTH, CallContext
+from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_sessions import InterpreterSession
-from opdispatch_server.kernel_runs import KernelRuns
+from opdispatch_server.kernel_runs import KernelRun, KernelRuns
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
@@ -29,16 +30,25 @@ from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
 NESTED_CALLS_PER_INTERPRETER = 1024
-# How often one call is given to an interpreter that is stopped before it has answered.
-ATTEMPTS = 3
-# How long such a call waits for its library to be in another interpreter.
-RECOVERY_WAIT = 30.0
 # A call that is still queued is dropped this long before its deadline, so that its caller hears
 # that it never started; but not before that share of its time has passed.
 LAST_WORDS = 0.05
 LAST_WORDS_SHARE = 0.1
 # How often a call runs, if its interpreters die: it may be the call that kills them.
 RUNS_PER_CALL = 3
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What has become of one call so far."""
+
+    parent: KernelRun | None
+    # Whether it may wait for a library that has no interpreter.
+    may_wait: bool
+    # Runs that its interpreters' ends have cut short.
+    runs: int = 0
+    # When it gives up waiting, a time of the loop; None if it has not had to wait.
+    patience: float | None = None
 
 
 class CallRouter:
@@ -50,11 +60,13 @@ class CallRouter:
         libraries: LibraryRegistry,
         admission: Admission,
         runs: KernelRuns,
+        recovery: CallRecovery,
     ) -> None:
         self._operators = operators
         self._libraries = libraries
         self._admission = admission
         self._runs = runs
+        self._recovery = recovery
         self._draining = False
         self._in_flight = 0
         # Calls that ran again elsewhere because an interpreter had died.
@@ -70,20 +82,27 @@ class CallRouter:
         Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
         QueueFullError, and as grpc.aio.AioRpcError the status with which an interpreter answered.
         """
-        if self._draining and not context.is_nested:
+        # What a kernel calls belongs to the call that it runs for; only that of a run which is
+        # under way does, whatever else the caller says of itself.
+        parent = self._runs.find(context.run)
+        if self._draining and parent is None:
             raise RefusedError("the daemon is stopping; the call never started")
-        parent = self._runs.find(context.run) if context.is_nested else None
         if parent is not None and parent.is_abandoned:
             raise RefusedError(
                 f"{request.operator} was not started: whoever called {parent.operator}, which it "
                 "is a part of, has given up",
                 operator=request.operator,
             )
+        # An import, or a thread that a kernel has started: while it waits, its interpreter may be
+        # the one that the library is to be loaded into.
+        may_wait = parent is not None or not context.is_from_kernel
+        depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
+        context = CallContext(context.deadline, depth)
         self._in_flight += 1
         self._idle.clear()
         try:
             with self._runs.nested_in(parent):
-                return await self._call(request, context)
+                return await self._call(request, context, _Progress(parent, may_wait))
         finally:
             self._in_flight -= 1
             if not self._in_flight:
@@ -92,6 +111,7 @@ class CallRouter:
     async def drain(self, grace: float) -> bool:
         """Refuses new calls and waits for those in flight; False if they need longer."""
         self._draining = True
+        self._recovery.close()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
@@ -99,23 +119,51 @@ class CallRouter:
         return True
 
     async def _call(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
-        for attempt in itertools.count(1):
-            op, keys, choice = self._choose(request)
-            line = _trace_line(request, op, choice)
-            # Asked now: the operator may be gone with its kernel.
-            writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+        while True:
             try:
-                reply = await self._forward(request, context, op, keys, choice)
+                op, keys, choice = self._choose(request)
+                line = _trace_line(request, op, choice)
+                # Asked now: the operator may be gone with its kernel.
+                writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+                reply = await self._forward(request, context, op, keys, choice, progress)
                 break
+            except LibraryAwayError as away:
+                refusal = self._recovery.refusal(away)
+                if not progress.may_wait or self._recovery.is_hopeless(away.library):
+                    raise refusal from None
+                name = away.library.name
+                await self._wait(
+                    lambda version, name=name: version.name == name,  # type: ignore[misc]
+                    refusal,
+                    request,
+                    context,
+                    progress,
+                )
             except InterpreterDiedError as error:
-                if attempt == ATTEMPTS or not _is_worth_waiting(
-                    error, may_run_again=may_run_again, writes=writes
-                ):
+                again = _never_started(error) or (
+                    may_run_again
+                    and progress.runs < RUNS_PER_CALL
+                    # Its own kernel may be to blame, and would bring down the next one, too.
+                    and error.facts.get("ended_by") != "itself"
+                )
+                if not again or not progress.may_wait:
+                    if "culprit" in error.facts and writes:
+                        error.hint = (
+                            "the operator writes to its arguments, so the call was not repeated; "
+                            "it may or may not have run"
+                        )
                     raise
                 self.retries += 1
-                await self._wait_for_library(str(op.name), error, context)
+                operator = str(op.name)
+                await self._wait(
+                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
+                    error,
+                    request,
+                    context,
+                    progress,
+                )
         if request.trace:
             nested = list(reply.trace)
             del reply.trace[:]
@@ -123,16 +171,22 @@ class CallRouter:
             reply.trace.extend(nested)
         return reply
 
-    async def _wait_for_library(
-        self, operator: str, error: InterpreterDiedError, context: CallContext
+    async def _wait(
+        self,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        progress: _Progress,
     ) -> None:
-        """Waits until an interpreter may have the operator again."""
-        seconds = RECOVERY_WAIT if context.timeout is None else min(RECOVERY_WAIT, context.timeout)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._libraries.wait_until_settled(operator)
-        except TimeoutError:
-            raise error from None
+        """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
+        now = asyncio.get_running_loop().time()
+        if progress.patience is None:
+            progress.patience = now + RECOVERY_WAIT
+        seconds = progress.patience - now
+        if context.timeout is not None:
+            seconds = min(seconds, _with_last_words(context.timeout))
+        await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
     def _choose(
         self, request: execution_pb2.CallRequest
@@ -153,9 +207,12 @@ class CallRouter:
             raise self._explain_absence(request.operator, error) from error
 
     def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
-        """The error of a call of an operator that is not there, or not there now."""
+        """The error of a call of an operator that is not there.
+
+        Raises LibraryAwayError if it will be again.
+        """
         if waiting := self._libraries.find_waiting(operator):
-            return _refusal_without_interpreter(waiting, operator)
+            raise LibraryAwayError(waiting, operator) from None
         if hint := self._libraries.explain_absence(operator):
             return OperatorNotFoundError(error.message, hint=hint, **error.facts)
         return error
@@ -167,13 +224,13 @@ class CallRouter:
         op: OperatorHandle,
         keys: DispatchKeySet,
         choice: Resolution,
+        progress: _Progress,
     ) -> execution_pb2.CallReply:
         library, place = self._find_kernel(op, choice)
         tried: list[InterpreterSession] = []
-        runs = 0
         replica = library.choose_replica()
         if replica is None:
-            raise _refusal_without_interpreter(library, str(op.name))
+            raise LibraryAwayError(library, str(op.name))
         request.operator = str(op.name)
         if place is None:
             request.ClearField("kernel")
@@ -187,14 +244,14 @@ class CallRouter:
         try:
             while True:
                 try:
-                    return await self._run(request, context, library, replica)
+                    return await self._run(request, context, library, replica, progress.parent)
                 except InterpreterDiedError as error:
                     replica.note_failure()
                     tried.append(replica.session)
                     other = library.choose_replica(excluding=tried)
                     never_started = _never_started(error)
-                    runs += not never_started
-                    again = never_started or (may_run_again and runs < RUNS_PER_CALL)
+                    progress.runs += not never_started
+                    again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
                     if other is None or not again:
                         raise
                     self.retries += 1
@@ -208,11 +265,12 @@ class CallRouter:
         context: CallContext,
         library: LibraryVersion,
         replica: Replica,
+        parent: KernelRun | None,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
         try:
-            slot = await self._admit(request, context, library, replica.session)
+            slot = await self._admit(request, context, library, replica.session, parent)
             if slot is not None:
                 context = replace(context, lane=library.load_id, limit=library.max_concurrency)
             return await self._runs.run(replica.session, request, context, slot)
@@ -225,10 +283,11 @@ class CallRouter:
         context: CallContext,
         library: LibraryVersion,
         session: InterpreterSession,
+        parent: KernelRun | None,
     ) -> Slot | None:
         """Waits for the right to run a call. See Note [Nested calls take no slot]."""
         operator = request.operator
-        if context.is_nested:
+        if parent is not None:
             if session.calls_in_flight >= NESTED_CALLS_PER_INTERPRETER:
                 raise QueueFullError(
                     f"interpreter {session.name} has {session.calls_in_flight} calls to finish; "
@@ -243,9 +302,7 @@ class CallRouter:
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is not None:
             return slot
-        timeout = context.timeout
-        if timeout is not None:
-            timeout -= min(LAST_WORDS, LAST_WORDS_SHARE * timeout)
+        timeout = None if context.timeout is None else _with_last_words(context.timeout)
         try:
             async with asyncio.timeout(timeout):
                 return await gate.enter(
@@ -290,13 +347,8 @@ def _trace_line(
     )
 
 
-def _refusal_without_interpreter(library: LibraryVersion, operator: str) -> RefusedError:
-    return RefusedError(
-        f"{operator} cannot be called now: library {library.name!r} has lost its "
-        "interpreter, and is being loaded into another one",
-        hint="try again in a moment",
-        operator=operator,
-    )
+def _with_last_words(seconds: float) -> float:
+    return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)
 
 
 def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bool:
@@ -306,19 +358,3 @@ def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bo
 
 def _never_started(error: InterpreterDiedError) -> bool:
     return error.facts.get("started") == "no"
-
-
-def _is_worth_waiting(error: InterpreterDiedError, *, may_run_again: bool, writes: bool) -> bool:
-    """Whether a call whose interpreter has gone waits until its library is in another one.
-
-    It does if it never started. If it did, another kernel must be to blame, or it would bring
-    the next interpreter down too.
-    """
-    if _never_started(error):
-        return True
-    if "culprit" in error.facts and writes:
-        error.hint = (
-            "the operator writes to its arguments, so the call was not repeated; it may or may not "
-            "have run"
-        )
-    return "culprit" in error.facts and may_run_again

@@ -21,6 +21,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.admission import Admission
 from opdispatch_server.call_lanes import CallLanes
+from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
 from opdispatch_server.environment_store import EnvironmentStore
@@ -42,6 +43,7 @@ from opdispatch_server.listeners import Listener, bind
 from opdispatch_server.load_request import read_load_request
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
@@ -97,6 +99,7 @@ class Daemon:
             self._worker_command,
             quarantine_after=configuration.quarantine_after,
             on_ended=self._process_ended,
+            on_quarantined=lambda: self._libraries.interpreter_quarantined(),
         )
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
@@ -114,9 +117,11 @@ class Daemon:
             INTERPRETER_WAIT if self._names else 0.0,
             self._journal,
         )
-        admission = Admission(QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit))
+        limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
+        admission = Admission(limits)
         runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
-        self._router = CallRouter(operators, self._libraries, admission, runs)
+        recovery = CallRecovery(self._libraries.settling, limits)
+        self._router = CallRouter(operators, self._libraries, admission, runs, recovery)
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         lane = folder.lane("clients")
@@ -201,9 +206,7 @@ class Daemon:
             LOG.warning("calls that are still running are cut off")
         await self._libraries.stop()
         await self._environments.stop()
-        for session in self._sessions.all():
-            if not session.supervised:
-                session.end("the daemon is stopping")
+        self._interpreters.stop()
         await self._interpreters.wait_for_endings()
         await self._public.stop(SERVER_GRACE)
         self._lanes.close()
@@ -286,10 +289,10 @@ class Daemon:
         session.end(f"no heartbeat for {silence:.1f} s", come_back=True, hung=True)
         self._stop_process(session)
 
-    def _process_ended(self, name: str, pid: int, how: str) -> None:
+    def _process_ended(self, name: str, pid: int, how: ProcessEnd) -> None:
         session = self._sessions.find(name)
         if session is not None and session.pid == pid:
-            session.end(f"its process {how}")
+            session.end_with_process(how)
 
     async def _interpreter_ready(self, session: InterpreterSession) -> None:
         self._supervisor.note_ready(session.name)

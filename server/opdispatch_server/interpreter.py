@@ -182,12 +182,11 @@ class Interpreter:
             )
         )
         heart: asyncio.Task[None] | None = None
-        reason = ""
         try:
             while True:
                 message = await session.read()
                 if not isinstance(message, pb.DaemonMessage):
-                    return reason  # grpc.aio.EOF
+                    return ""  # grpc.aio.EOF
                 match message.WhichOneof("kind"):
                     case "welcome":
                         self._name = message.welcome.name
@@ -197,8 +196,9 @@ class Interpreter:
                         if period := message.welcome.heartbeat_seconds:
                             heart = asyncio.create_task(self._beat(session, period))
                     case "goodbye":
-                        reason = message.goodbye.reason
+                        # Whatever becomes of the stream now, this is its last word.
                         self.may_come_back = message.goodbye.come_back
+                        return message.goodbye.reason
                     case _:
                         self._carry_out(session, message)
         finally:

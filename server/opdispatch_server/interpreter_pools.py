@@ -147,6 +147,29 @@ class InterpreterPools:
         """The interpreters that can take a library of that pool, in order of name."""
         return [session for session in self._sessions.ready() if session.pool is pool]
 
+    def explain_want(self, pool: InterpreterPool | None) -> tuple[str, str]:
+        """Why the pool will have no interpreter, and what helps; "" if it has one, or will."""
+        if any(session.pool is pool and session.alive for session in self._sessions.all()):
+            return "", ""
+        quarantined = self._supervisor.quarantined()
+        names = (
+            [name for name in self._supervisor.names if name not in self._by_name]
+            if pool is None
+            else pool.names
+        )
+        if any(name not in quarantined for name in names):
+            return "", ""
+        if names:
+            revivals = ", ".join(f"`opdispatch revive {name}`" for name in names)
+            return (
+                f"every interpreter that could take it is quarantined: {', '.join(names)}",
+                f"`opdispatch interpreters` shows why; start one again with {revivals}",
+            )
+        return (
+            "no interpreter is connected that could hold it",
+            "start one with `opdispatch worker`, or the daemon with --workers 1 or more",
+        )
+
     def check(self, session: InterpreterSession, pool: InterpreterPool | None) -> None:
         """Raises InterpreterNotFoundError if it takes no library of that pool."""
         if session.pool is not pool:

@@ -6,17 +6,24 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_sessions import (
+    UNEXPLAINED,
     InterpreterSession,
     InterpreterSessions,
     SessionContext,
 )
 from opdispatch_server.leases import LeaseWatch
-from opdispatch_server.process_watch import process_space, watch_process
+from opdispatch_server.process_watch import (
+    UNKNOWN_END,
+    ProcessEnd,
+    process_space,
+    watch_process,
+)
 from opdispatch_server.status_answers import abort_with_code
 from opdispatch_wire.addresses import AddressError, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION
@@ -27,7 +34,10 @@ from opdispatch_wire.v1 import interpreter_pb2_grpc
 # How long one that has just died may keep its name from its successor.
 NAME_WAIT = 5.0
 ENDING_WAIT = 0.5
-GOODBYE_WAIT = 0.2
+# How long an interpreter may take to be told why its session ends: it would take silence for a
+# daemon that has vanished, and look for it.
+SUPERVISOR_WAIT = 0.03
+GOODBYE_WAIT = 0.5
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 
@@ -67,6 +77,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._insecure = insecure
         self._lane = lane
         self._endings: set[asyncio.Task[None]] = set()
+        # Those that serve a session, until its interpreter has been told of its end.
+        self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
+        self._is_stopping = False
 
     async def Session(self, request_iterator: object, context: SessionContext) -> None:  # noqa: N802
         """Serves one interpreter from its hello to its end."""
@@ -92,19 +105,36 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             lane=self._lane,
         )
         self._sessions.admit(session)
+        self._end_if_stopping(session)
         stop_watching = self._watch_process(session, hello)
         joining = asyncio.create_task(self._join(session, hello))
+        handler = asyncio.current_task()
+        assert handler is not None, "gRPC runs every method in a task"
+        self._handlers[handler] = session
+        handler.add_done_callback(self._handlers.pop)
+        writing = asyncio.create_task(_write(session, welcome, context))
         try:
-            await context.write(pb.DaemonMessage(welcome=welcome))
-            await _serve(session, context)
+            await _serve(session, writing, context)
         finally:
             # In a task of its own: this one may have been cancelled, with the stream.
-            session.end("its session ended")
-            stop_watching()
-            ending = asyncio.create_task(self._end(session, joining))
+            session.end(UNEXPLAINED)
+            ending = asyncio.create_task(self._end(session, joining, stop_watching))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
-        await _say_goodbye(session, context)
+            # The goodbye is its last message. One that is gone needs none.
+            await asyncio.wait({writing}, timeout=GOODBYE_WAIT)
+            writing.cancel()
+
+    def stop(self) -> None:
+        """Ends every session that is not with an interpreter of the daemon's own, and has no new
+        ones: those are told that the daemon is stopping, too."""
+        self._is_stopping = True
+        for session in self._sessions.all():
+            self._end_if_stopping(session)
+
+    def _end_if_stopping(self, session: InterpreterSession) -> None:
+        if self._is_stopping and not session.supervised:
+            session.end("the daemon is stopping")
 
     async def _join(self, session: InterpreterSession, hello: pb.Hello) -> None:
         if hello.lane and self._is_near(hello):
@@ -121,9 +151,20 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         for session in ending:
             await self._sessions.wait_until_free(session.name, ENDING_WAIT)
         await asyncio.gather(*self._endings, return_exceptions=True)
+        # Not those of our own interpreters, whose sessions last until their processes end.
+        handlers = [handler for handler, session in self._handlers.items() if not session.alive]
+        if handlers:
+            await asyncio.wait(handlers, timeout=2 * GOODBYE_WAIT)
 
-    async def _end(self, session: InterpreterSession, joining: asyncio.Task[None]) -> None:
+    async def _end(
+        self,
+        session: InterpreterSession,
+        joining: asyncio.Task[None],
+        stop_watching: Callable[[], None],
+    ) -> None:
         self._stop_process(session)  # without a session it is of no use
+        await session.explain_end()
+        stop_watching()
         await self._sessions.leave(session)
         joining.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -133,7 +174,17 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         """Ends the session with its process, though the stream may outlast that."""
         if not self._is_near(hello):
             return lambda: None
-        return watch_process(session.pid, lambda how: session.end(f"its process {how}"))
+
+        def end(how: ProcessEnd) -> None:
+            if how is UNKNOWN_END and session.supervised:
+                # The supervisor has asked first, and tells in a moment.
+                asyncio.get_running_loop().call_later(
+                    SUPERVISOR_WAIT, session.end_with_process, how
+                )
+            else:
+                session.end_with_process(how)
+
+        return watch_process(session.pid, end)
 
     async def _check(self, hello: pb.Hello, context: SessionContext) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:
@@ -183,23 +234,26 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
 
 
-async def _serve(session: InterpreterSession, context: SessionContext) -> None:
+async def _serve(
+    session: InterpreterSession, writing: asyncio.Task[None], context: SessionContext
+) -> None:
     """Moves messages both ways until either side ends the session."""
     tasks = [
-        asyncio.create_task(session.write_to(context)),
         asyncio.create_task(session.read_from(context)),
         asyncio.create_task(session.ended.wait()),
     ]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([writing, *tasks], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _say_goodbye(session: InterpreterSession, context: SessionContext) -> None:
-    """Tells an interpreter why its session ends; one that is gone needs no goodbye."""
-    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
-        async with asyncio.timeout(GOODBYE_WAIT):
-            await context.write(pb.DaemonMessage(goodbye=session.goodbye))
+async def _write(session: InterpreterSession, welcome: pb.Welcome, context: SessionContext) -> None:
+    """Sends all that the daemon has to say. Never cancelled before the goodbye has had its time:
+    a stream whose write was cancelled takes no other."""
+    # One that is gone hears nothing more.
+    with contextlib.suppress(grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+        await context.write(pb.DaemonMessage(welcome=welcome))
+        await session.write_to(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
@@ -16,6 +17,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.channel import channel_options
@@ -33,6 +35,9 @@ LOG = logging.getLogger("opdispatch.interpreters")
 LAST_REPLIES_WAIT = 2.0
 # How long after the end of its lane an interpreter may say better why it ends.
 LANE_END_WAIT = 0.2
+# What is known of the end of a session whose stream has ended, and how long more is waited for.
+UNEXPLAINED = "its session ended"
+EXPLANATION_WAIT = 0.4
 
 
 class InterpreterSession:
@@ -68,7 +73,9 @@ class InterpreterSession:
         self.calls_total = 0
         self.ended = asyncio.Event()
         # Why it ended, and what the interpreter is told of that.
-        self._reason = "its session ended"
+        self._reason = UNEXPLAINED
+        self._ended_by_itself = False
+        self._process_ended = asyncio.Event()
         self.goodbye: interpreter_pb2.Goodbye | None = None
         # Whether replies that are under way may still come: a hung process sends none.
         self._replies_may_come = True
@@ -174,6 +181,8 @@ class InterpreterSession:
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
         """The error of something that this interpreter was doing, or should have done."""
         doing = f" while {what}" if what else ""
+        if self._ended_by_itself:
+            facts["ended_by"] = "itself"
         return InterpreterDiedError(
             f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self._reason}",
             interpreter=self.name,
@@ -192,11 +201,33 @@ class InterpreterSession:
         self._replies_may_come = not hung
         self.goodbye = interpreter_pb2.Goodbye(reason=reason, come_back=come_back)
         self.ended.set()
+        self._outbox.put_nowait(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
         for callback in self._at_end:
             callback()
+
+    async def explain_end(self) -> None:
+        """Waits, for a moment, until the session has ended and it is known why.
+
+        The end of a connection is often the first that is seen of the end of a process; only the
+        system knows whether that was the process's own doing.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXPLANATION_WAIT):
+                await self.ended.wait()
+                if self.supervised and not self.dismissed:
+                    await self._process_ended.wait()
+
+    def end_with_process(self, how: ProcessEnd) -> None:
+        """Ends the session of a process that has ended; one that has ended learns why."""
+        if not self._process_ended.is_set():
+            self._process_ended.set()
+            self._ended_by_itself = how.by_itself
+            if self._reason == UNEXPLAINED:
+                self._reason = f"its process {how}"
+        self.end(f"its process {how}")
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called when the session ends; now, if it has ended."""
@@ -224,9 +255,13 @@ class InterpreterSession:
     # -- the stream, served by the servicer -----------------------------------------------------
 
     async def write_to(self, context: SessionContext) -> None:
-        """Sends instructions as they come, for as long as the session lasts."""
+        """Sends instructions as they come, and when the session has ended, why."""
         while True:
-            await context.write(await self._outbox.get())
+            message = await self._outbox.get()
+            if self.goodbye is not None:
+                break  # what it should still have done, nobody waits for any more
+            await context.write(message)
+        await context.write(interpreter_pb2.DaemonMessage(goodbye=self.goodbye))
 
     async def read_from(self, context: SessionContext) -> None:
         """Takes answers until the interpreter ends its side."""

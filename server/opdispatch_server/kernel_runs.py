@@ -8,8 +8,7 @@ thrown away.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ import grpc.aio
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_gate import Slot
-from opdispatch_server.interpreter_sessions import LANE_END_WAIT, InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSession
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DeadlineExceededError,
@@ -32,6 +31,9 @@ from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import DETAILS_KEY
 from opdispatch_wire.v1 import execution_pb2
 
+# Whoever knows the number of a run may make calls in its name, which wait for nobody.
+RUN_NUMBER_BITS = 128
+
 StopInterpreter = Callable[[InterpreterSession, str], None]
 
 
@@ -39,9 +41,15 @@ class KernelRun:
     """One run of a kernel in an interpreter. Belongs to the event loop."""
 
     def __init__(
-        self, number: int, operator: str, session: InterpreterSession, slot: Slot | None
+        self,
+        number: int,
+        operator: str,
+        session: InterpreterSession,
+        slot: Slot | None,
+        depth: int = 0,
     ) -> None:
         self.number = number
+        self.depth = depth
         self.operator = operator
         self.session = session
         self._slot = slot
@@ -97,7 +105,6 @@ class KernelRuns:
     def __init__(self, stop_interpreter: StopInterpreter, timeout: float | None) -> None:
         self._stop_interpreter = stop_interpreter
         self._timeout = timeout
-        self._numbers = itertools.count(1)
         self._runs: dict[int, KernelRun] = {}
         self._tasks: set[asyncio.Task[execution_pb2.CallReply]] = set()
         # The interpreters that were stopped because of a kernel, and whose kernel it was.
@@ -136,7 +143,9 @@ class KernelRuns:
         Raises DeadlineExceededError, KernelTimeoutError, InterpreterDiedError,
         MessageTooLargeError, and as grpc.aio.AioRpcError the interpreter's own answer.
         """
-        run = KernelRun(next(self._numbers), request.operator, session, slot)
+        run = KernelRun(
+            secrets.randbits(RUN_NUMBER_BITS), request.operator, session, slot, context.depth
+        )
         self._runs[run.number] = run
         told = replace(context, run=run.number)
         task = asyncio.create_task(session.call(request, told))
@@ -168,11 +177,12 @@ class KernelRuns:
         except grpc.aio.AioRpcError as error:
             if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
                 raise  # the interpreter's own answer
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                # The interpreter has died, most likely, and of what is known in a moment.
+                await session.explain_end()
             raise self._explain_failure(error, run) from error
         except LaneClosedError as error:
-            # Its process may have ended, and the reason is known in a moment.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(session.ended.wait(), 2 * LANE_END_WAIT)
+            await session.explain_end()
             raise self._explain_end(run) from error
         except asyncio.CancelledError as error:
             current = asyncio.current_task()

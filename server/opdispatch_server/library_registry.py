@@ -19,6 +19,7 @@ from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.library_replicas import LibraryReplicas
+from opdispatch_server.library_settling import LibrarySettling
 from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibraryVersion, VersionState
 from opdispatch_server.memory_given_back import MemoryGivenBack, MemoryMeter
@@ -87,8 +88,7 @@ class LibraryRegistry:
             leaving=lambda: list(self._leaving),
         )
         self._stopped = False
-        # Notified when a version is published, loses an interpreter, or is given up.
-        self._settled = asyncio.Condition()
+        self.settling = LibrarySettling(pools, self._catalog.newest)
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
 
@@ -115,20 +115,10 @@ class LibraryRegistry:
         """The version that has the operator, and waits for an interpreter."""
         return self._catalog.find_waiting(operator)
 
-    async def wait_until_settled(self, operator: str) -> None:
-        """Waits while the library that has the operator has no live interpreter."""
-        async with self._settled:
-            await self._settled.wait_for(
-                lambda: all(
-                    any(replica.is_serving for replica in version.replicas)
-                    for version in self.newest()
-                    if version.has_operator(operator) and version.state is not VersionState.FAILED
-                )
-            )
-
-    async def _announce(self) -> None:
-        async with self._settled:
-            self._settled.notify_all()
+    def interpreter_quarantined(self) -> None:
+        """Has everybody look again who waits for an interpreter."""
+        self.placement.note_change()
+        self._start(self.settling.announce())
 
     # -- what was there before ------------------------------------------------------------------
 
@@ -159,7 +149,8 @@ class LibraryRegistry:
         if order.source.home.is_shared:
             if not order.place.interpreter:
                 await self._sessions.wait_until(
-                    lambda: bool(self._pools.ready(None)), self._interpreter_wait
+                    lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
+                    self._interpreter_wait,
                 )
             return await self._loading.load(order)
         async with self._pools.opened(order.name, order.source, report) as (pool, source):
@@ -348,7 +339,7 @@ class LibraryRegistry:
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
             await self._replicas.interpreter_left(session)
-            await self._announce()
+            await self.settling.announce()
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         """Leaves a library listed with its error, until somebody loads or unloads it."""
@@ -360,7 +351,7 @@ class LibraryRegistry:
             version.operators,
             f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
         )
-        await self._announce()
+        await self.settling.announce()
         await self._health.library(version.name, serving=False)
 
     # -- plumbing -------------------------------------------------------------------------------
@@ -369,7 +360,7 @@ class LibraryRegistry:
         self._catalog.forget_gone(version.operators)
         interpreter = version.interpreter
         LOG.info("loaded %s into interpreter %s", version, interpreter and interpreter.name)
-        await self._announce()
+        await self.settling.announce()
         await self._health.library(version.name, serving=version.is_serving)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

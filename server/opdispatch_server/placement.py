@@ -147,9 +147,10 @@ class Placement:
             return usable
         ready = self._pools.ready(place.pool)
         if not ready:
+            problem, hint = self._pools.explain_want(place.pool)
             raise InterpreterNotFoundError(
-                "no interpreter is connected that could hold a library",
-                hint="start one with `opdispatch worker`, or the daemon with --workers 1 or more",
+                f"the library cannot be loaded: {problem or 'no interpreter is ready yet'}",
+                hint=hint or "try again in a moment",
             )
         known = ", ".join(
             f"{s.name} ({', '.join(s.devices)}{'; draining' if self.is_draining(s) else ''})"

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -24,7 +25,27 @@ def process_space() -> str:
         return ""
 
 
-def watch_process(pid: int, on_end: Callable[[str], None]) -> Callable[[], None]:
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How a process ended."""
+
+    words: str
+    """Such as "exited with status 3"."""
+    by_itself: bool
+    """It exited or crashed, and was not sent away."""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+UNKNOWN_END = ProcessEnd("has ended", by_itself=False)
+"""Of a process that is no child, or whose end somebody else of this process has asked for."""
+
+# A process that crashes, or that its own code brings down, dies of others.
+_SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def watch_process(pid: int, on_end: Callable[[ProcessEnd], None]) -> Callable[[], None]:
     """Calls ``on_end`` in the event loop, with what is known of the end, when a process ends.
 
     The result stops watching; it may be called at any time. Where the system has no process
@@ -54,16 +75,17 @@ def watch_process(pid: int, on_end: Callable[[str], None]) -> Callable[[], None]
     return stop
 
 
-def describe_exit(status: int) -> str:
-    """How a process of that exit status ended, in words; negative: the signal that ended it."""
+def describe_exit(status: int) -> ProcessEnd:
+    """How a process of that exit status ended; negative: the signal that ended it."""
     if status >= 0:
-        return f"exited with status {status}"
+        return ProcessEnd(f"exited with status {status}", by_itself=True)
+    by_itself = -status not in _SENT_BY_OTHERS
     with suppress(ValueError):
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"
+        return ProcessEnd(f"was ended by {signal.Signals(-status).name}", by_itself)
+    return ProcessEnd(f"was ended by signal {-status}", by_itself)
 
 
-def _how_it_ended(descriptor: int) -> str:
+def _how_it_ended(descriptor: int) -> ProcessEnd:
     # Known for children only, and until somebody else has asked for good.
     if sys.platform == "linux":
         with suppress(OSError):
@@ -71,7 +93,7 @@ def _how_it_ended(descriptor: int) -> str:
             if result is not None:
                 exited = result.si_code == os.CLD_EXITED
                 return describe_exit(result.si_status if exited else -result.si_status)
-    return "has ended"
+    return UNKNOWN_END
 
 
 def _nothing() -> None:

@@ -56,6 +56,8 @@ class ReturningInterpreter:
                 return
             except _PASSING as error:
                 session = self._current
+                if session is not None and session.met_daemon and not session.may_come_back:
+                    raise  # it has been told to end, however often it had come back before
                 if session is not None and session.may_come_back and self._patience:
                     LOG.warning("%s; looking for it again", error)
                     lost_at, pause = loop.time(), FIRST_PAUSE

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
-from opdispatch_server.process_watch import describe_exit
+from opdispatch_server.process_watch import ProcessEnd, describe_exit
 from opdispatch_server.worker_output import LineProtocol, WorkerOutput
 from opdispatch_wire.errors import InterpreterNotFoundError
 
@@ -116,7 +116,8 @@ class Supervisor:
 
     One that dies ``quarantine_after`` times in a row before it has been ready for a while is
     quarantined: it is not started again until ``revive``. 0: none ever is. ``on_ended`` is told
-    the name and the process id of one that has ended, and how, in words.
+    the name and the process id of one that has ended, and how; ``on_quarantined`` runs
+    when one is not started again.
     """
 
     def __init__(
@@ -125,12 +126,14 @@ class Supervisor:
         command_for: Callable[[str], Sequence[str]],
         *,
         quarantine_after: int = QUARANTINE_AFTER_DEFAULT,
-        on_ended: Callable[[str, int, str], None] = lambda name, pid, how: None,
+        on_ended: Callable[[str, int, ProcessEnd], None] = lambda name, pid, how: None,
+        on_quarantined: Callable[[], None] = lambda: None,
     ) -> None:
         self.names = tuple(names)
         self._command_for = command_for
         self._quarantine_after = quarantine_after
         self._on_ended = on_ended
+        self._on_quarantined = on_quarantined
         self._records = {name: WorkerRecord() for name in names}
         self._running: dict[str, WorkerProcess] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -287,6 +290,7 @@ class Supervisor:
             f"{how}"
         )
         record.quarantined.set()
+        self._on_quarantined()
         LOG.error(
             "interpreter %s is quarantined: %s; `opdispatch revive %s` starts it again",
             name,
@@ -320,4 +324,4 @@ class Supervisor:
         if self._is_wanted(name):
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
             LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
-        return how, ended_at
+        return how.words, ended_at

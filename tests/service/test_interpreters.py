@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ import os, signal
 from opdispatch import Library
 
 lib = Library("dies", "DEF")
-lib.define("die(Tensor x) -> Tensor")
+lib.define("die(Tensor(a!) x) -> ()")
 lib.impl("die", lambda x: os.kill(os.getpid(), signal.SIGKILL), "CPU")
 """
 
@@ -127,74 +127,6 @@ def test_calls_in_flight_elsewhere_are_not_disturbed(
         assert call.result() == 4
 
 
-def test_a_library_without_any_interpreter_says_that_it_will_be_back(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=1)
-    daemon.expects_errors = True
-    with daemon.connect() as session:
-        session.load(write_library("const", constant(5)))
-        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-
-        def refusal() -> oc.OpdispatchError | None:
-            try:
-                session.ops.const.get(X)
-            except oc.RefusedError as error:
-                return error
-            except oc.InterpreterDiedError:
-                pass
-            return None
-
-        caught: list[oc.OpdispatchError] = []
-        assert wait_for(lambda: (error := refusal()) and not caught.append(error), 10)
-        assert "library 'const' has lost its interpreter" in str(caught[0])
-        assert wait_for(lambda: is_recovered(session, {"worker-1": 1}), 20)
-        assert session.ops.const.get(X) == 5
-
-
-def test_a_library_that_brings_every_interpreter_down_is_given_up(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=1)
-    daemon.expects_errors = True
-    flag = daemon.folder / "deadly"
-    text = (
-        "import os, signal\n"
-        f"if os.path.exists({str(flag)!r}):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    with daemon.connect() as session:
-        session.load(write_library("const", text + constant(5)))
-        flag.touch()
-        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"], 30)
-        assert "went away" in session.libraries()[0].error
-        assert wait_for(lambda: session.interpreters(), 30)
-        session.load(write_library("other", constant(6, namespace="other")))
-        assert session.ops.other.get(X) == 6
-        assert session.check_invariants() == []
-
-
-def test_a_library_whose_stored_content_is_damaged_is_given_up_and_says_so(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=1)
-    daemon.expects_errors = True
-    path = write_library("const", constant(5))
-    with daemon.connect() as session:
-        loaded = session.load(path)
-        stored = daemon.folder / "state" / "libraries" / loaded.sha256
-        stored.write_text("tampered with")
-        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"], 20)
-        assert f"the stored content {loaded.sha256[:12]} of the library is damaged" in daemon.log()
-        with pytest.raises(oc.OperatorNotFoundError, match="could not be loaded again"):
-            session.ops.const.get(X)
-        again = session.load(path)
-        assert (again.version, again.active, again.error) == (loaded.version, True, "")
-        assert session.ops.const.get(X) == 5
-        assert stored.read_text() == path.read_text()
-
-
 def test_a_load_that_kills_its_interpreter_is_an_error_and_leaves_nothing(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
@@ -272,6 +204,31 @@ def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
         assert process.returncode == 1
         ended = f"opdispatch: the daemon at {daemon.address} has ended the session"
         assert errors.decode() == f"{ended}: the daemon is stopping\n"
+
+
+def test_many_added_interpreters_all_end_with_a_daemon_that_they_had_to_look_for(
+    start_daemon: StartDaemon,
+):
+    daemon = start_daemon("--heartbeat", "0.1", workers=0)
+    with daemon.connect() as session, ExitStack() as stack:
+        workers = [stack.enter_context(worker(daemon, "--name", f"w{n}")) for n in range(3)]
+        assert wait_for(lambda: len(session.interpreters()) == 3, 30)
+        # Given up, and come back: it has not been looking for its daemon since.
+        workers[0].send_signal(signal.SIGSTOP)
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        workers[0].send_signal(signal.SIGCONT)
+        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
+        # One that cannot listen while the daemon stops finds the goodbye later.
+        workers[1].send_signal(signal.SIGSTOP)
+        try:
+            assert daemon.stop() == 0
+        finally:
+            workers[1].send_signal(signal.SIGCONT)
+        for process in (workers[0], workers[2]):
+            _, errors = process.communicate(timeout=20)
+            assert process.returncode == 1
+            last = errors.decode().splitlines()[-1]
+            assert last.endswith("has ended the session: the daemon is stopping")
 
 
 def test_an_import_that_hangs_in_an_added_interpreter_ends_that(

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import opdispatch_client as oc
 from opdispatch_client.cli import main
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.libraries import constant
+from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_health import channel_to, check
 
@@ -119,21 +119,55 @@ def test_only_the_daemons_own_can_be_revived(daemon: RunningDaemon, session: oc.
     )
 
 
-def test_without_any_interpreter_left_nothing_is_serving(start_daemon: StartDaemon, tmp_path: Path):
-    daemon = start_daemon("--quarantine", "1", workers=1)
+def test_without_any_interpreter_left_nothing_is_serving_and_requests_say_what_helps(
+    start_daemon: StartDaemon, tmp_path: Path, write_library: WriteLibrary
+):
+    daemon = start_daemon("--quarantine", "1", environment=broken_environment(tmp_path))
     daemon.expects_errors = True
+    why = "every interpreter that could take it is quarantined: worker-1, worker-2"
+    revivals = "`opdispatch revive worker-1`, `opdispatch revive worker-2`"
     with daemon.connect() as session, channel_to(daemon) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        found = find(session, "worker-1")
-        assert found is not None
-        os.kill(found.pid, signal.SIGKILL)
-        # It may have lived long enough to count as well: then the next one has not.
-        assert wait_for(lambda: (i := find(session, "worker-1")) and i.pid != found.pid, 20)
-        if not is_quarantined(session, "worker-1"):
-            second = find(session, "worker-1")
-            assert second is not None
-            os.kill(second.pid, signal.SIGKILL)
-            assert wait_for(lambda: is_quarantined(session, "worker-1"), 20)
+        session.load(write_library("const", constant(1)))
+        (tmp_path / "broken").touch()
+        for interpreter in session.interpreters():
+            os.kill(interpreter.pid, signal.SIGKILL)
+        # A call that waits for the library hears of it as soon as that is hopeless.
+        with pytest.raises(oc.RefusedError) as refused:
+            session.ops.const.get(X)
+        assert str(refused.value).startswith(
+            "const::get cannot be called now: library 'const' has lost its interpreter, and "
+            f"{why} ("
+        )
+        assert revivals in refused.value.hint
+        assert refused.value.facts["started"] == "no"
+        with pytest.raises(oc.InterpreterNotFoundError) as caught:
+            session.load(write_library("other", constant(2, namespace="other")))
+        assert str(caught.value).startswith(f"the library cannot be loaded: {why} (")
+        assert revivals in caught.value.hint
+        assert is_quarantined(session, "worker-1")
+        assert is_quarantined(session, "worker-2")
         assert check(health, "") == NOT_SERVING
+        (tmp_path / "broken").unlink()
         assert session.revive("worker-1")
+        assert session.ops.const.get(X) == 1
         assert wait_for(lambda: check(health, "") == SERVING, 20)
+
+
+def test_one_that_was_stopped_over_a_slow_kernel_is_not_blamed(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--quarantine", "1", "--kernel-timeout", "0.2", workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        session.load(write_library("gate", GATE))
+        for restarts in (1, 2):
+            with pytest.raises(oc.KernelTimeoutError):
+                session.ops.gate.wait(X, str(daemon.folder))
+            assert wait_for(
+                lambda restarts=restarts: (
+                    (i := find(session, "worker-1")) is not None
+                    and (i.restarts, i.state) == (restarts, "ready")
+                ),
+                20,
+            )

@@ -1,4 +1,4 @@
-"""Libraries that several interpreters hold: deaths, scaling, draining, rolling back, under load."""
+"""Libraries that several interpreters hold: deaths and scaling, under load."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.libraries import GATE, constant
-from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.service.libraries import constant
+from tests.service.running_daemon import RunningDaemon, wait_for
 
 X = np.zeros(2)
 CALLERS = 3
@@ -291,63 +291,6 @@ def test_a_replica_whose_library_was_overridden_stays_overridden(
         assert session.check_invariants() == []
 
 
-def test_an_interpreter_is_drained_under_load_and_used_again(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=3)
-    with daemon.connect() as session:
-        session.load(write_library("const", constant(1)), interpreter="worker-1")
-        session.load(write_library("const", constant(2)), interpreter="worker-1")
-        session.load(write_library("gate", GATE), interpreter="worker-1")
-        folder = str(daemon.folder)
-        with (
-            under_load(daemon, "const::get") as load,
-            Background(session.ops.gate.wait, X, folder, 3) as call,
-        ):
-            assert wait_for((daemon.folder / "entered-3").exists, 10)
-            with daemon.connect(timeout=2) as impatient:
-                assert impatient.drain("worker-1").state == "draining"
-            assert "worker-1" not in holders(session, "const")
-            with pytest.raises(oc.RefusedError, match="worker-1 is being drained"):
-                session.load(write_library("more", constant(3, namespace="m")), on="worker-1")
-            where = session.load(write_library("where", WHERE), interpreters=3).interpreters
-            assert sorted(where) == ["worker-2", "worker-3"]
-            (daemon.folder / "open").touch()
-            assert call.result() == 3
-            drained = session.drain("worker-1")
-            assert (drained.state, drained.libraries) == ("drained", ())
-        assert load.errors == []
-        assert session.drain("worker-1", undo=True).state in ("ready", "loading")
-        # What has wanted three interpreters gets its third.
-        assert wait_for(lambda: len(holders(session, "where")) == 3, 10)
-        active = session.unload("const", version=2)
-        assert active is not None
-        assert session.ops.const.get(X) == 1
-        assert session.check_invariants() == []
-        with pytest.raises(oc.InterpreterNotFoundError, match="no interpreter named 'nobody'"):
-            session.drain("nobody")
-
-
-def test_an_interpreter_that_is_started_again_is_still_being_drained(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
-):
-    daemon.expects_errors = True
-    session.load(write_library("const", constant(1)), interpreter="worker-1")
-    assert session.drain("worker-1").state == "drained"
-    assert holders(session, "const") == ("worker-2",)
-    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
-    assert wait_for(lambda: len(session.interpreters()) == 2, 20)
-    assert session.interpreters()[0].state == "drained"
-    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
-    assert session.drain("worker-1", undo=True).state == "away"
-    assert wait_for(lambda: len(session.interpreters()) == 2, 20)
-    assert session.interpreters()[0].state == "ready"
-    with pytest.raises(oc.InterpreterNotFoundError):
-        session.drain("nobody", undo=True)
-
-
 def test_a_call_that_kills_every_interpreter_is_not_given_a_fourth_one(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
@@ -365,158 +308,3 @@ def test_a_call_that_kills_every_interpreter_is_not_given_a_fourth_one(
         assert wait_for(lambda: sum(i.restarts for i in session.interpreters()) == 3, 20)
         assert wait_for(lambda: len(holders(session, "dies")) == 4, 20)
         assert sum(i.restarts for i in session.interpreters()) == 3
-
-
-def test_the_last_interpreter_keeps_its_libraries_while_it_is_drained(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=1)
-    with daemon.connect() as session:
-        session.load(write_library("const", constant(1)))
-        assert session.drain("worker-1").state == "draining"
-        assert session.ops.const.get(X) == 1
-        with pytest.raises(oc.InterpreterNotFoundError, match=r"worker-1 \(cpu; draining\)"):
-            session.load(write_library("more", constant(3, namespace="m")))
-        session.drain("worker-1", undo=True)
-        session.load(write_library("more", constant(3, namespace="m")))
-
-
-def test_rolling_back_and_forward_under_load_every_answer_is_of_an_active_version(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=3)
-    with daemon.connect() as session:
-        first = session.load(write_library("const", constant(1)), interpreters=2)
-        second = session.load(write_library("const", constant(2)))
-        assert (second.interpreters_wanted, len(second.interpreters)) == (2, 2)
-        with under_load(daemon, "const::get") as load:
-            for answer, version, replaced in ((1, 1, 2), (2, 2, 1), (1, 1, 2)):
-                outcome = session.rollback("const")
-                assert (outcome.active.version, outcome.replaced.version) == (version, replaced)
-                assert outcome.active.state == "active"
-                assert outcome.replaced.state == "kept"
-                assert session.ops.const.get(X) == answer
-                assert load.since_now()
-                assert load.last == [answer] * CALLERS
-        assert load.errors == []
-        for answers in load.answers:  # back and forth, and no more often than it was rolled back
-            changes = [b for a, b in itertools.pairwise(answers) if a != b]
-            assert changes == [1, 2, 1]
-        assert first.sha256 == session.libraries()[0].sha256
-        third = session.load(write_library("const", constant(3)))
-        assert third.version == 3
-        assert [v.version for v in session.libraries(all_versions=True)] == [1, 3]
-        assert session.rollback("const").active.version == 1
-        assert session.unload("const", version=1).version == 3
-        with pytest.raises(oc.LibraryNotFoundError, match="no version before 3 to go back to"):
-            session.rollback("const")
-        with pytest.raises(oc.LibraryNotFoundError, match="no library named 'nope'"):
-            session.rollback("nope")
-        assert session.check_invariants() == []
-
-
-def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
-):
-    daemon.expects_errors = True
-    session.load(write_library("const", constant(1)), interpreter="worker-1")
-    session.load(write_library("const", constant(2)), interpreter="worker-2")
-    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: any(i.restarts for i in session.interpreters()), 20)
-    assert session.rollback("const").active.version == 1
-    assert session.ops.const.get(X) == 1
-    assert session.rollback("const").active.version == 2
-    assert session.ops.const.get(X) == 2
-
-
-def test_libraries_load_while_the_import_of_another_one_blocks(
-    start_daemon: StartDaemon, write_library: WriteLibrary
-):
-    daemon = start_daemon(workers=3)
-    gate = daemon.folder / "open"
-    slow = (
-        "import os, time\n"
-        f"open({str(daemon.folder / 'importing')!r}, 'w').close()\n"
-        f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.005)\n"
-    )
-    with daemon.connect() as session:
-        path = write_library("slow", slow + constant(9, namespace="slow"))
-        with Background(session.load, path, interpreter="worker-1") as blocked:
-            assert wait_for((daemon.folder / "importing").exists, 10)
-            for number in range(1, 4):
-                load = session.load(write_library("const", constant(number)), interpreters=2)
-                assert "worker-1" not in load.interpreters
-                assert session.ops.const.get(X) == number
-            session.scale("const", 1)
-            session.rollback("const")
-            assert session.ops.const.get(X) == 2
-            session.unload("const")
-            with (
-                daemon.connect(timeout=1) as impatient,
-                pytest.raises(oc.WaitTimeoutError) as caught,
-            ):
-                impatient.load(write_library("next", constant(1)), on="worker-1")
-            assert "was waiting for interpreter worker-1 that is importing something" in str(
-                caught.value
-            )
-            assert [library.name for library in session.libraries()] == []
-            gate.touch()
-            assert blocked.result().interpreters == ("worker-1",)
-        # It has heard of everything that was published meanwhile.
-        outer = (
-            "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
-            "lib.define('get(Tensor x) -> int')\n"
-            "lib.impl('get', lambda x: ops.const.get(x) + ops.slow.get(x), 'CPU')\n"
-        )
-        session.load(write_library("const", constant(5)), interpreter="worker-2")
-        session.load(write_library("outer", outer), interpreter="worker-1")
-        assert session.ops.outer.get(X) == 14
-        assert session.check_invariants() == []
-
-
-def test_waiting_for_somebody_elses_import_ends_with_who_and_for_how_long(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
-):
-    gate = daemon.folder / "open"
-    text = (
-        "import os, time\n"
-        f"open({str(daemon.folder / 'importing')!r}, 'w').close()\n"
-        f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.005)\n"
-    ) + constant(1)
-    path = write_library("const", text)
-    pid = pid_of(session, "worker-1")
-    with Background(session.load, path, interpreter="worker-1") as first:
-        assert wait_for((daemon.folder / "importing").exists, 10)
-        with daemon.connect(timeout=0.5) as impatient:
-            with pytest.raises(oc.WaitTimeoutError) as same:
-                impatient.load(path)
-            with pytest.raises(oc.WaitTimeoutError) as other:
-                impatient.load(write_library("x", constant(2)), name="const")
-        for caught in (same, other):
-            message = str(caught.value)
-            assert "library 'const' was not loaded within 0.45 s" in message
-            assert f"interpreter worker-1 (pid {pid}), which has been importing it for " in message
-        gate.touch()
-        assert first.result().role == "primary"
-    assert [library.version for library in session.libraries(all_versions=True)] == [1]
-
-
-def test_devices_are_known_and_asked_for(shared: oc.Session, write_library: WriteLibrary):
-    path = write_library("const", constant(1))
-    devices = {device for i in shared.interpreters() for device in i.devices}
-    assert "cpu" in devices
-    assert shared.load(path, on="cpu").device == "cpu"
-    if not any(device.startswith("cuda") for device in devices):
-        with pytest.raises(
-            oc.InterpreterNotFoundError,
-            match=r"no interpreter with a cuda:3 device; connected: worker-1 \(cpu\)",
-        ):
-            shared.load(write_library("other", constant(2, namespace="other")), on="cuda:3")
-
-
-def test_listings_say_who_has_loaded_a_library(shared: oc.Session, write_library: WriteLibrary):
-    load = shared.load(write_library("const", constant(1)))
-    user, _, host = load.loaded_by.partition("@")
-    assert user
-    assert host
-    assert (load.state, load.interpreters_wanted, load.device) == ("active", 1, "")

@@ -272,9 +272,12 @@ def test_it_starts_without_interpreters_and_says_so_when_one_is_needed(
     daemon = start_daemon(workers=0)
     path = write_library("const", constant(1))
     with daemon.connect() as session:
-        with pytest.raises(oc.OpdispatchError, match="no interpreter is connected") as caught:
+        with pytest.raises(oc.InterpreterNotFoundError) as caught:
             session.load(path)
-        assert caught.value.code == "interpreter_not_found"
+        assert str(caught.value) == (
+            "the library cannot be loaded: no interpreter is connected that could hold it (start "
+            "one with `opdispatch worker`, or the daemon with --workers 1 or more)"
+        )
 
 
 def test_abandoned_run_folders_are_removed_by_the_next_daemon(start_daemon: StartDaemon):

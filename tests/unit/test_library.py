@@ -1,7 +1,6 @@
-"""Library: what a kernel library writes, and what undoing it leaves."""
+"""Library: what a kernel library writes."""
 
 import gc
-import inspect
 import sys
 
 import numpy as np
@@ -19,7 +18,6 @@ from opdispatch import (
     OperatorName,
     OperatorNotFoundError,
     RegistrationError,
-    SchemaError,
     Tensor,
     default_dispatcher,
     define,
@@ -122,69 +120,6 @@ def test_undefined_is_no_dispatch_key_of_a_library(library, kind):
 def test_a_library_prints_as_in_pytorch(library, lib):
     assert repr(lib) == "Library(kind=DEF, ns=t)"
     assert repr(library("t", "IMPL", "CPU")) == "Library(kind=IMPL, ns=t, dispatch_key=CPU)"
-
-
-# -- define --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("schema", "name"),
-    [
-        ("f(Tensor x) -> Tensor", "f"),
-        ("f.wide(Tensor x) -> Tensor", "f.wide"),
-        ("t::f(Tensor x) -> Tensor", "f"),
-        ("t::f.wide(Tensor x) -> Tensor", "f.wide"),
-    ],
-)
-def test_define_returns_the_name_without_its_namespace(lib, dispatcher, schema, name):
-    assert lib.define(schema) == name
-    assert [str(n) for n in dispatcher.operators()] == [f"t::{name}"]
-
-
-def test_an_operator_of_another_namespace_is_refused(lib, dispatcher):
-    with pytest.raises(RegistrationError, match="cannot define u::f, of another namespace"):
-        lib.define("u::f(Tensor x) -> Tensor")
-    with pytest.raises(RegistrationError, match="cannot implement u::f, of another namespace"):
-        lib.impl("u::f", lambda x: x)
-    assert dispatcher.operators() == []
-
-
-def test_a_definition_has_tags_and_a_place(lib, dispatcher):
-    line = inspect.currentframe().f_lineno + 1
-    lib.define("f(Tensor x) -> Tensor", tags=("pointwise", "core"))
-    lib.define("g(Tensor x) -> Tensor", tags="core")
-    f, g = (dispatcher.get_schema(name) for name in ("t::f", "t::g"))
-    assert (f.tags, g.tags) == (("pointwise", "core"), ("core",))
-    assert f.defined_at == f"{__file__}:{line}"
-
-
-def test_a_second_definition_names_both_places(lib):
-    lib.define("f(Tensor x) -> Tensor")
-    with pytest.raises(DuplicateDefinitionError) as caught:
-        lib.define("f(Tensor x) -> Tensor")
-    line = inspect.currentframe().f_lineno
-    assert f"registered at {__file__}:{line - 3}; " in str(caught.value)
-    assert str(caught.value).endswith(f"{__file__}:{line - 1}")
-
-
-@pytest.mark.parametrize("schema", ["", "f", "f(", "f(Tensor x)", "f(Tenser x) -> ()", "1(int a)"])
-def test_a_schema_that_does_not_parse_is_refused(lib, dispatcher, schema):
-    with pytest.raises(SchemaError):
-        lib.define(schema)
-    assert dispatcher.operators() == []
-
-
-@pytest.mark.parametrize("kind", ["", "FROM_SCHEMA", "CONSERVATIVE", "PURE_FUNCTION"])
-def test_the_kind_of_alias_analysis_is_kept_and_shown(lib, dispatcher, kind):
-    name = lib.define("pure(Tensor x) -> Tensor", kind)
-    state = dispatcher.get_schema(f"{lib.ns}::{name}").dump_state()
-    assert f"alias analysis kind: {kind or 'FROM_SCHEMA'}\n" in state
-
-
-def test_an_unknown_alias_analysis_is_refused(lib):
-    lib.define("f(Tensor x) -> Tensor", "CONSERVATIVE")
-    with pytest.raises(RegistrationError, match="there is no alias analysis kind 'GUESS'"):
-        lib.define("g(Tensor x) -> Tensor", "GUESS")
 
 
 # -- impl ----------------------------------------------------------------------------------------
@@ -384,59 +319,6 @@ def test_a_full_name_device_or_schema_that_cannot_be_is_refused(register, messag
         register()
 
 
-# -- undoing -------------------------------------------------------------------------------------
-
-
-def test_closing_a_library_undoes_everything_it_registered(lib, library, dispatcher, caller):
-    lib.define("f(Tensor x) -> str")
-    lib.impl("f", lambda x: "f", "CPU")
-    op = dispatcher.get_schema("t::f")
-    assert op(X) == "f"
-    lib.close()
-    assert (dispatcher.operators(), dispatcher.libraries()) == ([], {})
-    with pytest.raises(OperatorNotFoundError):
-        op(X)
-    lib.close()
-
-
-def test_closing_is_one_publication(lib, dispatcher):
-    for name in "abc":
-        lib.define(f"{name}(Tensor x) -> Tensor")
-        lib.impl(name, lambda x: x, "CPU")
-    epoch = dispatcher.epoch
-    lib.close()
-    assert dispatcher.epoch == epoch + 1
-
-
-def test_closing_leaves_what_others_registered(lib, library, dispatcher):
-    lib.define("f(Tensor x) -> Tensor")
-    other = library("t", "IMPL")
-    other.impl("f", lambda x: x, "CPU")
-    lib.close()
-    assert [str(name) for name in dispatcher.find_dangling_impls()] == ["t::f"]
-    other.close()
-    assert dispatcher.operators() == []
-
-
-def test_a_library_is_a_context_manager(library, dispatcher):
-    with library("t", "DEF") as lib:
-        lib.define("f(Tensor x) -> Tensor")
-    assert (dispatcher.operators(), dispatcher.libraries()) == ([], {})
-
-
-def test_a_library_that_is_forgotten_stays(library, dispatcher):
-    library("t", "DEF").define("f(Tensor x) -> Tensor")
-    gc.collect()
-    assert [str(name) for name in dispatcher.operators()] == ["t::f"]
-    assert list(dispatcher.libraries()) == ["t"]
-
-
-def test_pytorchs_name_for_closing_works(lib, dispatcher):
-    lib.define("f(Tensor x) -> Tensor")
-    lib._destroy()
-    assert dispatcher.operators() == []
-
-
 # -- the default dispatcher ----------------------------------------------------------------------
 
 
@@ -469,16 +351,3 @@ def test_the_package_exports_what_a_library_needs():
     assert opdispatch.Library is Library
     assert opdispatch.ops is ops
     assert opdispatch.OpOverload is opdispatch.OperatorHandle
-
-
-def test_a_closed_library_registers_nothing_more(dispatcher):
-    library = Library("closed", "DEF", dispatcher=dispatcher)
-    library.close()
-    for register in (
-        lambda: library.define("f(Tensor x) -> Tensor"),
-        lambda: library.impl("f", lambda x: x, "CPU"),
-        lambda: library.fallback(lambda op, x: x, "CPU"),
-    ):
-        with pytest.raises(RegistrationError, match="has been closed"):
-            register()
-    assert dispatcher.operators() == []

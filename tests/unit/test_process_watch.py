@@ -10,7 +10,12 @@ import sys
 
 import pytest
 
-from opdispatch_server.process_watch import describe_exit, process_space, watch_process
+from opdispatch_server.process_watch import (
+    ProcessEnd,
+    describe_exit,
+    process_space,
+    watch_process,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process descriptors are Linux's")
 
@@ -19,9 +24,9 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def watch_until_end(process: subprocess.Popen[bytes], end: signal.Signals | None) -> str:
+def watch_until_end(process: subprocess.Popen[bytes], end: signal.Signals | None) -> ProcessEnd:
     async def story() -> str:
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[ProcessEnd] = asyncio.get_running_loop().create_future()
         before = open_descriptors()
         stop = watch_process(process.pid, ended.set_result)
         if end is not None:
@@ -37,15 +42,25 @@ def watch_until_end(process: subprocess.Popen[bytes], end: signal.Signals | None
 
 def test_the_end_of_a_child_is_described():
     sleeping = subprocess.Popen(["sleep", "1000"])
-    assert watch_until_end(sleeping, signal.SIGKILL) == "was ended by SIGKILL"
-    assert watch_until_end(subprocess.Popen(["false"]), None) == "exited with status 1"
-    assert describe_exit(-64).startswith("was ended by")
+    sent_away = ProcessEnd("was ended by SIGKILL", by_itself=False)
+    assert watch_until_end(sleeping, signal.SIGKILL) == sent_away
+    false = subprocess.Popen(["false"])
+    assert watch_until_end(false, None) == ProcessEnd("exited with status 1", by_itself=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "by_itself"),
+    [(0, True), (3, True), (-signal.SIGSEGV, True), (-signal.SIGABRT, True), (-64, True)]
+    + [(-number, False) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)],
+)
+def test_who_is_to_blame_for_an_end(status: int, by_itself: bool):
+    assert describe_exit(status).by_itself is by_itself
 
 
 def test_a_watch_that_is_stopped_leaves_nothing():
     async def story() -> None:
         before = open_descriptors()
-        stop = watch_process(os.getpid(), lambda how: pytest.fail(how))
+        stop = watch_process(os.getpid(), lambda how: pytest.fail(how.words))
         assert len(open_descriptors()) == len(before) + 1
         stop()
         stop()
@@ -57,7 +72,7 @@ def test_a_watch_that_is_stopped_leaves_nothing():
 @pytest.mark.parametrize("pid", [-1, 0, 2**40])
 def test_a_process_that_is_none_is_not_watched(pid: int):
     async def story() -> None:
-        watch_process(pid, lambda how: pytest.fail(how))()
+        watch_process(pid, lambda how: pytest.fail(how.words))()
 
     asyncio.run(story())
 

@@ -36,3 +36,19 @@ def test_nothing_else_is_excused():
     assert disruptions.excuses(away)
     for error in (OperatorNotFoundError("gone"), KernelError("raised")):
         assert not disruptions.excuses(error)
+
+
+def test_a_death_excuses_no_call_but_one_that_may_have_written():
+    disruptions = Disruptions(interpreters=True)
+    disruptions.note_interpreter("worker-1")
+    queued = InterpreterDiedError("worker-1 went away", interpreter="worker-1", started="no")
+    stranger = InterpreterDiedError("worker-2 went away", interpreter="worker-2")
+    assert disruptions.excuses_call(DIED, mutates=True)
+    assert not disruptions.excuses_call(DIED, mutates=False)
+    for mutates in (False, True):
+        for error in (queued, stranger, RefusedError("away"), DaemonUnavailableError("gone")):
+            assert not disruptions.excuses_call(error, mutates=mutates)
+    disruptions.note_daemon()
+    assert disruptions.excuses_call(RefusedError("away"), mutates=False)
+    assert disruptions.excuses_call(DaemonUnavailableError("gone"), mutates=True)
+    assert not disruptions.excuses_call(DIED, mutates=False)

@@ -24,8 +24,6 @@ from opdispatch_wire.errors import (
 _RECOVERY_SECONDS = 5.0
 _RESTART_SECONDS = 20.0
 
-QUARANTINED = "quarantined"
-
 
 class Disruptions:
     """The kills of a race. Threads share it: ``excuses`` may be asked while ``run`` kills.
@@ -62,6 +60,20 @@ class Disruptions:
             case DaemonUnavailableError():
                 return self._daemon_down
         return False
+
+    def excuses_call(self, error: OpdispatchError, *, mutates: bool) -> bool:
+        """Whether a call had to fail like that.
+
+        The death of an interpreter excuses only a call that may have written to its arguments:
+        any other is for the daemon to run again, or to keep until the library is back.
+        """
+        match error:
+            case InterpreterDiedError():
+                started = error.facts.get("started") != "no"
+                return mutates and started and self.excuses(error)
+            case RefusedError():
+                return self._daemon_down
+        return self.excuses(error)
 
 
 class Killer:
@@ -111,14 +123,10 @@ class Killer:
         The last one is spared: on a slow machine, others may take longer to come back than it
         takes to kill all.
         """
-        found = session.interpreters()
-        running = [i for i in found if i.state != QUARANTINED]
+        running = session.interpreters()
         if len(running) > 1:
             fewest = min(interpreter.restarts for interpreter in running)
             victim = self._random.choice([i for i in running if i.restarts == fewest])
             self._disruptions.note_interpreter(victim.name)
             with contextlib.suppress(ProcessLookupError):  # it ended by itself, just now
                 os.kill(victim.pid, signal.SIGKILL)
-        for interpreter in found:
-            if interpreter.state == QUARANTINED:  # for dying so often: our doing
-                session.revive(interpreter.name)

@@ -37,7 +37,8 @@ class PrivateDaemon:
         self._command = [
             *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
             *("--listen", self.address, "--workers", str(workers)),
-            *("--state", f"{folder}/state"),
+            # Interpreters are killed on purpose here: that must not put them out of use.
+            *("--state", f"{folder}/state", "--quarantine", "0"),
         ]
         self._process = self._start()
 

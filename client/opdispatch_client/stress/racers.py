@@ -235,11 +235,13 @@ class Caller:
         except OperatorNotFoundError:
             stamp = ABSENT
         except (RefusedError, DaemonUnavailableError, InterpreterDiedError) as error:
-            # What never ran, or changes nothing, can be done again: the daemon itself does so if
-            # another interpreter has the library, and otherwise needs a moment.
+            # Only a daemon that was killed leaves it to its callers to come again, with what never
+            # ran, or changes nothing.
+            mutates = operator == MUTATING
+            excused = self._disruptions.excuses_call(error, mutates=mutates)
+            died = isinstance(error, InterpreterDiedError)
             never_ran = isinstance(error, RefusedError) or error.facts.get("started") == "no"
-            again = never_ran or operator != MUTATING
-            excused = self._disruptions.excuses(error)
+            again = not died and (never_ran or not mutates)
             if excused and again and not last:
                 return True
             self.log.add_error("call", error, excused=excused and not again)

@@ -1,0 +1,67 @@
+"""Going back to the version before, under load and after deaths."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import constant
+from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.test_replicas import pid_of, under_load
+
+X = np.zeros(2)
+CALLERS = 3
+
+
+def test_rolling_back_and_forward_under_load_every_answer_is_of_an_active_version(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=3)
+    with daemon.connect() as session:
+        first = session.load(write_library("const", constant(1)), interpreters=2)
+        second = session.load(write_library("const", constant(2)))
+        assert (second.interpreters_wanted, len(second.interpreters)) == (2, 2)
+        with under_load(daemon, "const::get") as load:
+            for answer, version, replaced in ((1, 1, 2), (2, 2, 1), (1, 1, 2)):
+                outcome = session.rollback("const")
+                assert (outcome.active.version, outcome.replaced.version) == (version, replaced)
+                assert outcome.active.state == "active"
+                assert outcome.replaced.state == "kept"
+                assert session.ops.const.get(X) == answer
+                assert load.since_now()
+                assert load.last == [answer] * CALLERS
+        assert load.errors == []
+        for answers in load.answers:  # back and forth, and no more often than it was rolled back
+            changes = [b for a, b in itertools.pairwise(answers) if a != b]
+            assert changes == [1, 2, 1]
+        assert first.sha256 == session.libraries()[0].sha256
+        third = session.load(write_library("const", constant(3)))
+        assert third.version == 3
+        assert [v.version for v in session.libraries(all_versions=True)] == [1, 3]
+        assert session.rollback("const").active.version == 1
+        assert session.unload("const", version=1).version == 3
+        with pytest.raises(oc.LibraryNotFoundError, match="no version before 3 to go back to"):
+            session.rollback("const")
+        with pytest.raises(oc.LibraryNotFoundError, match="no library named 'nope'"):
+            session.rollback("nope")
+        assert session.check_invariants() == []
+
+
+def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("const", constant(1)), interpreter="worker-1")
+    session.load(write_library("const", constant(2)), interpreter="worker-2")
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    assert wait_for(lambda: any(i.restarts for i in session.interpreters()), 20)
+    assert session.rollback("const").active.version == 1
+    assert session.ops.const.get(X) == 1
+    assert session.rollback("const").active.version == 2
+    assert session.ops.const.get(X) == 2

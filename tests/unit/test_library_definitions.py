@@ -1,0 +1,87 @@
+"""Operators that a library defines."""
+
+import inspect
+
+import pytest
+
+from opdispatch import (
+    DuplicateDefinitionError,
+    Library,
+    RegistrationError,
+    SchemaError,
+)
+
+
+@pytest.fixture
+def library(dispatcher):
+    """``library(ns, kind, key)``: a library of the test's dispatcher."""
+
+    def library(*args):
+        return Library(*args, dispatcher=dispatcher)
+
+    return library
+
+
+@pytest.fixture
+def lib(library):
+    return library("t", "DEF")
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ("f(Tensor x) -> Tensor", "f"),
+        ("f.wide(Tensor x) -> Tensor", "f.wide"),
+        ("t::f(Tensor x) -> Tensor", "f"),
+        ("t::f.wide(Tensor x) -> Tensor", "f.wide"),
+    ],
+)
+def test_define_returns_the_name_without_its_namespace(lib, dispatcher, schema, name):
+    assert lib.define(schema) == name
+    assert [str(n) for n in dispatcher.operators()] == [f"t::{name}"]
+
+
+def test_an_operator_of_another_namespace_is_refused(lib, dispatcher):
+    with pytest.raises(RegistrationError, match="cannot define u::f, of another namespace"):
+        lib.define("u::f(Tensor x) -> Tensor")
+    with pytest.raises(RegistrationError, match="cannot implement u::f, of another namespace"):
+        lib.impl("u::f", lambda x: x)
+    assert dispatcher.operators() == []
+
+
+def test_a_definition_has_tags_and_a_place(lib, dispatcher):
+    line = inspect.currentframe().f_lineno + 1
+    lib.define("f(Tensor x) -> Tensor", tags=("pointwise", "core"))
+    lib.define("g(Tensor x) -> Tensor", tags="core")
+    f, g = (dispatcher.get_schema(name) for name in ("t::f", "t::g"))
+    assert (f.tags, g.tags) == (("pointwise", "core"), ("core",))
+    assert f.defined_at == f"{__file__}:{line}"
+
+
+def test_a_second_definition_names_both_places(lib):
+    lib.define("f(Tensor x) -> Tensor")
+    with pytest.raises(DuplicateDefinitionError) as caught:
+        lib.define("f(Tensor x) -> Tensor")
+    line = inspect.currentframe().f_lineno
+    assert f"registered at {__file__}:{line - 3}; " in str(caught.value)
+    assert str(caught.value).endswith(f"{__file__}:{line - 1}")
+
+
+@pytest.mark.parametrize("schema", ["", "f", "f(", "f(Tensor x)", "f(Tenser x) -> ()", "1(int a)"])
+def test_a_schema_that_does_not_parse_is_refused(lib, dispatcher, schema):
+    with pytest.raises(SchemaError):
+        lib.define(schema)
+    assert dispatcher.operators() == []
+
+
+@pytest.mark.parametrize("kind", ["", "FROM_SCHEMA", "CONSERVATIVE", "PURE_FUNCTION"])
+def test_the_kind_of_alias_analysis_is_kept_and_shown(lib, dispatcher, kind):
+    name = lib.define("pure(Tensor x) -> Tensor", kind)
+    state = dispatcher.get_schema(f"{lib.ns}::{name}").dump_state()
+    assert f"alias analysis kind: {kind or 'FROM_SCHEMA'}\n" in state
+
+
+def test_an_unknown_alias_analysis_is_refused(lib):
+    lib.define("f(Tensor x) -> Tensor", "CONSERVATIVE")
+    with pytest.raises(RegistrationError, match="there is no alias analysis kind 'GUESS'"):
+        lib.define("g(Tensor x) -> Tensor", "GUESS")
