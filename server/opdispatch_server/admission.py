@@ -7,7 +7,7 @@ hurts as few calls as possible, and a call that waits can be dropped or sent els
 from __future__ import annotations
 
 from opdispatch_server.interpreter_gate import InterpreterGate, QueueLimits
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 
 
 class Admission:

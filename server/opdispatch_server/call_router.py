@@ -13,7 +13,7 @@ from opdispatch_server.admission import Admission
 from opdispatch_server.call_context import MAX_DEPTH, CallContext
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.interpreter_gate import Slot
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.kernel_runs import KernelRun, KernelRuns
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion

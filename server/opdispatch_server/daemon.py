@@ -32,7 +32,8 @@ from opdispatch_server.interpreter_gate import QueueLimits
 from opdispatch_server.interpreter_packages import BOOTSTRAP
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_servicer import InterpreterServicer
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.journal import Journal
 from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch

@@ -14,6 +14,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.trace_line import TraceSink
 from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
+from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.reading_turn import hand_over_turn
 from opdispatch_wire import lane_socket
@@ -97,6 +98,7 @@ class DaemonLane:
         """Has calls take the daemon's local lane from now on, if it can be reached."""
         if path and lane_socket.is_socket(path):
             try:
+                GUARD.own_peer(f"unix:{path}")
                 self._lane = BlockingLane.connect(path, self._internal_limit)
             except (OSError, OpdispatchError) as error:
                 LOG.info("kernels call the daemon over gRPC: %s", error)

@@ -13,7 +13,8 @@ from pathlib import Path
 from opdispatch_server.environment_build import Report
 from opdispatch_server.environment_store import Environment, EnvironmentStore
 from opdispatch_server.interpreter_pool import InterpreterPool
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_version import LibrarySource, LibraryVersion
 from opdispatch_server.module_file import digest_module
 from opdispatch_server.supervisor import Supervisor

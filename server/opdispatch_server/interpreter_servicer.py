@@ -11,12 +11,8 @@ from typing import Any
 import grpc
 
 from opdispatch_server.interpreter_pool import InterpreterPool
-from opdispatch_server.interpreter_sessions import (
-    UNEXPLAINED,
-    InterpreterSession,
-    InterpreterSessions,
-    SessionContext,
-)
+from opdispatch_server.interpreter_session import UNEXPLAINED, InterpreterSession, SessionContext
+from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.process_watch import (
     UNKNOWN_END,

@@ -193,10 +193,11 @@ class KernelLane:
             self._reply(_failure(call.request, error))
             return
         takes_slot = turns is not None and call.context.lane != 0
-        if turns is None or turns.seconds > QUICK:
-            self.hand_over(turn)
+        # Before the next call can be read: those of a library begin in the order of their coming.
         if takes_slot and turns is not None and not turns.begin(call, call.context.limit):
             return
+        if turns is None or turns.seconds > QUICK:
+            self.hand_over(turn)
         following: _Call | None = call
         while following is not None:
             began = self._begin_kernel(turn)

@@ -19,7 +19,7 @@ import grpc.aio
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_gate import Slot
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DeadlineExceededError,

@@ -13,7 +13,8 @@ from opdispatch_server.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.journal import Journal
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_journal import LibraryJournal

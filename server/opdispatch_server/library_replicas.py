@@ -10,7 +10,7 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_restoration import restore_in_order
 from opdispatch_server.library_transaction import LibraryTransaction

@@ -18,7 +18,7 @@ from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_server.interpreter_sessions import InterpreterSession
+    from opdispatch_server.interpreter_session import InterpreterSession
 
 
 @dataclass(frozen=True, slots=True)

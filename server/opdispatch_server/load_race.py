@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from opdispatch_server.interpreter_pool import InterpreterPool
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.library_version import LibrarySource, LibraryVersion
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.process_memory import find_memory
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 

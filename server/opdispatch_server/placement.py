@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_pools import InterpreterPools
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_wire.errors import InterpreterNotFoundError, RefusedError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.interpreter_sessions import InterpreterSession
+from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.load_progress import in_steps
 from opdispatch_server.load_request import read_load_request

@@ -7,7 +7,8 @@ import fnmatch
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch_server.admission import Admission
-from opdispatch_server.interpreter_sessions import InterpreterSession, InterpreterSessions
+from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
