@@ -98,6 +98,57 @@ def test_an_operator_that_another_library_defines_is_refused(
     assert shared.ops.const.get(X) == 1
 
 
+INTO_CONST = """\
+from opdispatch import Library
+lib = Library("const", "{kind}")
+{line}
+"""
+
+
+@pytest.mark.parametrize("interpreter", ["worker-1", "worker-2"])
+@pytest.mark.parametrize(
+    ("kind", "line", "error", "words"),
+    [
+        ("DEF", "lib.define('more(Tensor x) -> int')", oc.LibraryError, "const"),
+        ("IMPL", "lib.define('more(Tensor x) -> int')", oc.LibraryError, "IMPL"),
+        ("FRAGMENT", "lib.define('get(Tensor x) -> int')", oc.DuplicateDefinitionError, "first"),
+        ("FRAGMENT", "lib.define('other::get(Tensor x) -> int')", oc.LibraryError, "other"),
+    ],
+)
+def test_another_librarys_namespace_is_its_own(
+    shared: oc.Session,
+    write_library: WriteLibrary,
+    interpreter: str,
+    kind: str,
+    line: str,
+    error: type[oc.OpdispatchError],
+    words: str,
+):
+    shared.load(write_library("first", constant(1)), interpreter="worker-1")
+    text = INTO_CONST.format(kind=kind, line=line)
+    with pytest.raises((error, oc.RegistrationError), match=words):
+        shared.load(write_library("second", text), interpreter=interpreter)
+    assert [library.name for library in shared.libraries()] == ["first"]
+    assert [operator.name for operator in shared.operators()] == ["const::get"]
+    assert shared.ops.const.get(X) == 1
+
+
+@pytest.mark.parametrize("interpreter", ["worker-1", "worker-2"])
+def test_a_fragment_adds_to_it_and_an_impl_gives_it_kernels(
+    shared: oc.Session, write_library: WriteLibrary, interpreter: str
+):
+    shared.load(write_library("first", constant(1)), interpreter="worker-1")
+    more = "lib.define('more(Tensor x) -> int')\nlib.impl('more', lambda x: 2, 'CPU')"
+    text = INTO_CONST.format(kind="FRAGMENT", line=more)
+    shared.load(write_library("fragment", text), interpreter=interpreter)
+    assert (shared.ops.const.get(X), shared.ops.const.more(X)) == (1, 2)
+    text = INTO_CONST.format(kind="IMPL", line="lib.impl('get', lambda x: 3, 'CPU')")
+    shared.load(write_library("kernels", text), interpreter=interpreter)
+    assert shared.ops.const.get(X) == 3
+    shared.unload("kernels")
+    assert shared.ops.const.get(X) == 1
+
+
 def test_a_version_that_fails_leaves_the_one_before_in_force(
     shared: oc.Session, write_library: WriteLibrary
 ):
