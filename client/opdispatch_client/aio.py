@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +20,7 @@ import grpc.aio
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
+from opdispatch_client.async_calls import AsyncCalls
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.listings import (
     Interpreter,
@@ -33,15 +36,13 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
+from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
-from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
-from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.status import error_from_rpc
 
 __all__ = ["AsyncSession", "Connecting", "connect"]
 
@@ -93,8 +94,7 @@ class Connecting:
     async def _open(self) -> AsyncSession:
         session = AsyncSession(self._endpoint)
         try:
-            await session.refresh_server_info(timeout=self._endpoint.handshake_timeout)
-            await session._open_lane()
+            await session._calls.open(*await session._introduce())
         except DeadlineExceededError:
             await session.close()
             raise self._endpoint.unanswered_error() from None
@@ -118,8 +118,7 @@ class AsyncSession:
         self._server_info: ServerInfo
         self._limit = endpoint.max_message_bytes
         self._closed = False
-        self._local: AsyncLane | None = None
-        self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
+        self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
 
     @property
     def address(self) -> str:
@@ -138,8 +137,8 @@ class AsyncSession:
 
     @property
     def lane(self) -> str:
-        """How calls travel: "local" or "grpc"."""
-        return "grpc" if self._local is None else "local"
+        """How calls travel: "local", "stream" or "grpc"."""
+        return self._calls.lane
 
     async def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
@@ -156,6 +155,33 @@ class AsyncSession:
     async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls an operator; see ``Session.call``."""
         return await self._call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+
+    async def map(
+        self,
+        operator: str,
+        list_of_args: Iterable[Iterable[Any]],
+        *,
+        in_flight: int = IN_FLIGHT_DEFAULT,
+    ) -> AsyncGenerator[Any, None]:
+        """Calls an operator once for each item: ``async for result in session.map(...)``.
+
+        See ``Session.map``; calls begin with the first step of the loop.
+        """
+        check_in_flight(in_flight)
+        items = iter(list_of_args)
+        tasks: deque[asyncio.Task[Any]] = deque()
+        try:
+            while True:
+                for args in itertools.islice(items, in_flight - len(tasks)):
+                    tasks.append(asyncio.create_task(self.call(operator, *args)))
+                if not tasks:
+                    return
+                yield await tasks[0]
+                tasks.popleft()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def with_options(self, *, retry: bool) -> Calls[Coroutine[Any, Any, Any]]:
         """``call`` and ``ops`` with another choice; see ``Session.with_options``."""
@@ -263,8 +289,7 @@ class AsyncSession:
     async def close(self) -> None:
         """Closes the connection; may be called again. Calls of other tasks fail."""
         self._closed = True
-        if self._local is not None:
-            self._local.close()
+        self._calls.close()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -282,56 +307,12 @@ class AsyncSession:
         state = "closed" if self._closed else "open"
         return f"<opdispatch_client.AsyncSession {self.address} [{state}]>"
 
-    async def _open_lane(self) -> None:
-        """Has calls take the local lane if there is one. Raises DaemonUnavailableError."""
-        endpoint, path = self._endpoint, self._server_info.lane
-        if endpoint.lane == "grpc":
-            return
-        self._local = None
-        why = endpoint.why_no_lane(path)
-        if not why:
-            try:
-                self._local = await AsyncLane.connect(path, self._limit)
-                return
-            except (OSError, OpdispatchError) as error:
-                why = str(error)
-        if endpoint.lane == "local":
-            raise endpoint.no_lane_error(why)
-
-    async def _open_local(self) -> AsyncLane | None:
-        """The local lane, opened again if it broke; None if calls do not take it."""
-        lane = self._local
-        if lane is None or not lane.is_closed or self._closed:
-            return lane
-        async with self._opening:
-            if self._local is lane:
-                await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
-                await self._open_lane()
-            return self._local
+    async def _introduce(self) -> tuple[ServerInfo, int]:
+        info = await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+        return info, self._limit
 
     async def _call(self, rpc: Rpc[T]) -> T:
-        lane = await self._open_local()
-        if lane is None:
-            return await self._send(rpc)
-        request, timeout = rpc.request, self._endpoint.timeout
-        assert isinstance(request, execution_pb2.CallRequest), "it comes from rpcs.call"
-        if timeout is not None:
-            request.timeout = timeout
-        try:
-            reply = lane.call(request, rpc.what)
-            try:
-                async with asyncio.timeout(timeout):
-                    result = await reply
-            except BaseException:
-                lane.cancel(request.id)
-                raise
-        except TimeoutError:
-            raise late_answer_error(self.address) from None
-        except LaneClosedError as error:
-            if self._closed:
-                raise self._endpoint.closed_error() from None
-            raise lost_connection_error(self.address, str(error)) from None
-        return rpc.read(result)
+        return await self._calls.call(rpc, self._send)
 
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)

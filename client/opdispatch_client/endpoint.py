@@ -17,7 +17,7 @@ TIMEOUT_DEFAULT = 30.0
 # A daemon that is there answers the handshake at once; a wrong host may never answer.
 HANDSHAKE_TIMEOUT = 10.0
 
-LaneChoice = Literal["auto", "local", "grpc"]
+LaneChoice = Literal["auto", "local", "stream", "grpc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Endpoint:
     timeout: float | None
     max_message_bytes: int
     lane: LaneChoice = "auto"
-    """How calls travel: over the local lane, over gRPC, or whichever is faster and works."""
+    """How calls travel: over the local lane, over a gRPC stream, each by its own gRPC request,
+    or whichever is fastest and works."""
     retry: bool = True
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
 
@@ -70,6 +71,14 @@ class Endpoint:
         """The error for a session that insists on a local lane."""
         return DaemonUnavailableError(
             f"there is no local lane to the daemon at {self.address}: {why}",
+            hint='leave `lane` out, or say "grpc"',
+            address=self.address,
+        )
+
+    def no_stream_error(self, why: str) -> DaemonUnavailableError:
+        """The error for a session that insists on a stream of calls."""
+        return DaemonUnavailableError(
+            f"there is no stream of calls to the daemon at {self.address}: {why}",
             hint='leave `lane` out, or say "grpc"',
             address=self.address,
         )

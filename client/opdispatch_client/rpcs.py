@@ -23,7 +23,8 @@ from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
 T = TypeVar("T")
 
-_EXECUTION = "/opdispatch.v1.ExecutionService"
+CALL = "/opdispatch.v1.ExecutionService/Call"
+"""The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
 
 # A year in seconds. gRPC cannot express any number, and nobody waits that long.
@@ -72,7 +73,7 @@ def call(
     if not retry:
         request.retry = False
     return Rpc(
-        f"{_EXECUTION}/Call",
+        CALL,
         f"the call of {operator}",
         request,
         execution_pb2.CallReply,
@@ -93,7 +94,7 @@ def trace(
     if not retry:
         request.retry = False
     return Rpc(
-        f"{_EXECUTION}/Call",
+        CALL,
         f"the call of {operator}",
         request,
         execution_pb2.CallReply,

@@ -8,8 +8,8 @@ with connect() as session:
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +18,7 @@ import grpc
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
+from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.listings import (
     Interpreter,
@@ -33,15 +34,13 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
+from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
-from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
-from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.status import error_from_rpc
 
 T = TypeVar("T")
 
@@ -64,7 +63,8 @@ def connect(
     to an argument; never if `retry` is false (see ``Session.with_options``).
 
     Calls take the local lane, a unix socket without gRPC, if the daemon is a process of the same
-    user on the same machine, and gRPC otherwise; `lane` may insist on "local" or "grpc".
+    user on the same machine, and gRPC otherwise: one stream for all calls, or a request for each.
+    `lane` may insist on "local", "stream" or "grpc".
 
     Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
     there, WireError if the daemon speaks another version of the protocol.
@@ -74,8 +74,7 @@ def connect(
     )
     session = Session(endpoint)
     try:
-        session.refresh_server_info(timeout=endpoint.handshake_timeout)
-        session._open_lane()
+        session._calls.open(*session._introduce())
     except DeadlineExceededError:
         session.close()
         raise endpoint.unanswered_error() from None
@@ -101,8 +100,7 @@ class Session:
         self._server_info: ServerInfo
         self._limit = endpoint.max_message_bytes
         self._closed = False
-        self._local: BlockingLane | None = None
-        self._opening = threading.Lock()  # a lane that broke is opened again by one thread
+        self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
 
     @property
     def address(self) -> str:
@@ -121,8 +119,8 @@ class Session:
 
     @property
     def lane(self) -> str:
-        """How calls travel: "local" or "grpc"."""
-        return "grpc" if self._local is None else "local"
+        """How calls travel: "local", "stream" or "grpc"."""
+        return self._calls.lane
 
     def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
@@ -144,7 +142,41 @@ class Session:
         OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
         and WireError for an argument that cannot be sent.
         """
-        return self._call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+        return self._calls.call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+
+    def submit(self, operator: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Begins a call and returns at once; the future has its result, or what went wrong.
+
+        Any number of calls may be under way; with 1,024, the next one waits for one of them to
+        end. Cancelling the future cancels the call: it does not run then, unless it has begun
+        to, and its result is thrown away. The future's callbacks run one after the other, in a
+        thread of their own.
+        """
+        return self._calls.submit(
+            lambda: rpcs.call(operator, args, kwargs, retry=self._endpoint.retry)
+        )
+
+    def map(
+        self,
+        operator: str,
+        list_of_args: Iterable[Iterable[Any]],
+        *,
+        in_flight: int = IN_FLIGHT_DEFAULT,
+    ) -> OrderedResults:
+        """Calls an operator once for each item, a tuple of arguments; iterates over the results.
+
+        They come in the order of the items, and the error of a call where its result would.
+        Calls begin at once, and as results are taken; at most `in_flight` have begun whose
+        result was not taken. After an error, and when the iterator is closed, those under
+        way are cancelled.
+        """
+
+        def submit(args: tuple[Any, ...]) -> Future[Any]:
+            return self._calls.submit(
+                lambda: rpcs.call(operator, args, {}, retry=self._endpoint.retry), flush=False
+            )
+
+        return OrderedResults(submit, self._calls.flush, list_of_args, in_flight)
 
     def with_options(self, *, retry: bool) -> Calls[Any]:
         """``call`` and ``ops`` for calls that may run again when their interpreter dies, or not.
@@ -154,13 +186,13 @@ class Session:
         """
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return self._call(rpcs.call(operator, args, kwargs, retry=retry))
+            return self._calls.call(rpcs.call(operator, args, kwargs, retry=retry))
 
         return Calls(call, lambda: [operator.name for operator in self.operators()])
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        return self._call(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
+        return self._calls.call(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
 
     def load(
         self,
@@ -297,8 +329,7 @@ class Session:
     def close(self) -> None:
         """Closes the connection; may be called again. Calls of other threads fail."""
         self._closed = True
-        if self._local is not None:
-            self._local.close()
+        self._calls.close()
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -316,50 +347,9 @@ class Session:
         state = "closed" if self._closed else "open"
         return f"<opdispatch_client.Session {self.address} [{state}]>"
 
-    def _open_lane(self) -> None:
-        """Has calls take the local lane if there is one. Raises DaemonUnavailableError."""
-        endpoint, path = self._endpoint, self._server_info.lane
-        if endpoint.lane == "grpc":
-            return
-        self._local = None
-        why = endpoint.why_no_lane(path)
-        if not why:
-            try:
-                self._local = BlockingLane.connect(path, self._limit)
-                return
-            except (OSError, OpdispatchError) as error:
-                why = str(error)
-        if endpoint.lane == "local":
-            raise endpoint.no_lane_error(why)
-
-    def _open_local(self) -> BlockingLane | None:
-        """The local lane, opened again if it broke; None if calls do not take it."""
-        lane = self._local
-        if lane is None or not lane.is_closed or self._closed:
-            return lane
-        with self._opening:
-            if self._local is lane:
-                self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
-                self._open_lane()
-            return self._local
-
-    def _call(self, rpc: Rpc[T]) -> T:
-        lane = self._open_local()
-        if lane is None:
-            return self._send(rpc)
-        request, timeout = rpc.request, self._endpoint.timeout
-        assert isinstance(request, execution_pb2.CallRequest), "it comes from rpcs.call"
-        if timeout is not None:
-            request.timeout = timeout
-        try:
-            reply = lane.call(request, timeout, rpc.what)
-        except TimeoutError:
-            raise late_answer_error(self.address) from None
-        except LaneClosedError as error:
-            if self._closed:
-                raise self._endpoint.closed_error() from None
-            raise lost_connection_error(self.address, str(error)) from None
-        return rpc.read(reply)
+    def _introduce(self) -> tuple[ServerInfo, int]:
+        info = self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
+        return info, self._limit
 
     def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)

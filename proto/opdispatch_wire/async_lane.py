@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 
 from opdispatch_wire import lane_messages, lane_socket
+from opdispatch_wire.awaited_replies import AwaitedReplies, Reply, fail
 from opdispatch_wire.channel import serialize_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
@@ -22,8 +22,7 @@ class AsyncLane:
         self._loop = asyncio.get_running_loop()
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
-        self._number = 0
-        self._replies: dict[int, asyncio.Future[execution_pb2.CallReply]] = {}
+        self._replies = AwaitedReplies()
         self._welcome: asyncio.Future[int] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
@@ -56,26 +55,22 @@ class AsyncLane:
         """Whether calls have no chance any more."""
         return self._stream.is_closed
 
-    def call(
-        self, request: execution_pb2.CallRequest, what: str
-    ) -> asyncio.Future[execution_pb2.CallReply]:
+    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
         Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
         """
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed")
-        self._number += 1
-        number = request.id = self._number
+        number = request.id = self._replies.next_number()
         payload = serialize_message(request, self.max_message_bytes, what)
-        future: asyncio.Future[execution_pb2.CallReply] = self._loop.create_future()
-        self._replies[number] = future
+        future = self._replies.expect(number)
         self._stream.send(FrameKind.CALL, payload)
         return future
 
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""
-        if self._replies.pop(number, None) is not None:
+        if self._replies.forget(number):
             cancel = lane_pb2.LaneCancel(id=number)
             self._stream.send(FrameKind.CANCEL, cancel.SerializeToString())
 
@@ -88,9 +83,7 @@ class AsyncLane:
         if kind is FrameKind.REPLY:
             reply = execution_pb2.CallReply()
             lane_messages.parsed(reply, payload)
-            future = self._replies.pop(reply.id, None)
-            if future is not None and not future.done():
-                future.set_result(reply)
+            self._replies.take(reply)
         elif self._welcome is not None and not self._welcome.done():
             self._welcome.set_result(lane_messages.read_welcome((kind, payload)))
         elif kind is FrameKind.REFUSAL:
@@ -104,13 +97,7 @@ class AsyncLane:
         self._fail_all(error)
 
     def _fail_all(self, cause: Exception | None) -> None:
-        waiting: list[asyncio.Future[Any]] = list(self._replies.values())
+        why = str(cause) if cause else "the other side has gone"
         if self._welcome is not None:
-            waiting.append(self._welcome)
-        self._replies.clear()
-        for future in waiting:
-            if not future.done():
-                failure = LaneClosedError(str(cause) if cause else "the other side has gone")
-                failure.__cause__ = cause
-                future.set_exception(failure)
-                future.exception()  # nobody may wait for it any more
+            fail(self._welcome, why, cause)
+        self._replies.fail_all(why, cause)

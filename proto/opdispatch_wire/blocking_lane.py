@@ -7,14 +7,20 @@ Note [Who reads a shared lane]
     that is done here; and of the frames that threads want to write while one is writing, that
     one writes all, together.
 
-    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or nobody
-    waits. ``_writing`` is held by whoever writes; ``_outbox`` is a deque, and after each release
-    of ``_writing`` somebody has looked whether it is empty.
+    Calls that nobody waits for (``begin``) are waited for by one more thread, the attendant,
+    like any other caller: it reads if nobody else does. It comes with the first such call,
+    and goes when there has been none for a while. Whoever reads the reply of such a call tells
+    it to ``on_done``, which for that reason must not wait for anything.
+
+    ``_mutex`` protects ``_waiting``, ``_reader_is_chosen`` and ``_has_attendant``: the reader
+    is chosen, or nobody waits; the attendant is there, or nothing is in ``_pending``, or
+    somebody is about to start it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import socket
 import threading
@@ -26,7 +32,11 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
+
+# How long the attendant stays when it has nothing to do, or looks no further than the socket.
+_LINGER = 1.0
 
 
 class _Waiter:
@@ -49,9 +59,12 @@ class BlockingLane:
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
         self._mutex = threading.Lock()
-        self._number = 0
+        self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiter] = {}
         self._reader_is_chosen = False
+        self._pending = PendingCalls()
+        self._has_attendant = False
+        self._attendant = _sleeper()
         self._writer = FrameWriter(connection)
         self._is_closed = False
         self.max_message_bytes = limit
@@ -95,8 +108,7 @@ class BlockingLane:
         with self._mutex:
             if self._is_closed:
                 raise LaneClosedError("the lane is closed")
-            self._number += 1
-            number = request.id = self._number
+            number = request.id = next(self._numbers)
             self._waiting[number] = waiter
         try:
             payload = serialize_message(request, self.max_message_bytes, what)
@@ -105,12 +117,45 @@ class BlockingLane:
             return self._wait(waiter, deadline)
         except BaseException as error:
             if is_sent and waiter.payload is None and not isinstance(error, LaneClosedError):
-                cancel = lane_pb2.LaneCancel(id=number)
-                with contextlib.suppress(LaneClosedError):
-                    self._write(FrameKind.CANCEL, cancel.SerializeToString())
+                self._send_cancel(number)
             raise
         finally:
             self._leave(number)
+
+    def begin(
+        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+    ) -> int:
+        """Begins a call, which is sent with the next ``flush``, and returns its id.
+
+        ``on_done`` is told the reply, or the error: TimeoutError, LaneClosedError. It is called
+        once, in any thread, not after ``cancel``, and must not wait for anything. Raises
+        MessageTooLargeError, which says ``what`` is, and LaneClosedError; it is not called then.
+        """
+        number = request.id = next(self._numbers)
+        payload = serialize_message(request, self.max_message_bytes, what)
+        self._pending.add(number, on_done, timeout)
+        self._writer.put(FrameKind.CALL, payload)
+        return number
+
+    def flush(self) -> None:
+        """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``."""
+        with contextlib.suppress(LaneClosedError):
+            self._flush()
+        with self._mutex:
+            starts = not self._has_attendant and bool(self._pending)
+            if starts:
+                self._has_attendant = True
+            else:
+                self._wake_next_reader()
+        if starts:
+            threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
+        elif self._is_closed:
+            self._close_if_unused()
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits any more for a call that has begun; it may have ended already."""
+        if self._pending.take(number) is not None:
+            self._send_cancel(number)
 
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
@@ -123,7 +168,9 @@ class BlockingLane:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         for waiter in waiting:
-            _wake(waiter)
+            _wake(waiter.wake)
+        _wake(self._attendant)
+        self._pending.end(LaneClosedError("the lane is closed"))
         self._close_if_unused()
 
     # -- waiting: see Note [Who reads a shared lane] --------------------------------------------
@@ -154,23 +201,56 @@ class BlockingLane:
     def _read_until(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
         """Reads as the one who may, until the reply of ``waiter`` is there."""
         while waiter.payload is None:
-            kind, payload = self._read_frame(deadline)
-            if kind is FrameKind.REFUSAL:
-                raise WireError(str(lane_messages.refusal_error(payload)))
-            if kind is not FrameKind.REPLY:
-                raise self._broken(WireError(f"a {kind.name} frame came where only replies can"))
-            reply = execution_pb2.CallReply()
-            try:
-                lane_messages.parsed(reply, payload)
-            except WireError as error:
-                raise self._broken(error) from None
-            with self._mutex:
-                receiver = self._waiting.get(reply.id)
-            if receiver is not None:
-                receiver.payload = reply
-                if receiver is not waiter:
-                    _wake(receiver)
+            self._read_reply(waiter, deadline)
         return waiter.payload
+
+    def _read_reply(self, reader: _Waiter | None, deadline: float | None) -> None:
+        """Reads one reply as the one who may, and hands it over."""
+        kind, payload = self._read_frame(deadline)
+        if kind is FrameKind.REFUSAL:
+            raise self._broken(WireError(str(lane_messages.refusal_error(payload))))
+        if kind is not FrameKind.REPLY:
+            raise self._broken(WireError(f"a {kind.name} frame came where only replies can"))
+        reply = execution_pb2.CallReply()
+        try:
+            lane_messages.parsed(reply, payload)
+        except WireError as error:
+            raise self._broken(error) from None
+        with self._mutex:
+            receiver = self._waiting.get(reply.id)
+        if receiver is not None:
+            receiver.payload = reply
+            if receiver is not reader:
+                _wake(receiver.wake)
+        elif (on_done := self._pending.take(reply.id)) is not None:
+            on_done(reply)
+
+    def _attend(self) -> None:
+        """Waits for the calls that nobody waits for: the life of the attendant."""
+        while True:
+            with self._mutex:
+                reads = bool(self._pending) and not self._reader_is_chosen
+                if reads:
+                    self._reader_is_chosen = True
+            if reads:
+                # An error of the lane is everybody's; ``_pending`` is empty then.
+                with contextlib.suppress(LaneClosedError, WireError, TimeoutError):
+                    self._read_for_pending()
+            elif not self._attendant.acquire(timeout=_LINGER) or self._is_closed:
+                with self._mutex:
+                    if not self._pending:
+                        self._has_attendant = False
+                        break
+        if self._is_closed:
+            self._close_if_unused()
+
+    def _read_for_pending(self) -> None:
+        try:
+            while self._pending:
+                # Those that are cancelled get no reply: look again whether there are others.
+                self._read_reply(None, time.monotonic() + _LINGER)
+        finally:
+            self._choose_reader()
 
     def _choose_reader(self) -> None:
         """Gives the right to read to another one who waits, if there is one."""
@@ -184,8 +264,10 @@ class BlockingLane:
             return
         for waiter in self._waiting.values():
             if waiter.payload is None and waiter.wake is not None:
-                _wake(waiter)
+                _wake(waiter.wake)
                 return
+        if self._pending:
+            _wake(self._attendant)
 
     def _leave(self, number: int) -> None:
         with self._mutex:
@@ -238,6 +320,14 @@ class BlockingLane:
 
     def _write(self, kind: FrameKind, payload: bytes) -> None:
         self._writer.put(kind, payload)
+        self._flush()
+
+    def _send_cancel(self, number: int) -> None:
+        cancel = lane_pb2.LaneCancel(id=number)
+        with contextlib.suppress(LaneClosedError):
+            self._write(FrameKind.CANCEL, cancel.SerializeToString())
+
+    def _flush(self) -> None:
         try:
             self._writer.flush()
         except OSError as error:
@@ -249,20 +339,28 @@ class BlockingLane:
 
     def _broken(self, error: WireError) -> WireError:
         """What the other side says makes no sense: nothing more of it is believed."""
-        self._break()
+        self._break(str(error))
         return error
 
-    def _break(self) -> None:
+    def _break(self, why: str = "the other side has gone") -> None:
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._mutex:
             for waiter in self._waiting.values():
-                _wake(waiter)
+                _wake(waiter.wake)
+        _wake(self._attendant)
+        self._pending.end(LaneClosedError(why))
 
 
-def _wake(waiter: _Waiter) -> None:
-    wake = waiter.wake
+def _sleeper() -> threading.Lock:
+    """A lock that wakes who acquires it when somebody releases it."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _wake(wake: threading.Lock | None) -> None:
     if wake is not None:
         with contextlib.suppress(RuntimeError):  # it is awake already
             wake.release()

@@ -17,6 +17,9 @@ MAX_MESSAGE_BYTES_HIGHEST = 2**31 - 1
 MAX_METADATA_BYTES = 64 * 1024
 """Headers and trailers of one call. A status of ours is far below gRPC's own 8 KiB."""
 
+MAX_MESSAGE_BYTES_KEY = "opdispatch-max-message-bytes"
+"""The metadata of a stream of calls: the longest reply that its client takes."""
+
 RAISE_LIMIT_HINT = (
     "raise the limit on both sides: `opdispatch serve --max-message-bytes N`, or "
     "OPDISPATCH_MAX_MESSAGE_BYTES, for the daemon, and `connect(max_message_bytes=N)` for the "

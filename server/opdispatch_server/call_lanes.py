@@ -7,25 +7,17 @@ import logging
 import socket
 from collections.abc import Callable
 
-import grpc.aio
-
-from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
+from opdispatch_server.calls_in_flight import CallsInFlight
 from opdispatch_server.lane_listener import LaneListener
-from opdispatch_server.status_answers import status_of_rpc_error
 from opdispatch_wire import lane_messages
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
-from opdispatch_wire.errors import MessageTooLargeError, WireError
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
-
-CALLS_IN_FLIGHT = 1024
-"""How many calls of one connection are under way before no more are read."""
 
 
 class CallLanes:
@@ -62,12 +54,9 @@ class CallLane:
         limit: int,
         on_end: Callable[[CallLane], None],
     ) -> None:
-        self._router = router
         self._limit = limit
-        self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
         self._on_end = on_end
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._is_paused = False
+        self._calls = CallsInFlight(router, self._send_reply, self._set_full)
         self._stream = FrameStream(connection, limit, self._take, self._ended)
         loop = asyncio.get_running_loop()
         # Until it has said hello.
@@ -91,63 +80,31 @@ class CallLane:
     def _take_frame(self, kind: FrameKind, payload: bytes | bytearray) -> None:
         if self._patience is not None:
             told = lane_messages.read_hello((kind, payload))
-            self._reply_limit = min(told or MAX_MESSAGE_BYTES_HIGHEST, MAX_MESSAGE_BYTES_HIGHEST)
+            self._calls.reply_limit = min(
+                told or MAX_MESSAGE_BYTES_HIGHEST, MAX_MESSAGE_BYTES_HIGHEST
+            )
             self._patience.cancel()
             self._patience = None
             self._stream.send(FrameKind.WELCOME, lane_messages.welcome(self._limit))
         elif kind is FrameKind.CALL:
             request = execution_pb2.CallRequest()
             lane_messages.parsed(request, payload)
-            self._begin(request)
+            self._calls.take(request)
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()
             lane_messages.parsed(cancel, payload)
-            if task := self._tasks.get(cancel.id):
-                task.cancel()
+            self._calls.cancel(cancel.id)
         else:
             raise WireError(f"a {kind.name} frame came where only calls can")
 
-    def _begin(self, request: execution_pb2.CallRequest) -> None:
-        number = request.id
-        if number in self._tasks:
-            raise WireError(f"$.id is {number}, and the call of that id is still under way")
-        self._tasks[number] = asyncio.create_task(self._answer(request))
-        if len(self._tasks) >= CALLS_IN_FLIGHT and not self._is_paused:
-            self._is_paused = True
+    def _send_reply(self, reply: bytes) -> None:
+        self._stream.send(FrameKind.REPLY, reply)
+
+    def _set_full(self, is_full: bool) -> None:
+        if is_full:
             self._stream.pause()
-
-    async def _answer(self, request: execution_pb2.CallRequest) -> None:
-        number = request.id
-        try:
-            reply = await self._call(request)
-            if reply is not None:
-                self._stream.send(FrameKind.REPLY, self._serialize(number, reply))
-        finally:
-            del self._tasks[number]
-            if self._is_paused and len(self._tasks) < CALLS_IN_FLIGHT // 2:
-                self._is_paused = False
-                self._stream.resume()
-
-    async def _call(self, request: execution_pb2.CallRequest) -> execution_pb2.CallReply | None:
-        """The reply; None if nobody waits for it any more."""
-        try:
-            return await self._router.call(request, CallContext.of_request(request))
-        except asyncio.CancelledError:
-            return None
-        except grpc.aio.AioRpcError as error:
-            return execution_pb2.CallReply(error=status_of_rpc_error(error))
-        except Exception as error:
-            if not isinstance(error, OpdispatchError):
-                LOG.error("the call of %s failed", request.operator, exc_info=error)
-            return execution_pb2.CallReply(error=status_from_error(error))
-
-    def _serialize(self, number: int, reply: execution_pb2.CallReply) -> bytes:
-        reply.id = number
-        try:
-            return serialize_message(reply, self._reply_limit, "the result of the call")
-        except MessageTooLargeError as error:
-            error_reply = execution_pb2.CallReply(id=number, error=status_from_error(error))
-            return error_reply.SerializeToString()
+        else:
+            self._stream.resume()
 
     def _ended(self, error: Exception | None) -> None:
         self._tidy_up()
@@ -156,6 +113,5 @@ class CallLane:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        for task in list(self._tasks.values()):
-            task.cancel()
+        self._calls.cancel_all()
         self._on_end(self)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
+from opdispatch_server.call_stream import CallStream
 from opdispatch_server.status_answers import Context, abort_with_status, answers
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
 
@@ -23,3 +26,10 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         if reply.HasField("error"):
             await abort_with_status(context, reply.error)
         return reply
+
+    @answers
+    async def CallStream(  # noqa: N802
+        self, requests: AsyncIterator[execution_pb2.CallRequest], context: Context
+    ) -> None:
+        """Calls operators, many at a time."""
+        await CallStream(self._router, context).serve(requests)

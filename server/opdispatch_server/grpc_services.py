@@ -1,6 +1,7 @@
 """Adding services to a gRPC server so that malformed messages reach the service's own errors.
 
-gRPC answers bytes that do not parse with UNKNOWN, and logs a traceback for each.
+gRPC answers bytes that do not parse with UNKNOWN, and logs a traceback for each. Replies may be
+messages, or bytes already.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class _Handlers:
 
 
 def _tolerant(handler: Any) -> Any:
-    parse = handler.request_deserializer
+    parse, serialize = handler.request_deserializer, handler.response_serializer
 
     def parse_or_explain(data: bytes) -> Any:
         try:
@@ -61,4 +62,10 @@ def _tolerant(handler: Any) -> Any:
         except DecodeError as error:
             return Malformed(str(error))
 
-    return handler._replace(request_deserializer=parse_or_explain)
+    def serialize_once(reply: Any) -> bytes:
+        data: bytes = reply if isinstance(reply, bytes) else serialize(reply)
+        return data
+
+    return handler._replace(
+        request_deserializer=parse_or_explain, response_serializer=serialize_once
+    )

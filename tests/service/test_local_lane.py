@@ -79,7 +79,9 @@ def test_a_session_takes_the_lane_where_it_can(loaded: RunningDaemon):
         np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
     with oc.connect(loaded.address, lane="local") as session:
         np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
-    with pytest.raises(ValueError, match="lane is 'pigeon'; expected one of auto, local, grpc"):
+    with pytest.raises(
+        ValueError, match="lane is 'pigeon'; expected one of auto, local, stream, grpc"
+    ):
         oc.connect(loaded.address, lane="pigeon")  # type: ignore[arg-type]
 
 
@@ -90,7 +92,7 @@ def test_a_session_that_insists_says_why_there_is_no_lane(loaded: RunningDaemon)
     path.rename(hidden)
     try:
         with loaded.connect() as session:
-            assert session.lane == "grpc"
+            assert session.lane == "stream"
             np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
         with pytest.raises(oc.DaemonUnavailableError, match="there is no local lane"):
             oc.connect(loaded.address, lane="local")

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class CallRequest(_message.Message):
     RETRY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
     id: int
     operator: str
     args: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
@@ -39,7 +40,8 @@ class CallRequest(_message.Message):
     retry: bool
     timeout: float
     path: CallPath
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ...) -> None: ...
+    cancel: bool
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ...) -> None: ...
 
 class CallPath(_message.Message):
     __slots__ = ("depth", "run", "lane", "limit")

@@ -39,6 +39,11 @@ class ExecutionServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_execution__pb2.CallRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_execution__pb2.CallReply.FromString,
                 _registered_method=True)
+        self.CallStream = channel.stream_stream(
+                '/opdispatch.v1.ExecutionService/CallStream',
+                request_serializer=opdispatch_dot_v1_dot_execution__pb2.CallRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_execution__pb2.CallReply.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -75,11 +80,31 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CallStream(self, request_iterator, context):
+        """Calls operators, many at a time. Replies come in any order, each with the id of its request.
+
+        An error of a call is in CallReply.error, and the seconds that its caller waits are in
+        CallRequest.timeout. The metadata "opdispatch-max-message-bytes" may say how long a reply may
+        be; one that is longer becomes an error. The other side's initial metadata say that the
+        stream is open. While 1,024 calls are under way, or replies are not taken, nothing is read.
+        An id that is still under way, and a message that is none, end the stream with
+        INVALID_ARGUMENT. The end of a stream cancels its calls, but that of its requests does not.
+        The daemon serves it; an interpreter answers UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Call': grpc.unary_unary_rpc_method_handler(
                     servicer.Call,
+                    request_deserializer=opdispatch_dot_v1_dot_execution__pb2.CallRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_execution__pb2.CallReply.SerializeToString,
+            ),
+            'CallStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.CallStream,
                     request_deserializer=opdispatch_dot_v1_dot_execution__pb2.CallRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_execution__pb2.CallReply.SerializeToString,
             ),
@@ -109,6 +134,33 @@ class ExecutionService:
             request,
             target,
             '/opdispatch.v1.ExecutionService/Call',
+            opdispatch_dot_v1_dot_execution__pb2.CallRequest.SerializeToString,
+            opdispatch_dot_v1_dot_execution__pb2.CallReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CallStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/opdispatch.v1.ExecutionService/CallStream',
             opdispatch_dot_v1_dot_execution__pb2.CallRequest.SerializeToString,
             opdispatch_dot_v1_dot_execution__pb2.CallReply.FromString,
             options,

@@ -1,0 +1,131 @@
+"""How the calls of an asyncio session travel: the choice of a lane, and calls on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import grpc.aio
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.listings import ServerInfo
+from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.async_lane import AsyncLane
+from opdispatch_wire.async_stream import AsyncStream
+from opdispatch_wire.awaited_replies import Reply
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.status import late_answer_error, lost_connection_error
+from opdispatch_wire.v1 import execution_pb2
+
+T = TypeVar("T")
+
+
+class AsyncCallLane(Protocol):
+    """A way for calls, each with an id of its own; see ``AsyncLane`` for what is raised."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
+
+    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
+        """Sends a call; the future has the reply, or LaneClosedError."""
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits any more for the reply of that id."""
+
+    def close(self) -> None:
+        """Ends all calls with LaneClosedError. Idempotent."""
+
+
+class AsyncCalls:
+    """The calls of one session. Belongs to the event loop.
+
+    ``introduce`` asks the daemon again who it is, and returns that and the message limit.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        channel: grpc.aio.Channel,
+        introduce: Callable[[], Awaitable[tuple[ServerInfo, int]]],
+    ) -> None:
+        self._endpoint = endpoint
+        self._channel = channel
+        self._introduce = introduce
+        self._is_closed = False
+        self._lane: AsyncCallLane | None = None
+        self.lane = "grpc"
+        """The lane's name."""
+        self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
+
+    async def open(self, info: ServerInfo, limit: int) -> None:
+        """Chooses a lane for messages of at most ``limit`` bytes.
+
+        Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
+        """
+        self.lane, self._lane = await self._choose(info.lane, limit)
+
+    def close(self) -> None:
+        """Ends all calls. Idempotent."""
+        self._is_closed = True
+        if self._lane is not None:
+            self._lane.close()
+
+    async def call(self, rpc: Rpc[T], send: Callable[[Rpc[T]], Awaitable[T]]) -> T:
+        """Makes a call, with ``send`` if it is a gRPC request of its own.
+
+        Raises what went wrong.
+        """
+        lane = await self._open_lane()
+        if lane is None:
+            return await send(rpc)
+        request, timeout = rpc.request, self._endpoint.timeout
+        assert isinstance(request, execution_pb2.CallRequest), "it comes from rpcs.call"
+        if timeout is not None:
+            request.timeout = timeout
+        try:
+            reply = lane.call(request, rpc.what)
+            try:
+                async with asyncio.timeout(timeout):
+                    result = await reply
+            except BaseException:
+                lane.cancel(request.id)
+                raise
+        except TimeoutError:
+            raise late_answer_error(self._endpoint.address) from None
+        except LaneClosedError as error:
+            if self._is_closed:
+                raise self._endpoint.closed_error() from None
+            raise lost_connection_error(self._endpoint.address, str(error)) from None
+        return rpc.read(result)
+
+    async def _open_lane(self) -> AsyncCallLane | None:
+        """The lane, opened again if it broke; None if each call is a gRPC request."""
+        lane = self._lane
+        if lane is None or not lane.is_closed or self._is_closed:
+            return lane
+        async with self._opening:
+            if self._lane is lane:
+                await self.open(*await self._introduce())
+            return self._lane
+
+    async def _choose(self, path: str, limit: int) -> tuple[str, AsyncCallLane | None]:
+        endpoint, wanted = self._endpoint, self._endpoint.lane
+        if wanted in ("auto", "local"):
+            why = endpoint.why_no_lane(path)
+            if not why:
+                try:
+                    return "local", await AsyncLane.connect(path, limit)
+                except (OSError, OpdispatchError) as error:
+                    why = str(error)
+            if wanted == "local":
+                raise endpoint.no_lane_error(why)
+        if wanted in ("auto", "stream"):
+            try:
+                return "stream", await AsyncStream.open(self._channel, limit)
+            except LaneClosedError as error:
+                if wanted == "stream":
+                    raise endpoint.no_stream_error(str(error)) from None
+        return "grpc", None

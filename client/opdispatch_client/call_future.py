@@ -1,0 +1,64 @@
+"""What ``Session.submit`` returns: a future whose cancellation cancels the call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+Callback = Callable[[Future[Any]], object]
+RunCallback = Callable[[Callback, "CallFuture"], None]
+
+
+class CallFuture(Future[Any]):
+    """One call that is under way. Any thread may wait for it.
+
+    Its callbacks run in a thread of their own, one after the other: the thread that reads
+    replies must not wait for anything. ``on_end`` is called once, when it is done or cancelled.
+    """
+
+    def __init__(self, run_callback: RunCallback, on_end: Callable[[], None]) -> None:
+        super().__init__()
+        self._run_callback = run_callback
+        self._ends = [on_end]
+        self.cancel_call: Callable[[], None] | None = None
+        """Tells the other side that nobody waits any more; set when the call has begun."""
+
+    def cancel(self) -> bool:
+        """Cancels the call, unless it is done; whether it is cancelled now, or was before."""
+        if not super().cancel():
+            return False
+        if self._end():
+            self.set_running_or_notify_cancel()
+            if self.cancel_call is not None:
+                self.cancel_call()
+        return True
+
+    def add_done_callback(self, fn: Callback) -> None:
+        """Has ``fn`` called with this future when it is done or cancelled; now, if it is."""
+        if self.done():
+            super().add_done_callback(fn)
+        else:
+            super().add_done_callback(lambda _: self._run_callback(fn, self))
+
+    def succeed(self, result: Any) -> None:
+        """Ends with a result, unless it was cancelled."""
+        if self._end():
+            with contextlib.suppress(InvalidStateError):
+                self.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends with an error, unless it was cancelled."""
+        if self._end():
+            with contextlib.suppress(InvalidStateError):
+                self.set_exception(error)
+
+    def _end(self) -> bool:
+        """Whether this is the one end that counts."""
+        try:
+            on_end = self._ends.pop()  # which one of several threads can
+        except IndexError:
+            return False
+        on_end()
+        return True

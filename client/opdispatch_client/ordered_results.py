@@ -1,0 +1,82 @@
+"""What ``Session.map`` returns: results in the order of the calls, some of them under way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, Self
+
+IN_FLIGHT_DEFAULT = 64
+"""How many calls of one ``map`` are under way at a time, if the caller does not say."""
+
+Submit = Callable[[tuple[Any, ...]], Future[Any]]
+
+
+def check_in_flight(in_flight: int) -> int:
+    """Raises ValueError unless ``in_flight`` is 1 or more."""
+    if in_flight < 1:
+        raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
+    return in_flight
+
+
+class OrderedResults(Iterator[Any]):
+    """An iterator; ``close``, or the end of a ``with`` block, cancels what is under way.
+
+    Calls begin a quarter of ``in_flight`` at a time, so that they are sent together.
+    """
+
+    def __init__(
+        self,
+        submit: Submit,
+        flush: Callable[[], None],
+        arguments: Iterable[Iterable[Any]],
+        in_flight: int,
+    ) -> None:
+        self._under_way: deque[Future[Any]] = deque()
+        self._submit = submit
+        self._flush = flush
+        self._in_flight = check_in_flight(in_flight)
+        self._arguments = iter(arguments)
+        self._at_once = max(in_flight // 4, 1)
+        self._begin_some()
+
+    def __next__(self) -> Any:
+        if len(self._under_way) <= self._in_flight - self._at_once:
+            self._begin_some()
+        if not self._under_way:
+            raise StopIteration
+        try:
+            result = self._under_way[0].result()
+        except BaseException:
+            self.close()
+            raise
+        self._under_way.popleft()
+        return result
+
+    def close(self) -> None:
+        """Cancels the calls that are under way; begins no others. Idempotent."""
+        self._arguments = iter(())
+        while self._under_way:
+            self._under_way.pop().cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_arguments"):  # otherwise it never began
+            self.close()
+
+    def _begin_some(self) -> None:
+        try:
+            while len(self._under_way) < self._in_flight:
+                try:
+                    arguments = next(self._arguments)
+                except StopIteration:
+                    return
+                self._under_way.append(self._submit(tuple(arguments)))
+        finally:
+            self._flush()

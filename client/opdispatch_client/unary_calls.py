@@ -1,0 +1,87 @@
+"""Calls by ``ExecutionService.Call``: one gRPC request each."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import grpc
+
+from opdispatch_client.rpcs import CALL
+from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.pending_calls import OnDone
+from opdispatch_wire.status import error_from_rpc
+from opdispatch_wire.v1 import execution_pb2
+
+
+class UnaryCalls:
+    """A lane that never breaks: gRPC connects again by itself."""
+
+    def __init__(self, channel: grpc.Channel, address: str, limit: int) -> None:
+        self._address = address
+        self._limit = limit
+        self._method: Any = channel.unary_unary(
+            CALL, response_deserializer=execution_pb2.CallReply.FromString
+        )
+        self._numbers = itertools.count(1)
+        self._under_way: dict[int, Any] = {}
+        self.is_closed = False
+        """Whether calls have no chance any more."""
+
+    def call(
+        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+    ) -> execution_pb2.CallReply:
+        """Sends a call and waits for the reply. Raises the error that is its status."""
+        payload = serialize_message(request, self._limit, what)
+        try:
+            reply: execution_pb2.CallReply = self._method(payload, timeout=timeout)
+        except (grpc.RpcError, ValueError) as error:
+            raise self._error_of(error) from None
+        return reply
+
+    def begin(
+        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+    ) -> int:
+        """Begins a call and returns its id; see ``BlockingLane.begin``."""
+        payload = serialize_message(request, self._limit, what)
+        number = next(self._numbers)
+
+        def end(call: Any) -> None:
+            if self._under_way.pop(number, None) is None:
+                return  # cancelled
+            try:
+                on_done(call.result())
+            except (grpc.RpcError, grpc.FutureCancelledError) as error:
+                on_done(self._error_of(error))
+
+        try:
+            call = self._method.future(payload, timeout=timeout)
+        except ValueError as error:
+            raise self._error_of(error) from None
+        self._under_way[number] = call
+        call.add_done_callback(end)
+        return number
+
+    def flush(self) -> None:
+        """Does nothing: each call is sent by itself."""
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits any more for a call that has begun; it may have ended already."""
+        call = self._under_way.pop(number, None)
+        if call is not None:
+            call.cancel()
+
+    def close(self) -> None:
+        """Ends all calls that have begun; the channel's end ends the others. Idempotent."""
+        self.is_closed = True
+        for call in list(self._under_way.values()):
+            call.cancel()
+
+    def _error_of(self, error: Exception) -> Exception:
+        # gRPC raises ValueError for a channel that is closed already.
+        if self.is_closed:
+            return LaneClosedError("the channel is closed")
+        if isinstance(error, grpc.RpcError):
+            return error_from_rpc(error, address=self._address)
+        return error

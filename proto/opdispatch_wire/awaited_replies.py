@@ -1,0 +1,55 @@
+"""The replies that tasks wait for on one lane."""
+
+from __future__ import annotations
+
+import asyncio
+
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2
+
+Reply = asyncio.Future[execution_pb2.CallReply]
+
+
+class AwaitedReplies:
+    """Numbers calls, and hands replies to whoever waits. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._number = 0
+        self._replies: dict[int, Reply] = {}
+
+    def next_number(self) -> int:
+        """An id that no call has had."""
+        self._number += 1
+        return self._number
+
+    def expect(self, number: int) -> Reply:
+        """What will have the reply of that id, or LaneClosedError."""
+        future: Reply = self._loop.create_future()
+        self._replies[number] = future
+        return future
+
+    def forget(self, number: int) -> bool:
+        """Nobody waits for that reply any more; whether it was still to come."""
+        return self._replies.pop(number, None) is not None
+
+    def take(self, reply: execution_pb2.CallReply) -> None:
+        """Hands a reply over; one that nobody waits for is lost."""
+        future = self._replies.pop(reply.id, None)
+        if future is not None and not future.done():
+            future.set_result(reply)
+
+    def fail_all(self, why: str, cause: Exception | None = None) -> None:
+        """No reply comes any more."""
+        replies, self._replies = self._replies, {}
+        for future in replies.values():
+            fail(future, why, cause)
+
+
+def fail(future: asyncio.Future[int] | Reply, why: str, cause: Exception | None = None) -> None:
+    """Has what waits for ``future`` end with LaneClosedError, if anything does."""
+    if not future.done():
+        failure = LaneClosedError(why)
+        failure.__cause__ = cause
+        future.set_exception(failure)
+        future.exception()  # nobody may wait for it any more

@@ -1,0 +1,64 @@
+"""A thread that sleeps until a deadline, and is there only while there is one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+Expire = Callable[[float], "float | None"]
+
+
+class DeadlineWatch:
+    """Calls ``expire(now)`` when a deadline has come; it returns the next one, if there is one.
+
+    Deadlines are times of ``time.monotonic``. ``_changed`` protects ``_next``, the earliest
+    one, and ``_is_watching``: the thread is there, or no deadline is.
+    """
+
+    def __init__(self, expire: Expire) -> None:
+        self._expire = expire
+        self._changed = threading.Condition()
+        self._next: float | None = None
+        self._is_watching = False
+
+    def look_at(self, deadline: float) -> None:
+        """Has ``expire`` called at ``deadline``, or earlier and then again."""
+        earliest = self._next
+        if earliest is not None and earliest <= deadline:
+            # ``expire`` is called before that, and says whether this one is still of interest.
+            return
+        with self._changed:
+            if self._next is None or deadline < self._next:
+                self._next = deadline
+                self._changed.notify()
+            if self._is_watching:
+                return
+            self._is_watching = True
+        threading.Thread(target=self._watch, name="deadline-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """No deadline is of interest any more."""
+        with self._changed:
+            self._next = None
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        while self._sleep():
+            following = self._expire(time.monotonic())
+            if following is not None:
+                with self._changed:
+                    if self._next is None or following < self._next:
+                        self._next = following
+
+    def _sleep(self) -> bool:
+        """Sleeps until a deadline has come; False if there is none any more."""
+        with self._changed:
+            while self._next is not None:
+                left = self._next - time.monotonic()
+                if left <= 0:
+                    self._next = None
+                    return True
+                self._changed.wait(left)
+            self._is_watching = False
+            return False

@@ -1,0 +1,68 @@
+"""Calls that are under way on a lane while nobody waits for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from opdispatch_wire.deadline_watch import DeadlineWatch
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2
+
+OnDone = Callable[["execution_pb2.CallReply | Exception"], None]
+
+
+class PendingCalls:
+    """They end with a reply, which their lane takes them out for, or are told an error here.
+
+    Any thread may use it. ``_mutex`` protects ``_calls`` and ``_ended``: a call is in
+    ``_calls``, and whoever takes it out tells it how it ended.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._calls: dict[int, tuple[OnDone, float | None]] = {}
+        self._ended: LaneClosedError | None = None
+        self._watch = DeadlineWatch(self._expire)
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
+        """Adds a call; after ``timeout`` seconds it is told TimeoutError.
+
+        Raises LaneClosedError after ``end``.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._mutex:
+            if self._ended is not None:
+                raise LaneClosedError(str(self._ended))
+            self._calls[number] = (on_done, deadline)
+        if deadline is not None:
+            self._watch.look_at(deadline)
+
+    def take(self, number: int) -> OnDone | None:
+        """Takes a call out, if it is still there."""
+        with self._mutex:
+            call = self._calls.pop(number, None)
+        return None if call is None else call[0]
+
+    def end(self, error: LaneClosedError) -> None:
+        """Tells ``error`` to all that are left; none can be added any more. Idempotent."""
+        with self._mutex:
+            self._ended = self._ended or error
+            left, self._calls = self._calls, {}
+        self._watch.stop()
+        for on_done, _ in left.values():
+            on_done(error)
+
+    def _expire(self, now: float) -> float | None:
+        """Tells those whose time has come; returns when to look again."""
+        with self._mutex:
+            due = [n for n, (_, at) in self._calls.items() if at is not None and at <= now]
+            late = [self._calls.pop(number)[0] for number in due]
+            following = min((at for _, at in self._calls.values() if at is not None), default=None)
+        for on_done in late:
+            on_done(TimeoutError())
+        return following

@@ -1,0 +1,117 @@
+"""The calls of one connection that are under way in the daemon, whatever they came over."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+
+import grpc.aio
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_router import CallRouter
+from opdispatch_server.status_answers import status_of_rpc_error
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.errors import MessageTooLargeError, WireError
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.v1 import execution_pb2
+
+LOG = logging.getLogger("opdispatch.lane")
+
+CALLS_IN_FLIGHT = 1024
+"""How many calls of one connection are under way before no more are read."""
+
+
+class CallsInFlight:
+    """Begins, answers, cancels and bounds them. Belongs to the event loop.
+
+    ``send`` gets the bytes of each CallReply. ``set_full`` is told when nothing more should be
+    read, and when there is room again.
+    """
+
+    def __init__(
+        self,
+        router: CallRouter,
+        send: Callable[[bytes], None],
+        set_full: Callable[[bool], None],
+        reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+    ) -> None:
+        self._router = router
+        self._send = send
+        self._set_full = set_full
+        self.reply_limit = reply_limit
+        """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_full = False
+
+    def take(self, request: execution_pb2.CallRequest) -> None:
+        """Begins a call, or cancels one. Raises WireError if one of that id is under way."""
+        number = request.id
+        if request.cancel:
+            self.cancel(number)
+            return
+        if number in self._tasks:
+            raise WireError(f"$.id is {number}, and the call of that id is still under way")
+        self._tasks[number] = asyncio.create_task(self._answer(request))
+        if len(self._tasks) >= CALLS_IN_FLIGHT and not self._is_full:
+            self._is_full = True
+            self._set_full(True)
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for that call any more; it may have ended already."""
+        task = self._tasks.get(number)
+        if task is not None:
+            task.cancel()
+            # One that is cancelled before its first step never gets to forget itself.
+            task.add_done_callback(functools.partial(self._forget, number))
+
+    def cancel_all(self) -> None:
+        """Nobody waits for any of them any more."""
+        for number in list(self._tasks):
+            self.cancel(number)
+
+    async def wait_until_answered(self) -> None:
+        """Returns when none is under way."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def _answer(self, request: execution_pb2.CallRequest) -> None:
+        number = request.id
+        try:
+            reply = await self._call(request)
+            if reply is not None:
+                self._send(self._serialize(number, reply))
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._forget(number, task)
+
+    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(number) is task:
+            del self._tasks[number]
+        if self._is_full and len(self._tasks) < CALLS_IN_FLIGHT // 2:
+            self._is_full = False
+            self._set_full(False)
+
+    async def _call(self, request: execution_pb2.CallRequest) -> execution_pb2.CallReply | None:
+        """The reply; None if nobody waits for it any more."""
+        try:
+            return await self._router.call(request, CallContext.of_request(request))
+        except asyncio.CancelledError:
+            return None
+        except grpc.aio.AioRpcError as error:
+            return execution_pb2.CallReply(error=status_of_rpc_error(error))
+        except Exception as error:
+            if not isinstance(error, OpdispatchError):
+                LOG.error("the call of %s failed", request.operator, exc_info=error)
+            return execution_pb2.CallReply(error=status_from_error(error))
+
+    def _serialize(self, number: int, reply: execution_pb2.CallReply) -> bytes:
+        reply.id = number
+        try:
+            return serialize_message(reply, self.reply_limit, "the result of the call")
+        except MessageTooLargeError as error:
+            error_reply = execution_pb2.CallReply(id=number, error=status_from_error(error))
+            return error_reply.SerializeToString()

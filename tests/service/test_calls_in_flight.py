@@ -1,0 +1,301 @@
+"""Many calls in flight, from one session, over each lane."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, as_completed, wait
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch_client.endpoint import LaneChoice
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.doors import Doors, door_library
+from tests.service.libraries import constant
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+
+X = np.arange(3.0)
+LANES: list[LaneChoice] = ["local", "stream", "grpc"]
+
+each_lane = pytest.mark.parametrize("lane", LANES)
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Doors]:
+    doors = Doors(tmp_path)
+    yield doors
+    doors.close()
+
+
+@pytest.fixture
+def doors_daemon(daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
+    """A daemon whose interpreter runs two calls at a time, which wait to be let out."""
+    with daemon.connect() as session:
+        session.load(write_library("doors", door_library("doors", max_concurrency=2)))
+    return daemon
+
+
+@each_lane
+def test_a_session_says_which_lane_it_takes(loaded: RunningDaemon, lane: LaneChoice):
+    with loaded.connect(lane=lane) as session:
+        assert session.lane == lane
+        np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+
+
+@each_lane
+def test_thousands_of_calls_come_back_in_order(loaded: RunningDaemon, lane: LaneChoice):
+    with loaded.connect(lane=lane) as session:
+        results = session.map("image::scale", ((X, float(n)) for n in range(3000)))
+        for n, result in enumerate(results):
+            np.testing.assert_array_equal(result, X * n)
+        assert n == 2999
+
+
+@each_lane
+def test_futures_have_results_and_errors_as_calls_do(loaded: RunningDaemon, lane: LaneChoice):
+    with loaded.connect(lane=lane) as session:
+        mine = np.zeros(3)
+        written = session.submit("image::add_", mine, X)
+        futures = [session.submit("image::scale", X, by=float(n)) for n in range(200)]
+        raised = session.submit("image::boom", X)
+        missing = session.submit("no::such", X)
+        unfit = session.submit("image::scale", object())
+        assert written.result() is mine
+        np.testing.assert_array_equal(mine, X)
+        for n, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(), X * n)
+        assert isinstance(raised.exception(), oc.KernelError)
+        assert isinstance(missing.exception(), oc.OperatorNotFoundError)
+        assert isinstance(unfit.exception(), oc.WireError)
+        assert len(list(as_completed(futures, timeout=10))) == 200
+
+
+@each_lane
+def test_threads_wait_beside_futures(loaded: RunningDaemon, lane: LaneChoice):
+    with loaded.connect(lane=lane) as session:
+
+        def call_many(factor: float) -> bool:
+            return all(
+                np.array_equal(session.ops.image.scale(X, factor), X * factor) for _ in range(100)
+            )
+
+        with (
+            Background(call_many, 2.0) as one,
+            Background(call_many, 3.0) as two,
+            session.map("image::scale", ((X, float(n)) for n in range(500))) as results,
+        ):
+            for n, result in enumerate(results):
+                np.testing.assert_array_equal(result, X * n)
+            assert one.result()
+            assert two.result()
+
+
+@each_lane
+def test_the_first_error_of_a_map_is_raised_in_its_place(loaded: RunningDaemon, lane: LaneChoice):
+    with loaded.connect(lane=lane) as session:
+        arguments = [(X, 2.0) if n != 10 else ("no tensor", 2.0) for n in range(100)]
+        results = session.map("image::scale", arguments)
+        for _ in range(10):
+            np.testing.assert_array_equal(next(results), X * 2)
+        with pytest.raises(oc.OpdispatchError):
+            next(results)
+        assert next(results, "nothing") == "nothing"
+        np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+
+
+@each_lane
+def test_a_callback_may_make_calls(loaded: RunningDaemon, lane: LaneChoice):
+    with loaded.connect(lane=lane) as session:
+        answers, done = [], threading.Event()
+
+        def callback(future: object) -> None:
+            answers.append(session.ops.image.scale(X, 2.0))
+            answers.append(session.submit("image::scale", X, 3.0).result())
+            done.set()
+
+        session.submit("image::pipeline", X).add_done_callback(callback)
+        assert done.wait(20)
+        np.testing.assert_array_equal(answers, [X * 2, X * 3])
+
+
+@each_lane
+def test_a_cancelled_call_never_begins(doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice):
+    with doors_daemon.connect(lane=lane) as session:
+        first = [session.submit("doors::enter", X, doors.folder, f"first-{n}") for n in range(2)]
+        assert sorted(doors.next_inside() for _ in first) == ["first-0", "first-1"]
+        queued = [session.submit("doors::enter", X, doors.folder, f"queued-{n}") for n in range(5)]
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 5, 10)
+        assert all(future.cancel() for future in queued)
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 0, 10)
+        with pytest.raises(CancelledError):
+            queued[0].result()
+        assert len(wait(queued, timeout=10).done) == 5
+        # Those that run go on, and what they return is thrown away.
+        assert first[0].cancel()
+        doors.let_out(2)
+        assert first[1].result(20) == "first-1"
+        last = session.submit("doors::enter", X, doors.folder, "last")
+        assert doors.next_inside() == "last"
+        doors.let_out()
+        assert last.result(20) == "last"
+        assert doors.nobody_else_is_inside()
+
+
+@each_lane
+def test_closing_a_map_cancels_its_calls(
+    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+):
+    with doors_daemon.connect(lane=lane) as session:
+        arguments = [(X, doors.folder, str(n)) for n in range(50)]
+        with session.map("doors::enter", arguments, in_flight=20) as results:
+            doors.next_inside()
+            assert wait_for(lambda: session.interpreters()[0].calls_queued == 18, 10)
+            doors.let_out()
+            assert next(results) in ("0", "1")
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 0, 10)
+        doors.let_out(2)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+
+
+@each_lane
+def test_a_future_is_late_when_the_time_of_the_session_is_over(
+    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+):
+    with doors_daemon.connect(lane=lane, timeout=0.5) as session:
+        futures = [session.submit("doors::enter", X, doors.folder, str(n)) for n in range(4)]
+        for future in futures:
+            assert isinstance(future.exception(20), oc.DeadlineExceededError)
+        doors.let_out(2)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        doors.let_out()
+        assert session.submit("doors::enter", X, doors.folder, "later").result(20) == "later"
+
+
+@each_lane
+def test_the_death_of_the_daemon_is_every_futures_error(
+    start_daemon: StartDaemon, write_library: WriteLibrary, doors: Doors, lane: LaneChoice
+):
+    first = start_daemon()
+    with first.connect(lane=lane) as session:
+        session.load(write_library("const", constant(1)))
+        session.load(write_library("doors", door_library("doors", max_concurrency=2)))
+        futures = [session.submit("doors::enter", X, doors.folder, str(n)) for n in range(100)]
+        with Background(session.ops.doors.enter, X, doors.folder, "waits") as beside:
+            doors.next_inside()
+            first.signal(signal.SIGKILL)
+            first.wait()
+            for future in futures:
+                assert isinstance(future.exception(20), oc.DaemonUnavailableError)
+            with pytest.raises(oc.DaemonUnavailableError):
+                beside.result()
+        assert isinstance(session.submit("const::get", X).exception(20), oc.DaemonUnavailableError)
+        start_daemon()
+        assert wait_for(lambda: session.submit("const::get", X).exception(20) is None, 20)
+        assert session.lane == lane
+        assert list(session.map("const::get", [(X,)] * 100)) == [1] * 100
+
+
+@each_lane
+def test_closing_the_session_ends_its_futures(
+    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+):
+    session = doors_daemon.connect(lane=lane)
+    called = threading.Event()
+    futures = [session.submit("doors::enter", X, doors.folder, str(n)) for n in range(20)]
+    futures[0].add_done_callback(lambda _: called.set())
+    results = session.map("doors::enter", [(X, doors.folder, "map")] * 20)
+    doors.next_inside()
+    session.close()
+    for future in futures:
+        error = future.exception(20)
+        assert isinstance(error, oc.DaemonUnavailableError)
+        assert "is closed" in str(error)
+    with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
+        next(results)
+    assert called.wait(10)
+    after = session.submit("doors::enter", X, doors.folder, "after")
+    assert isinstance(after.exception(10), oc.DaemonUnavailableError)
+    doors.let_out(2)
+
+
+@each_lane
+def test_a_session_that_floods_leaves_room_for_another(loaded: RunningDaemon, lane: LaneChoice):
+    enough = threading.Event()
+
+    def flood() -> int:
+        with loaded.connect(lane=lane) as session:
+            arguments = iter(lambda: (X,), None)
+            results = session.map("image::pipeline", arguments, in_flight=500)
+            count = 0
+            for _ in results:
+                count += 1
+                if enough.is_set():
+                    break
+            results.close()
+            return count
+
+    with Background(flood) as flooding, loaded.connect(lane=lane) as session:
+        for _ in range(20):
+            np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+        enough.set()
+        assert flooding.result() > 100
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+
+
+@each_lane
+def test_large_results_wait_for_whoever_takes_them(loaded: RunningDaemon, lane: LaneChoice):
+    big = np.zeros(200_000)
+    with loaded.connect(lane=lane) as session:
+        results = session.map("image::scale", ((big, 1.0) for _ in range(40)))
+        np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+        assert sum(result.size for result in results) == 40 * big.size
+
+
+@each_lane
+async def test_the_asyncio_session_maps_too(loaded: RunningDaemon, lane: LaneChoice):
+    async with oc.aio.connect(loaded.address, lane=lane) as session:
+        assert session.lane == lane
+        n = 0
+        async for result in session.map("image::scale", ((X, float(i)) for i in range(2000))):
+            np.testing.assert_array_equal(result, X * n)
+            n += 1
+        assert n == 2000
+        results = session.map("image::boom", [(X,)] * 3, in_flight=2)
+        with pytest.raises(oc.KernelError):
+            await anext(results)
+        with pytest.raises(ValueError, match="in_flight is 0"):
+            await anext(session.map("image::boom", [], in_flight=0))
+
+
+@each_lane
+async def test_an_asyncio_map_that_is_closed_cancels_its_calls(
+    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+):
+    async with oc.aio.connect(doors_daemon.address, lane=lane) as session:
+        results = session.map("doors::enter", ((X, doors.folder, str(n)) for n in range(50)))
+        doors.let_out()
+        assert await anext(results) == "0"
+        await results.aclose()
+        doors.let_out(2)
+        while (await session.interpreters())[0].calls_in_flight:
+            await asyncio.sleep(0.01)
+
+
+@each_lane
+async def test_the_death_of_the_daemon_is_every_tasks_error(
+    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+):
+    async with oc.aio.connect(doors_daemon.address, lane=lane) as session:
+        calls = [session.call("doors::enter", X, doors.folder, str(n)) for n in range(50)]
+        waiting = asyncio.gather(*calls, return_exceptions=True)
+        await asyncio.to_thread(doors.next_inside)
+        doors_daemon.signal(signal.SIGKILL)
+        for error in await waiting:
+            assert isinstance(error, oc.DaemonUnavailableError)
+        with pytest.raises(oc.DaemonUnavailableError):
+            await session.call("doors::enter", X, doors.folder, "after")
