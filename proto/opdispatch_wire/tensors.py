@@ -176,9 +176,9 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(
             f"{at}.shape has {len(shape)} dimensions; a tensor has at most {MAX_DIMENSIONS}"
         )
-    for place, extent in enumerate(shape):
-        if extent < 0:
-            raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
+    if shape and min(shape) < 0:
+        place, extent = next((i, extent) for i, extent in enumerate(shape) if extent < 0)
+        raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
     data = message.data  # once: each access copies
     needed = math.prod(shape) * dtype.itemsize
     is_shared = message.HasField("memory")
