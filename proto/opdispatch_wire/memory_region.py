@@ -57,6 +57,7 @@ class OwnedRegion:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+            del self.mapping  # whoever looks through it keeps it
 
 
 class MappedRegion:
