@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from opdispatch.schema_parser import parse_schema
+from opdispatch.tensor import Tensor
 from opdispatch_wire.call_memory import THRESHOLD, CalleeMemory, CallerMemory, ResultBlocks
 from opdispatch_wire.calls import (
     call_request,
@@ -46,6 +47,16 @@ def write_later(x: Any, value: float) -> None:
     KEPT[-1][...] = value
 
 
+def add_in_place(x: Any, y: Any) -> None:
+    np.add(x, y, out=x)
+
+
+def double_all(xs: list[Any]) -> None:
+    for x in xs:
+        array = x.array if isinstance(x, Tensor) else x
+        array *= 2
+
+
 def fail(x: Any) -> None:
     x += 1
     raise ValueError("on purpose")
@@ -57,11 +68,11 @@ KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {
         "t::add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)",
         lambda x, y, out: np.add(x, y, out=out),
     ),
-    "add_": ("t::add_(Tensor(a!) x, Tensor y) -> ()", lambda x, y: np.add(x, y, out=x) and None),
+    "add_": ("t::add_(Tensor(a!) x, Tensor y) -> ()", add_in_place),
     "first": ("t::first(Tensor[] xs) -> Tensor", lambda xs: xs[0]),
     "double_all_": (
         "t::double_all_(Tensor(a!)[] xs) -> ()",
-        lambda xs: [np.multiply(x, 2, out=x) for x in xs] and None,
+        double_all,
     ),
     "touch": ("t::touch(Tensor x) -> int", lambda x: int(x.flat[0])),
     "flags": ("t::flags(Tensor x) -> bool", lambda x: bool(x.flags.writeable)),
@@ -129,7 +140,7 @@ class Caller:
         self.threshold = threshold
 
     def _drop(self, region: int) -> None:
-        if region in self.packets.passed:
+        if region in self.packets.passed and self.process.poll() is None:
             self.packets.send(b"D", struct.pack("<I", region))
 
     def on_release(self, region: int, offset: int) -> None:
@@ -173,6 +184,7 @@ class Caller:
 
     def close(self) -> None:
         self.packets.sock.close()
+        self.packets.passed.clear()  # nobody is left to be told
         self.process.wait(timeout=30)
         self.arena.close()
         self.peer.close()

@@ -20,6 +20,7 @@ Note [Who may use a block]
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -119,8 +120,11 @@ class PlacedTensors:
 
     def abandon(self) -> None:
         """``release``, but nobody else gets these pages. See Note [Who may use a block]."""
-        if self._arena is not None and self._held:
-            self._arena.abandon(self.regions)
+        regions = self.regions
+        if self._arena is not None and regions:
+            self._arena.abandon(regions)
+            self.release()
+            self._arena.trim(idle_seconds=math.inf)
         self.release()
 
 

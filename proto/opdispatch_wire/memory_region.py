@@ -35,13 +35,14 @@ class OwnedRegion:
     def __init__(self, size: int) -> None:
         """Makes one of ``size`` bytes, which is rounded up to pages. Raises OSError."""
         self.size = -(-size // PAGE) * PAGE
+        self.descriptor = -1
         self.descriptor = os.memfd_create("opdispatch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, self.size)
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _seals())
             self.mapping = SharedMapping(self.descriptor, self.size, writable=True)
         except BaseException:
-            os.close(self.descriptor)
+            self.close()
             raise
 
     def prepare(self, offset: int, length: int) -> None:
@@ -57,7 +58,10 @@ class OwnedRegion:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-            del self.mapping  # whoever looks through it keeps it
+            self.__dict__.pop("mapping", None)  # whoever looks through it keeps it
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class MappedRegion:

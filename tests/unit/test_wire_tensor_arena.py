@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from opdispatch_wire.shared_mapping import PAGE
 from opdispatch_wire.tensor_arena import TensorArena, block_size
+from tests.shared_memory_lane import own_mappings
 
 MIB = 1 << 20
 F32 = np.dtype(np.float32)
@@ -209,6 +210,17 @@ def test_arrays_outlive_their_arena():
     assert array.sum() == 2 * PAGE
     del arena
     assert array[-1] == 2
+
+
+def test_an_arena_that_is_collected_leaves_no_descriptor():
+    before = own_mappings()
+    arena = TensorArena(step=MIB)
+    array = arena.empty((PAGE,), F32)
+    del arena
+    assert own_mappings()["descriptors"] == before["descriptors"]
+    array[:] = 2
+    del array
+    assert own_mappings() == before
 
 
 # -- empty ----------------------------------------------------------------------------------------
