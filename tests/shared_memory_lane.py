@@ -35,6 +35,7 @@ from opdispatch_wire.v1 import execution_pb2 as pb
 
 MAX_PACKET = 1 << 17
 MAX_DESCRIPTORS = 8
+PLACE = struct.Struct("<IQ")
 KEPT: list[Any] = []
 
 
@@ -155,10 +156,13 @@ class Caller:
         memory = self.memory()
         request = call_request(name, args, kwargs, memory=memory)
         self.packets.pass_regions(self.arena, memory.placed.regions)
-        while self.released:
-            self.packets.send(b"F", struct.pack("<IQ", *self.released.popleft()))
-        self.packets.send(b"C", request.SerializeToString())
+        self.packets.send(b"C", self.taken_releases() + request.SerializeToString())
         return memory
+
+    def taken_releases(self) -> bytes:
+        """The results that are no longer looked at; a packet of their own would wake the peer."""
+        places = [self.released.popleft() for _ in range(len(self.released))]
+        return struct.pack("<I", len(places)) + b"".join(PLACE.pack(*place) for place in places)
 
     def receive(self) -> tuple[bytes, bytes]:
         while True:
@@ -177,9 +181,7 @@ class Caller:
 
     def state(self) -> dict[str, int]:
         """What the other process has; what was collected here is told first."""
-        while self.released:
-            self.packets.send(b"F", struct.pack("<IQ", *self.released.popleft()))
-        self.packets.send(b"S")
+        self.packets.send(b"S", self.taken_releases())
         return json.loads(self.receive()[1])  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -201,12 +203,11 @@ def serve(sock: socket.socket) -> None:
             peer.add_region(struct.unpack("<I", body)[0], descriptors[0])
         elif kind == b"D":
             peer.drop_region(struct.unpack("<I", body)[0])
-        elif kind == b"F":
-            results.release(*struct.unpack("<IQ", body))
         elif kind == b"S":
+            release(results, body)
             packets.send(b"S", json.dumps(own_mappings() | {"results": len(results)}).encode())
         elif kind == b"C":
-            request = pb.CallRequest.FromString(body)
+            request = pb.CallRequest.FromString(release(results, body))
             schema, kernel = kernels[request.operator]
             writes = any(argument.is_write for argument in schema.arguments)
             memory = CalleeMemory(arena, peer.lend(writes=writes, on_release=lambda *_: None))
@@ -217,6 +218,14 @@ def serve(sock: socket.socket) -> None:
             packets.send(b"A", reply.SerializeToString())
         else:
             return
+
+
+def release(results: ResultBlocks, body: bytes) -> bytes:
+    """Releases what stands in front of a packet's body, and returns the rest."""
+    end = 4 + PLACE.size * struct.unpack_from("<I", body)[0]
+    for place in PLACE.iter_unpack(body[4:end]):
+        results.release(*place)
+    return body[end:]
 
 
 def answer(request: Any, schema: Any, kernel: Any, memory: CalleeMemory) -> pb.CallReply:

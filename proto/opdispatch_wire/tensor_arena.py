@@ -147,6 +147,7 @@ class TensorArena:
         self._bytes = 0
         self._lent_out: list[tuple[int, weakref.ref[Block]]] = []  # by address, for `find`
         self._warned = False
+        self._look_again = 0.0
         self._closed = False
         # A forked child has the same pages and a copy of this bookkeeping: both would hand out
         # the same blocks.
@@ -161,7 +162,7 @@ class TensorArena:
         reason = ""
         with self._lock:
             self._take_freed_locked()
-            dropped = self._drop_idle_locked(self._idle_seconds)
+            dropped = self._drop_idle_now_and_then_locked()
             block = None
             if not self._closed and self._process == os.getpid() and is_supported():
                 try:
@@ -351,6 +352,13 @@ class TensorArena:
             for number, offset in places:
                 self._regions[number].free.give_back(offset, size)
         self._bins.clear()
+
+    def _drop_idle_now_and_then_locked(self) -> list[int]:
+        now = self._clock()
+        if now < self._look_again:
+            return []
+        self._look_again = now + self._idle_seconds / 8
+        return self._drop_idle_locked(self._idle_seconds)
 
     def _drop_idle_locked(self, idle_seconds: float) -> list[int]:
         now = self._clock()

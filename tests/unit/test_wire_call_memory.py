@@ -349,10 +349,10 @@ def test_a_place_that_is_not_the_callers_fails_that_call_alone(caller):
         bad.CopyFrom(good)
         for field, value in change.items():
             setattr(bad.args[0].tensor.memory, field, value)
-        caller.packets.send(b"C", bad.SerializeToString())
+        caller.packets.send(b"C", bytes(4) + bad.SerializeToString())
         with pytest.raises(WireError, match=message):
             result_of_reply(pb.CallReply.FromString(caller.receive()[1]), (), {})
-    caller.packets.send(b"C", good.SerializeToString())
+    caller.packets.send(b"C", bytes(4) + good.SerializeToString())
     assert result_of_reply(pb.CallReply.FromString(caller.receive()[1]), (), {}) == 1
 
 
