@@ -11,7 +11,6 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -115,11 +114,8 @@ class KernelRuns:
         return self._runs.get(number)
 
     @contextmanager
-    def nested_in(self, parent: KernelRun | None) -> Iterator[None]:
+    def nested_in(self, parent: KernelRun) -> Iterator[None]:
         """While a call is under way that the kernel of ``parent`` has made."""
-        if parent is None:
-            yield
-            return
         parent.begin_nested_call()
         try:
             yield
@@ -147,7 +143,7 @@ class KernelRuns:
             secrets.randbits(RUN_NUMBER_BITS), request.operator, session, slot, context.depth
         )
         try:
-            answer = session.call(request, replace(context, run=run.number))
+            answer = session.call(request, context.for_run(run.number))
         except LaneClosedError as error:
             _release(slot)
             await session.explain_end()
