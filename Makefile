@@ -41,6 +41,7 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.registration
 	@$(BIN)/python -m tests.bench.library_loads
 	@$(BIN)/python -m tests.bench.remote
+	@$(BIN)/python -m tests.bench.shared_memory
 
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
 .venv-conformance/.torch:

@@ -7,11 +7,25 @@
     tensors     arrays <-> v1.Tensor
     values      Python values <-> v1.Value
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
+    mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status
-    frames, frame_stream, frame_writer    the local lane's frames, and moving them
-    lane_socket, lane_messages            its sockets, and the first words on it
-    blocking_lane, async_lane             its calling side, for threads and for event loops
     v1          generated from proto/opdispatch/v1 by ``make protos``
+
+    Tensors in memory that both ends of a lane share, from the bottom up:
+
+    shared_mapping   address ranges over a memfd, and arrays in them
+    memory_region    one sealed memfd: its owner's, and its receiver's
+    free_extents     which parts of a region are free
+    tensor_arena     the sender's regions, reused block by block
+    peer_memory      the receiver's: arguments for a call, results until they are collected
+    call_memory      both, as the two sides of one call use them
+    region_names     the regions that a message names, for those who forward it
+
+    The local lane:
+
+    frames, frame_stream, frame_writer   its frames, and moving them
+    lane_socket, lane_messages           its sockets, and the first words on it
+    blocking_lane, async_lane            its calling side, for threads and for event loops
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command
 line needs it before it needs gRPC.

@@ -12,6 +12,9 @@ Note [Arguments that are written to]
     those, into writable arrays, and sends their new contents back; the caller copies them
     into its own arrays. A return that is such an argument is sent as a reference to it, so that
     the caller gets its own object back, as it would in one process.
+
+    Those that came in shared memory are written to there, and no contents are sent back. If
+    the caller's array is itself in that memory, even a call that fails may have changed it.
 """
 
 from __future__ import annotations
@@ -20,21 +23,17 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from opdispatch.arrays import describe_type
 from opdispatch.dispatch_key_set import (
     DEFAULT_EXCLUDED_SET,
     DEFAULT_INCLUDED_SET,
     DispatchKeySet,
 )
-from opdispatch.errors import ArgumentError, ReturnError
+from opdispatch.errors import ReturnError
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set
-from opdispatch.tensor import Tensor
 from opdispatch.trace_line import TraceLine
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.mutations import add_mutations, argument_of, is_same_memory, prepare_write
 from opdispatch_wire.status import error_from_status
-from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
     check_text,
@@ -45,6 +44,7 @@ from opdispatch_wire.values import (
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import Argument, FunctionSchema
+    from opdispatch_wire.call_memory import CalleeMemory, CallerMemory
 
 
 def call_request(
@@ -55,19 +55,21 @@ def call_request(
     trace: bool = False,
     request_id: int = 0,
     redispatch_keys: DispatchKeySet | None = None,
+    memory: CallerMemory | None = None,
 ) -> execution_pb2.CallRequest:
     """A call as a message, under the local dispatch keys of the current task.
 
+    With ``memory``, large tensors are put there; it is the caller's to release, also on errors.
     Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent.
     """
     request = execution_pb2.CallRequest(
         id=request_id, operator=check_text(operator, "$.operator"), trace=trace
     )
     for i, value in enumerate(args):
-        fill_value(request.args.add(), value, at=f"$.args[{i}]")
+        fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
     for name, value in kwargs.items():
         at = f"$.kwargs[{reprlib.repr(name)}]"
-        fill_value(request.kwargs[check_text(name, at)], value, at=at)
+        fill_value(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
     included, excluded = local_dispatch_key_set()
     if (included, excluded) != (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
         request.local_keys.SetInParent()  # two empty sets are no default either
@@ -102,7 +104,9 @@ def undecoded_arguments(
 
 
 def decode_arguments(
-    request: execution_pb2.CallRequest, schema: FunctionSchema
+    request: execution_pb2.CallRequest,
+    schema: FunctionSchema,
+    memory: CalleeMemory | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments as a kernel takes them. Raises WireError.
 
@@ -116,12 +120,16 @@ def decode_arguments(
             message,
             at=f"$.args[{i}]",
             writable=i < len(positional) and positional[i].name in written,
+            memory=memory,
         )
         for i, message in enumerate(request.args)
     ]
     kwargs = {
         name: value_from_proto(
-            message, at=f"$.kwargs[{reprlib.repr(name)}]", writable=name in written
+            message,
+            at=f"$.kwargs[{reprlib.repr(name)}]",
+            writable=name in written,
+            memory=memory,
         )
         for name, message in request.kwargs.items()
     }
@@ -136,18 +144,20 @@ def reply_of_returns(
     *,
     interpreter: str = "",
     trace: Iterable[TraceLine] = (),
+    memory: CalleeMemory | None = None,
 ) -> execution_pb2.CallReply:
     """The reply to a call that went well. See Note [Arguments that are written to].
 
     ``arguments`` is the whole stack that the kernel was called with, and ``returns`` what it
     left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
+    With ``memory``, large tensors are put there.
     """
     reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
     sent = _sent_arguments(request, schema, arguments)
     try:
         for argument, value, reference in sent:
             if argument.is_write:
-                _add_mutations(reply, value, reference)
+                add_mutations(reply, request, reference, value, memory)
         for i, value in enumerate(returns):
             message = reply.returns.add()
             declared = schema.returns[i] if i < len(schema.returns) else None
@@ -155,7 +165,7 @@ def reply_of_returns(
             if alias is not None:
                 message.argument.CopyFrom(alias)
             else:
-                fill_value(message, value, at=f"$.returns[{i}]")
+                fill_value(message, value, at=f"$.returns[{i}]", memory=memory)
     except WireError as error:
         raise ReturnError(
             f"{schema.name} left a value that cannot be sent: {error.message}",
@@ -166,21 +176,27 @@ def reply_of_returns(
 
 
 def result_of_reply(
-    reply: execution_pb2.CallReply, args: Sequence[Any], kwargs: Mapping[str, Any]
+    reply: execution_pb2.CallReply,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    memory: CallerMemory | None = None,
 ) -> Any:
     """What the call returns to its caller: None, the one value, or a tuple.
 
     ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to
-    get their new contents. Raises as ``returns_of_reply`` does.
+    get their new contents; ``memory`` is that of the call. Raises as ``returns_of_reply`` does.
     """
-    returns = returns_of_reply(reply, args, kwargs)
+    returns = returns_of_reply(reply, args, kwargs, memory)
     if len(returns) == 1:
         return returns[0]
     return tuple(returns) if returns else None
 
 
 def returns_of_reply(
-    reply: execution_pb2.CallReply, args: Sequence[Any], kwargs: Mapping[str, Any]
+    reply: execution_pb2.CallReply,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    memory: CallerMemory | None = None,
 ) -> list[Any]:
     """``result_of_reply`` with one item for each return of the schema.
 
@@ -191,17 +207,18 @@ def returns_of_reply(
     if reply.HasField("error"):
         raise error_from_status(reply.error)
     writes = [
-        _prepare_write(mutation, args, kwargs, at=f"$.mutations[{i}]")
+        prepare_write(mutation, args, kwargs, memory, at=f"$.mutations[{i}]")
         for i, mutation in enumerate(reply.mutations)
     ]
     returns = [
-        _argument_of(message.argument, args, kwargs, at=f"$.returns[{i}]")
+        argument_of(message.argument, args, kwargs, at=f"$.returns[{i}]")
         if message.WhichOneof("kind") == "argument"
-        else value_from_proto(message, at=f"$.returns[{i}]", writable=True)
+        else value_from_proto(message, at=f"$.returns[{i}]", writable=True, memory=memory)
         for i, message in enumerate(reply.returns)
     ]
     for target, contents in writes:
-        target[...] = contents
+        if not is_same_memory(target, contents):  # it was written to where it is
+            target[...] = contents
     return returns
 
 
@@ -246,17 +263,6 @@ def _sent_arguments(
     return sent
 
 
-def _add_mutations(
-    reply: execution_pb2.CallReply, value: Any, reference: values_pb2.ArgumentRef
-) -> None:
-    items = enumerate(value) if isinstance(value, list | tuple) else ((None, value),)
-    for place, item in items:
-        if item is None:
-            continue
-        mutation = reply.mutations.add(argument=reference, item=place)
-        fill_tensor(mutation.value, item, at=f"$.mutations[{len(reply.mutations) - 1}].value")
-
-
 def _find_alias(
     declared: Argument | None, value: Any, sent: _Sent
 ) -> values_pb2.ArgumentRef | None:
@@ -264,7 +270,7 @@ def _find_alias(
     sets = _alias_sets(declared)
     if sets:
         for argument, given, reference in sent:
-            if sets & _alias_sets(argument) and _is_same(value, given):
+            if sets & _alias_sets(argument) and is_same_memory(value, given):
                 return reference
     return None
 
@@ -274,87 +280,3 @@ def _alias_sets(argument: Argument | None) -> frozenset[str]:
     if alias is None:
         return frozenset()
     return alias.before_set | (alias.contained.before_set if alias.contained else frozenset())
-
-
-def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values are one object, or two views of all of one array."""
-    if value is other:
-        return True
-    if not (isinstance(value, np.ndarray) and isinstance(other, np.ndarray)):
-        return False
-    return (
-        value.ctypes.data == other.ctypes.data
-        and value.dtype == other.dtype
-        and value.shape == other.shape
-        and value.strides == other.strides
-    )
-
-
-def _argument_of(
-    reference: values_pb2.ArgumentRef, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
-) -> Any:
-    which = reference.WhichOneof("which")
-    if which == "position" and reference.position < len(args):
-        return args[reference.position]
-    if which == "name" and reference.name in kwargs:
-        return kwargs[reference.name]
-    raise WireError(f"{at} refers to {_name_of(reference)}, which the call does not have")
-
-
-def _name_of(reference: values_pb2.ArgumentRef) -> str:
-    if reference.WhichOneof("which") == "name":
-        return f"argument {reprlib.repr(reference.name)}"
-    return f"argument {reference.position}"
-
-
-def _prepare_write(
-    mutation: execution_pb2.Mutation, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
-) -> tuple[Any, Any]:
-    """The caller's array and what is to be copied into it, once both are known to fit."""
-    what = _name_of(mutation.argument)
-    value = _argument_of(mutation.argument, args, kwargs, at=at)
-    if mutation.HasField("item"):
-        if not isinstance(value, list | tuple) or mutation.item >= len(value):
-            raise WireError(f"{at} refers to item {mutation.item} of {what}, which it has not")
-        value = value[mutation.item]
-        what = f"item {mutation.item} of {what}"
-    contents: Any = tensor_from_proto(mutation.value, at=f"{at}.value")
-    if isinstance(contents, Tensor):
-        contents = contents.array
-    target = _writable_array(value, what)
-    if tuple(target.shape) != tuple(contents.shape):
-        raise ArgumentError(
-            f"the operator resized {what} from {list(target.shape)} to "
-            f"{list(contents.shape)}, and an array of the caller cannot be resized from afar",
-            hint=f"pass an array of shape {list(contents.shape)}",
-        )
-    # The caller's may have the other byte order.
-    if not np.can_cast(contents.dtype, target.dtype, casting="equiv"):
-        raise WireError(f"{at} has dtype {contents.dtype}, and {what} has {target.dtype}")
-    return target, contents
-
-
-def _writable_array(value: Any, what: str) -> Any:
-    array = value.array if isinstance(value, Tensor) else value
-    if not isinstance(array, np.ndarray) and hasattr(type(array), "__dlpack_device__"):
-        if hasattr(array, "__cuda_array_interface__"):
-            return array
-        array = _view_foreign(array)
-    if not isinstance(array, np.ndarray):
-        raise ArgumentError(
-            f"{what} is written to by the operator, and {describe_type(value)} cannot be; "
-            "pass an array"
-        )
-    if not array.flags.writeable:
-        raise ArgumentError(f"{what} is written to by the operator, but is a read-only array")
-    return array
-
-
-def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
-    """The memory of another library's array, writable where that can be had."""
-    view: np.ndarray[Any, Any] = np.from_dlpack(value)
-    if not view.flags.writeable and hasattr(type(value), "__array__"):
-        # NumPy before 2.1 never writes through DLPack; the older way may share the memory too.
-        array = np.asarray(value)
-        view = array if _is_same(array, view) else view
-    return view

@@ -118,7 +118,10 @@ class FrameStream:
         outbox = self._outbox
         try:
             while outbox:
-                self._took(self._socket.sendmsg(list(islice(outbox, _PIECES_AT_ONCE))))
+                pieces = (
+                    outbox if len(outbox) <= _PIECES_AT_ONCE else islice(outbox, _PIECES_AT_ONCE)
+                )
+                self._took(self._socket.sendmsg(pieces))
         except BlockingIOError:
             if not self._is_writing:
                 self._is_writing = True

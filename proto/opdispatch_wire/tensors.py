@@ -10,7 +10,7 @@ import importlib
 import math
 import re
 import reprlib
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,7 +37,30 @@ class _Checked(NamedTuple):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes | None  # None: they lie in shared memory
+
+
+class TensorMemory(Protocol):
+    """The memory that both ends of a lane share, as one side of one call sees it."""
+
+    def place(
+        self, message: values_pb2.SharedMemory, array: Array, dtype: np.dtype[Any], value: object
+    ) -> bool:
+        """Puts the elements into shared memory, as ``dtype``, and into ``message`` where.
+
+        ``value`` is what ``array`` was got from. False if they are to be sent inline.
+        """
+
+    def read(
+        self,
+        message: values_pb2.SharedMemory,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """An array in place over the peer's memory. Raises WireError if it is not the peer's."""
 
 
 class WireTensor:
@@ -86,16 +109,20 @@ def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
     return message
 
 
-def fill_tensor(message: values_pb2.Tensor, value: Any, *, at: str) -> None:
+def fill_tensor(
+    message: values_pb2.Tensor, value: Any, *, at: str, memory: TensorMemory | None = None
+) -> None:
     """``tensor_to_proto`` into an empty message that is in place already: one copy less."""
     if isinstance(value, WireTensor):
         message.CopyFrom(value.message)
         return
     array, device = _fetch(value.array if isinstance(value, Tensor) else value, at=at)
     name = dtype_to_name(array.dtype, at=at)
-    data = array.astype(WIRE_DTYPES[name], copy=False).tobytes()
-    if array.dtype == _BOOL and _has_odd_bools(data):  # as a view of bytes may have
-        data = np.not_equal(np.frombuffer(data, np.uint8), 0).tobytes()
+    if memory is None or not memory.place(message.memory, array, WIRE_DTYPES[name], value):
+        data = array.astype(WIRE_DTYPES[name], copy=False).tobytes()
+        if array.dtype == _BOOL and _has_odd_bools(data):  # as a view of bytes may have
+            data = np.not_equal(np.frombuffer(data, np.uint8), 0).tobytes()
+        message.data = data
     if isinstance(value, Tensor):
         if not value.key_bits:
             raise WireError(f"{at}: a tensor without dispatch keys has no representation")
@@ -105,23 +132,30 @@ def fill_tensor(message: values_pb2.Tensor, value: Any, *, at: str) -> None:
     message.dtype = name
     message.shape.extend(array.shape)
     message.device = device
-    message.data = data
 
 
 def tensor_from_proto(
-    message: values_pb2.Tensor, *, at: str = "$", writable: bool = False
+    message: values_pb2.Tensor,
+    *,
+    at: str = "$",
+    writable: bool = False,
+    memory: TensorMemory | None = None,
 ) -> Array | Tensor:
     """Decodes a tensor; on a GPU, into a CuPy array.
 
-    A NumPy array is a read-only view of the bytes received, unless ``writable``. Raises
-    WireError, which starts with the place ``at``, if the message is malformed or its device is
-    not here.
+    A NumPy array is a read-only view of the bytes received, unless ``writable``; of those in
+    ``memory``, also then. Raises WireError, which starts with the place ``at``, if the message is
+    malformed or its device is not here.
     """
     checked = _check(message, at=at)
-    array: Any = np.ndarray(checked.shape, checked.dtype, buffer=checked.data)
+    array: Any
+    if checked.data is None:
+        array = _read_memory(message.memory, checked, memory, at=at, writable=writable)
+    else:
+        array = np.ndarray(checked.shape, checked.dtype, buffer=checked.data)
     if message.device not in _CPU_DEVICES:
         array = _to_cuda(array, message.device, at=at)
-    elif writable:
+    elif writable and checked.data is not None:
         array = array.copy()
     bits = message.dispatch_keys
     if message.requires_grad or bits not in (0, _plain_key_bits(message.device)):
@@ -142,28 +176,68 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(
             f"{at}.shape has {len(shape)} dimensions; a tensor has at most {MAX_DIMENSIONS}"
         )
-    for place, extent in enumerate(shape):
-        if extent < 0:
-            raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
+    if shape and min(shape) < 0:
+        place, extent = next((i, extent) for i, extent in enumerate(shape) if extent < 0)
+        raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
     data = message.data  # once: each access copies
     needed = math.prod(shape) * dtype.itemsize
-    if len(data) != needed:
+    is_shared = message.HasField("memory")
+    if is_shared:
+        _check_memory(message.memory, data, needed, at=at)
+    elif len(data) != needed:
         raise WireError(
             f"{at}.data has {len(data)} bytes; shape {list(shape)} of {dtype} needs {needed}"
         )
     if math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
         raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
-    if dtype == _BOOL and _has_odd_bools(data):
-        raise WireError(f"{at}.data has a byte that is no bool; expected 0 or 1")
+    if dtype == _BOOL:
+        _check_bools(data, f"{at}.data")
     device = message.device
     if device not in _CPU_DEVICES and not _CUDA_DEVICE.fullmatch(device):
         raise WireError(
             f"{at}.device is {reprlib.repr(device)}; expected 'cpu' or 'cuda:N', such as 'cuda:0'"
         )
-    return _Checked(dtype, shape, data)
+    return _Checked(dtype, shape, None if is_shared else data)
 
 
-def _has_odd_bools(data: bytes) -> bool:
+def _check_memory(memory: values_pb2.SharedMemory, data: bytes, needed: int, *, at: str) -> None:
+    if data:
+        raise WireError(f"{at} has elements both in data and in memory; expected one of them")
+    if memory.length != needed:
+        raise WireError(f"{at}.memory.length is {memory.length}; its shape and dtype need {needed}")
+    if not needed:
+        raise WireError(f"{at}.memory names no bytes; an empty tensor has neither data nor memory")
+
+
+def _read_memory(
+    message: values_pb2.SharedMemory,
+    checked: _Checked,
+    memory: TensorMemory | None,
+    *,
+    at: str,
+    writable: bool,
+) -> Array:
+    if memory is None:
+        raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
+    is_bool = checked.dtype == _BOOL
+    in_place = writable and not is_bool and not message.read_only
+    array = memory.read(message, checked.shape, checked.dtype, writable=in_place, at=at)
+    if is_bool or writable > in_place:
+        # Bools too: their peer could change them after they were checked, and NumPy counts on
+        # them being 0 or 1 when it sizes the result of a mask.
+        array = array.copy()
+        array.flags.writeable = writable
+    if is_bool:
+        _check_bools(array, f"{at}.memory")
+    return array
+
+
+def _check_bools(data: bytes | Array, at: str) -> None:
+    if _has_odd_bools(data):
+        raise WireError(f"{at} has a byte that is no bool; expected 0 or 1")
+
+
+def _has_odd_bools(data: bytes | Array) -> bool:
     return bool(np.frombuffer(data, np.uint8).max(initial=0) > 1)
 
 

@@ -27,6 +27,7 @@ from opdispatch.arrays import CPU_BITS, describe_type
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import (
+    TensorMemory,
     WireTensor,
     check_tensor,
     fill_tensor,
@@ -68,28 +69,40 @@ def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
     return message
 
 
-def fill_value(message: values_pb2.Value, value: Any, *, at: str) -> None:
+def fill_value(
+    message: values_pb2.Value, value: Any, *, at: str, memory: TensorMemory | None = None
+) -> None:
     """``value_to_proto`` into an empty message that is in place already.
 
-    A message cannot be put into another one without copying all that it holds.
+    A message cannot be put into another one without copying all that it holds. Large tensors
+    are put into ``memory`` where that is given.
     """
-    _fill(message, value, at, 0)
+    _fill(message, value, at, 0, memory)
 
 
-def value_from_proto(message: values_pb2.Value, *, at: str = "$", writable: bool = False) -> Any:
+def value_from_proto(
+    message: values_pb2.Value,
+    *,
+    at: str = "$",
+    writable: bool = False,
+    memory: TensorMemory | None = None,
+) -> Any:
     """Decodes one value. Raises WireError if it is malformed.
 
-    Arrays are read-only views of the bytes received, unless ``writable``.
+    Arrays are read-only views of the bytes received, unless ``writable``; without ``memory``, no
+    tensor may lie in shared memory.
     """
 
     def decode(tensor: values_pb2.Tensor, at: str) -> Any:
-        return tensor_from_proto(tensor, at=at, writable=writable)
+        return tensor_from_proto(tensor, at=at, writable=writable, memory=memory)
 
     return _decode(message, at, 0, decode)
 
 
 def undecoded_from_proto(message: values_pb2.Value, *, at: str = "$") -> Any:
     """``value_from_proto``, but each tensor becomes a WireTensor: checked, not decoded.
+
+    Of those in shared memory only the message is checked, not whether there is such memory.
 
     A plain 0-d tensor on the CPU is decoded all the same: it is small, and a NumPy scalar that
     the caller passed for a number comes as one.
@@ -101,16 +114,20 @@ def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
     tensor = WireTensor(message, at=at)
     if tensor.shape or tensor.device != "cpu" or tensor.key_bits != CPU_BITS:
         return tensor
+    if message.HasField("memory"):  # which is not for whoever does not decode
+        return tensor
     return tensor_from_proto(message, at=at)
 
 
-def _fill(message: values_pb2.Value, value: Any, at: str, depth: int) -> None:
+def _fill(
+    message: values_pb2.Value, value: Any, at: str, depth: int, memory: TensorMemory | None
+) -> None:
     if value is None:
         message.none.SetInParent()
     elif isinstance(value, str):  # before the NumPy scalars: numpy.str_ is one
         message.text = check_text(value, at)
     elif is_tensor(value):  # before the numbers: numpy.float64 is a float
-        fill_tensor(message.tensor, value, at=at)
+        fill_tensor(message.tensor, value, at=at, memory=memory)
     elif isinstance(value, bool):  # before int: True is an int
         message.boolean = value
     elif isinstance(value, int):
@@ -124,14 +141,14 @@ def _fill(message: values_pb2.Value, value: Any, at: str, depth: int) -> None:
         _check_depth(at, depth)
         message.list.SetInParent()
         for i, item in enumerate(value):
-            _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1)
+            _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1, memory)
     elif isinstance(value, dict):
         _check_depth(at, depth)
         message.dict.SetInParent()
         for key, item in value.items():
             entry = message.dict.entries.add()
             _fill_key(entry.key, key, at)
-            _fill(entry.value, item, f"{at}[{reprlib.repr(key)}]", depth + 1)
+            _fill(entry.value, item, f"{at}[{reprlib.repr(key)}]", depth + 1, memory)
     elif isinstance(value, np.dtype):
         message.dtype = dtype_to_name(value, at=at)
     elif isinstance(value, type) and issubclass(value, np.generic):
@@ -152,7 +169,7 @@ def _fill_key(message: values_pb2.Value, key: Any, at: str) -> None:
             f"{at} has a key of type {describe_type(key)}; a key is a bool, an int, a float or "
             "a str"
         )
-    _fill(message, key, f"{at} key {reprlib.repr(key)}", 0)
+    _fill(message, key, f"{at} key {reprlib.repr(key)}", 0, None)
 
 
 def _decode(message: values_pb2.Value, at: str, depth: int, decode_tensor: _DecodeTensor) -> Any:

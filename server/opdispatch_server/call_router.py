@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
@@ -101,6 +101,8 @@ class CallRouter:
         self._in_flight += 1
         self._idle.clear()
         try:
+            if parent is None:
+                return await self._call(request, context, _Progress(None, may_wait))
             with self._runs.nested_in(parent):
                 return await self._call(request, context, _Progress(parent, may_wait))
         finally:
@@ -124,7 +126,7 @@ class CallRouter:
         while True:
             try:
                 op, keys, choice = self._choose(request)
-                line = _trace_line(request, op, choice)
+                line = _trace_line(request, op, choice) if request.trace else None
                 # Asked now: the operator may be gone with its kernel.
                 writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
                 reply = await self._forward(request, context, op, keys, choice, progress)
@@ -164,7 +166,7 @@ class CallRouter:
                     context,
                     progress,
                 )
-        if request.trace:
+        if line is not None:
             nested = list(reply.trace)
             del reply.trace[:]
             reply.trace.append(line)
@@ -272,7 +274,7 @@ class CallRouter:
         try:
             slot = await self._admit(request, context, library, replica.session, parent)
             if slot is not None:
-                context = replace(context, lane=library.load_id, limit=library.max_concurrency)
+                context = context.in_lane(library.load_id, library.max_concurrency)
             return await self._runs.run(replica.session, request, context, slot)
         finally:
             replica.end_call()

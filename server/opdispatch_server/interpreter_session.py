@@ -157,25 +157,34 @@ class InterpreterSession:
         self._lane = lane
         lane.ended.add_done_callback(self._lane_ended)
 
-    async def call(
+    def call(
         self, request: execution_pb2.CallRequest, context: CallContext
-    ) -> execution_pb2.CallReply:
+    ) -> asyncio.Future[execution_pb2.CallReply]:
         """Has the interpreter run a kernel, for as long as it takes; the reply may be an error.
 
-        Raises LaneClosedError, and what gRPC raises.
+        The future may have LaneClosedError, and what gRPC raises. Raises MessageTooLargeError and
+        LaneClosedError.
         """
+        if self._lane is not None:
+            context.write_to(request)
+            reply = self._lane.call(request, f"the call of {request.operator}")
+        else:
+            reply = asyncio.ensure_future(self._call_over_grpc(request, context))
         self.calls_in_flight += 1
         self.calls_total += 1
-        try:
-            if self._lane is not None:
-                context.write_to(request)
-                return await self._lane.call(request, f"the call of {request.operator}")
-            reply: execution_pb2.CallReply = await self._execution.Call(
-                request, metadata=context.metadata
-            )
-            return reply
-        finally:
-            self.calls_in_flight -= 1
+        reply.add_done_callback(self._call_ended)
+        return reply
+
+    async def _call_over_grpc(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        reply: execution_pb2.CallReply = await self._execution.Call(
+            request, metadata=context.metadata
+        )
+        return reply
+
+    def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
+        self.calls_in_flight -= 1
 
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
         """The error of something that this interpreter was doing, or should have done."""

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_context import KERNEL_THREADS, CallContext
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.lane_listener import LaneListener
@@ -48,11 +48,12 @@ QUICK = 0.0005
 # A reply may wait so long for others that follow it at once.
 _GATHERING = 0.0002
 # Threads that have nothing to do, and how long they wait for a turn.
-_MAX_RESTING = 4
+_MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
 
 
 class _Call(NamedTuple):
+    lane: KernelLane
     request: execution_pb2.CallRequest
     context: CallContext
 
@@ -179,7 +180,7 @@ class KernelLane:
             if kind is FrameKind.CALL:
                 request = execution_pb2.CallRequest()
                 lane_messages.parsed(request, payload)
-                self._take(_Call(request, CallContext.of_request(request)), turn)
+                self._take(_Call(self, request, CallContext.of_request(request)), turn)
             elif kind is not FrameKind.CANCEL:  # the daemon knows whose slots are taken
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
@@ -204,10 +205,10 @@ class KernelLane:
             reply = self._run(following)
             if turns is not None:
                 turns.note(time.monotonic() - began)
-            self._reply(reply)
+            following.lane._reply(reply)
+            if following.lane is not self or self._turn != turn:
+                following.lane._flush()
             following = turns.end() if takes_slot and turns is not None else None
-            if self._turn != turn:
-                self._flush()
         with self._mutex:
             if self._turn == turn:
                 self._busy_since = 0.0

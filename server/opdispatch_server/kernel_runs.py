@@ -11,7 +11,6 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -106,7 +105,7 @@ class KernelRuns:
         self._stop_interpreter = stop_interpreter
         self._timeout = timeout
         self._runs: dict[int, KernelRun] = {}
-        self._tasks: set[asyncio.Task[execution_pb2.CallReply]] = set()
+        self._answers: set[asyncio.Future[execution_pb2.CallReply]] = set()
         # The interpreters that were stopped because of a kernel, and whose kernel it was.
         self._culprits: WeakKeyDictionary[InterpreterSession, str] = WeakKeyDictionary()
 
@@ -115,11 +114,8 @@ class KernelRuns:
         return self._runs.get(number)
 
     @contextmanager
-    def nested_in(self, parent: KernelRun | None) -> Iterator[None]:
+    def nested_in(self, parent: KernelRun) -> Iterator[None]:
         """While a call is under way that the kernel of ``parent`` has made."""
-        if parent is None:
-            yield
-            return
         parent.begin_nested_call()
         try:
             yield
@@ -146,26 +142,32 @@ class KernelRuns:
         run = KernelRun(
             secrets.randbits(RUN_NUMBER_BITS), request.operator, session, slot, context.depth
         )
+        try:
+            answer = session.call(request, context.for_run(run.number))
+        except LaneClosedError as error:
+            _release(slot)
+            await session.explain_end()
+            raise self._explain_end(run) from error
+        except BaseException:
+            _release(slot)
+            raise
         self._runs[run.number] = run
-        told = replace(context, run=run.number)
-        task = asyncio.create_task(session.call(request, told))
-        self._tasks.add(task)
+        self._answers.add(answer)
 
-        def end(task: asyncio.Task[execution_pb2.CallReply]) -> None:
-            self._tasks.discard(task)
+        def end(answer: asyncio.Future[execution_pb2.CallReply]) -> None:
+            self._answers.discard(answer)
             del self._runs[run.number]
             if run.timer is not None:
                 run.timer.cancel()
-            if slot is not None:
-                slot.release()
-            if not task.cancelled():
-                task.exception()  # if nobody waits for it, nobody needs to know
+            _release(slot)
+            if not answer.cancelled():
+                answer.exception()  # if nobody waits for it, nobody needs to know
 
-        task.add_done_callback(end)
+        answer.add_done_callback(end)
         self._watch(run)
         try:
             async with asyncio.timeout(context.timeout):
-                return await asyncio.shield(task)
+                return await asyncio.shield(answer)
         except TimeoutError as error:
             what = "about to run" if run.is_ahead else "running"
             raise DeadlineExceededError(
@@ -190,7 +192,7 @@ class KernelRuns:
                 raise  # our client has gone, or gives up
             raise self._explain_end(run) from error
         finally:
-            run.is_abandoned = not task.done()
+            run.is_abandoned = not answer.done()
 
     def _watch(self, run: KernelRun) -> None:
         """Looks at a run again when its time may be up."""
@@ -241,3 +243,8 @@ class KernelRuns:
             interpreter=run.session.name,
             seconds=f"{self._timeout:g}",
         )
+
+
+def _release(slot: Slot | None) -> None:
+    if slot is not None:
+        slot.release()

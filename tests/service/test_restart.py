@@ -345,7 +345,8 @@ def test_it_is_not_ready_before_its_libraries_are_back(
         not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
         assert health_of(second, "") == not_serving
         assert health_of(second, "library/slow") == not_serving
-        with second.connect() as session, pytest.raises(oc.RefusedError, match="'slow'"):
+        hurried = second.connect(timeout=0.5)
+        with hurried as session, pytest.raises(oc.RefusedError, match="'slow'"):
             session.call("slow::get", X)
         flag.unlink()
         second.wait_until_ready()

@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -233,11 +232,17 @@ def test_a_request_over_the_limit_is_never_sent(peer: Peer, tmp_path: Path):
     lane.close()
 
 
+def _main_thread_sleeps() -> bool:
+    """Whether it waits in the system, as it does for a reply."""
+    status = Path(f"/proc/self/task/{os.getpid()}/stat").read_text()
+    return status.rpartition(")")[2].split()[0] == "S"
+
+
 def test_ctrl_c_cancels_the_call_and_the_lane_goes_on(lane: BlockingLane, peer: Peer):
     def interrupt() -> None:
         peer.read_call()
-        # The main thread is waiting by now, or about to: either way it is to be interrupted.
-        time.sleep(0.05)
+        while not _main_thread_sleeps():
+            pass
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt)

@@ -1,0 +1,157 @@
+"""Arguments that an operator writes to: their new contents, from the callee to the caller.
+
+    callee      add_mutations     ->  CallReply.mutations
+    caller                            prepare_write
+
+See Note [Arguments that are written to] in calls.py.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import describe_type
+from opdispatch.errors import ArgumentError
+from opdispatch.tensor import Tensor
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+
+if TYPE_CHECKING:
+    from opdispatch_wire.call_memory import CalleeMemory, CallerMemory
+
+
+def add_mutations(
+    reply: execution_pb2.CallReply,
+    request: execution_pb2.CallRequest,
+    reference: values_pb2.ArgumentRef,
+    value: Any,
+    memory: CalleeMemory | None,
+) -> None:
+    """Adds the contents of an argument, or of each item of it, that was written to.
+
+    Raises WireError if they cannot be sent.
+    """
+    items = enumerate(value) if isinstance(value, list | tuple) else ((None, value),)
+    for place, item in items:
+        if item is None:
+            continue
+        mutation = reply.mutations.add(argument=reference, item=place)
+        if memory is not None and memory.is_in_place(_sent_value(request, reference, place), item):
+            continue
+        at = f"$.mutations[{len(reply.mutations) - 1}].value"
+        fill_tensor(mutation.value, item, at=at, memory=memory)
+
+
+def _sent_value(
+    request: execution_pb2.CallRequest, reference: values_pb2.ArgumentRef, item: int | None
+) -> values_pb2.Value:
+    if reference.WhichOneof("which") == "name":
+        value = request.kwargs[reference.name]
+    else:
+        value = request.args[reference.position]
+    if item is not None and item < len(value.list.items):
+        return value.list.items[item]
+    return value
+
+
+def argument_of(
+    reference: values_pb2.ArgumentRef, args: Sequence[Any], kwargs: Mapping[str, Any], *, at: str
+) -> Any:
+    """The argument of a call that is meant. Raises WireError if the call has none such."""
+    which = reference.WhichOneof("which")
+    if which == "position" and reference.position < len(args):
+        return args[reference.position]
+    if which == "name" and reference.name in kwargs:
+        return kwargs[reference.name]
+    raise WireError(f"{at} refers to {_name_of(reference)}, which the call does not have")
+
+
+def _name_of(reference: values_pb2.ArgumentRef) -> str:
+    if reference.WhichOneof("which") == "name":
+        return f"argument {reprlib.repr(reference.name)}"
+    return f"argument {reference.position}"
+
+
+def prepare_write(
+    mutation: execution_pb2.Mutation,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    memory: CallerMemory | None,
+    *,
+    at: str,
+) -> tuple[Any, Any]:
+    """The caller's array and what is to be copied into it, once both are known to fit.
+
+    Raises ArgumentError if the array cannot take it, and WireError if it is malformed.
+    """
+    what = _name_of(mutation.argument)
+    value = argument_of(mutation.argument, args, kwargs, at=at)
+    if mutation.HasField("item"):
+        if not isinstance(value, list | tuple) or mutation.item >= len(value):
+            raise WireError(f"{at} refers to item {mutation.item} of {what}, which it has not")
+        value = value[mutation.item]
+        what = f"item {mutation.item} of {what}"
+    contents: Any
+    if mutation.HasField("value"):
+        contents = tensor_from_proto(mutation.value, at=f"{at}.value", memory=memory)
+        contents = contents.array if isinstance(contents, Tensor) else contents
+    else:
+        contents = memory.contents_of(value) if memory is not None else None
+        if contents is None:
+            raise WireError(f"{at} has no value, and {what} was not sent in shared memory")
+    target = _writable_array(value, what)
+    if tuple(target.shape) != tuple(contents.shape):
+        raise ArgumentError(
+            f"the operator resized {what} from {list(target.shape)} to "
+            f"{list(contents.shape)}, and an array of the caller cannot be resized from afar",
+            hint=f"pass an array of shape {list(contents.shape)}",
+        )
+    # The caller's may have the other byte order.
+    if not np.can_cast(contents.dtype, target.dtype, casting="equiv"):
+        raise WireError(f"{at} has dtype {contents.dtype}, and {what} has {target.dtype}")
+    return target, contents
+
+
+def _writable_array(value: Any, what: str) -> Any:
+    array = value.array if isinstance(value, Tensor) else value
+    if not isinstance(array, np.ndarray) and hasattr(type(array), "__dlpack_device__"):
+        if hasattr(array, "__cuda_array_interface__"):
+            return array
+        array = _view_foreign(array)
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(
+            f"{what} is written to by the operator, and {describe_type(value)} cannot be; "
+            "pass an array"
+        )
+    if not array.flags.writeable:
+        raise ArgumentError(f"{what} is written to by the operator, but is a read-only array")
+    return array
+
+
+def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
+    """The memory of another library's array, writable where that can be had."""
+    view: np.ndarray[Any, Any] = np.from_dlpack(value)
+    if not view.flags.writeable and hasattr(type(value), "__array__"):
+        # NumPy before 2.1 never writes through DLPack; the older way may share the memory too.
+        array = np.asarray(value)
+        view = array if is_same_memory(array, view) else view
+    return view
+
+
+def is_same_memory(value: Any, other: Any) -> bool:
+    """Whether two values are one object, or two views of all of one array."""
+    if value is other:
+        return True
+    if not (isinstance(value, np.ndarray) and isinstance(other, np.ndarray)):
+        return False
+    return (
+        value.ctypes.data == other.ctypes.data
+        and value.dtype == other.dtype
+        and value.shape == other.shape
+        and value.strides == other.strides
+    )

@@ -1,0 +1,297 @@
+"""The receiver's side of shared memory: a peer's regions, and arrays that lie in them.
+
+    lane      PeerMemory.add_region / drop_region      a descriptor came / is no longer needed
+    callee    lend() -> LentMemory                     arguments: only for the length of a call
+    caller    received(...)                            results: until the last view is collected
+
+Note [A view that outlives its call]
+    When a call is over, the caller writes other data to the blocks of its arguments. A kernel
+    that kept an argument, or a view of it, must not see that. Whether it did is known (see Note
+    [A window knows when nobody looks]); then, before the reply is sent, LentMemory.release puts a
+    private copy under the addresses of what was kept, and later calls get a new mapping of
+    the region. The kernel's view goes on showing what it showed; nobody else notices.
+
+    This costs nothing where nothing is kept. Where 10 MB are kept, it costs a copy into fresh
+    pages (6 ms measured), which is what an argument that was copied beforehand would cost in
+    every call. The other ways were worse: not reusing such blocks fills the caller's memory, does
+    not help with an array of ``empty``, which the caller writes to when it likes, and lets a
+    kernel that keeps things fill another process. So it is done only where the system has no
+    room for the copy: ``release`` then names the extents, and tells when they are free.
+
+Note [One mapping to read, one to write]
+    Arguments that an operator does not write to come from a mapping without write permission:
+    what NumPy does not stop, such as a pointer in C, the processor does. A call that writes to
+    any argument gets all of them from a writable mapping instead, so that arguments that
+    overlap in the caller overlap here, which NumPy looks for by address. No two such calls share
+    a page of one mapping: putting a copy under a view of the first would take the other's writes
+    from the caller. One that would share a page gets a new mapping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.memory_region import MAX_REGION_BYTES, MappedRegion
+from opdispatch_wire.shared_mapping import SharedMapping, Window, page_range
+from opdispatch_wire.v1 import values_pb2
+
+Array = np.ndarray[Any, Any]
+OnRelease = Callable[[int, int], None]
+"""Told (region, offset) of memory that its owner may use again. Called by the collector, at any
+moment and in any thread: it may append to a deque or wake an event loop, and take no lock."""
+
+MAX_REGIONS = 1024
+
+
+class _Mapping:
+    """A mapping with what is lent from it; guarded by the peer's lock."""
+
+    __slots__ = ("is_current", "kept", "lent", "shared")
+
+    def __init__(self, shared: SharedMapping) -> None:
+        self.shared = shared
+        self.lent: list[_Loan] = []
+        self.kept: list[tuple[int, int]] = []  # (offset, length): for as long as the mapping is
+        self.is_current = True
+
+
+class _Loan:
+    """An extent that a call looks at."""
+
+    __slots__ = ("call", "length", "mapping", "offset", "region", "window")
+
+    def __init__(
+        self, call: LentMemory, region: int, mapping: _Mapping, offset: int, length: int
+    ) -> None:
+        self.call = call
+        self.region = region
+        self.mapping = mapping
+        self.offset = offset
+        self.length = length
+        self.window: weakref.ref[Window]
+
+    def shares_page(self, offset: int, length: int) -> bool:
+        start, stop = page_range(self.offset, self.length)
+        other_start, other_stop = page_range(offset, length)
+        return start < other_stop and other_start < stop
+
+
+class _Region:
+    """A peer's region and its current mappings; guarded by the peer's lock."""
+
+    __slots__ = ("current", "mapped")
+
+    def __init__(self, mapped: MappedRegion) -> None:
+        self.mapped = mapped  # never lent from, so that it can always be mapped again
+        self.current: dict[bool, _Mapping] = {}  # by whether it is to be written to
+
+
+class PeerMemory:
+    """The regions that one peer has passed, by the numbers that it gave them.
+
+    Guards      ``_lock`` guards the regions, their mappings and what is lent from them.
+    Invariants  I1  what is lent is lent from a mapping that was never detached from before;
+                I2  no page of a writable mapping is lent to two calls at once;
+                I3  a mapping that is not current and from which nothing is lent keeps no page
+                    of the memfd, but for what could not be copied.
+    """
+
+    def __init__(
+        self, *, max_regions: int = MAX_REGIONS, max_bytes: int = MAX_REGION_BYTES
+    ) -> None:
+        """At most so many regions and bytes at a time, whatever the peer passes."""
+        self._max_regions = max_regions
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._regions: dict[int, _Region] = {}
+
+    def add_region(self, number: int, descriptor: int) -> None:
+        """Maps a region that the peer has passed; closes the descriptor, also on failure.
+
+        Raises WireError if it is no sealed memfd, the number is taken, or there are too many.
+        """
+        at = f"region {number}"
+        mapped = MappedRegion(descriptor, writable=True, max_bytes=self._max_bytes, at=at)
+        with self._lock:
+            if number in self._regions:
+                raise WireError(f"{at} was passed before; a number stands for one region only")
+            if len(self._regions) >= self._max_regions:
+                raise WireError(f"{at}: a peer may pass {self._max_regions} regions at a time")
+            total = mapped.size + sum(r.mapped.size for r in self._regions.values())
+            if total > self._max_bytes:
+                raise WireError(f"{at}: a peer may pass regions of {self._max_bytes} bytes in all")
+            self._regions[number] = _Region(mapped)
+
+    def drop_region(self, number: int) -> None:
+        """Forgets a region; arrays in it stay valid. Raises WireError if there is none."""
+        with self._lock:
+            region = self._regions.pop(number, None)
+            if region is None:
+                raise WireError(f"region {number} cannot be dropped: the peer has not passed it")
+
+    def close(self) -> None:
+        """Forgets all regions; arrays in them stay valid."""
+        with self._lock:
+            self._regions.clear()
+
+    def __len__(self) -> int:
+        return len(self._regions)
+
+    def lend(self, *, writes: bool, on_release: OnRelease) -> LentMemory:
+        """For the arguments of one call, of an operator that writes to any of them or not.
+
+        ``on_release`` is told later of what ``LentMemory.release`` says is kept.
+        """
+        return LentMemory(self, writes=writes, on_release=on_release)
+
+    def received(
+        self,
+        message: values_pb2.SharedMemory,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        on_release: OnRelease,
+        at: str,
+    ) -> Array:
+        """A writable array over a result; ``on_release`` is told when its last view is gone.
+
+        Raises WireError if the extent is not one of the peer's.
+        """
+        with self._lock:
+            region = self._get_region_locked(message, dtype, at=at)
+        window = region.mapped.mapping.window(message.offset, message.length, writable=True)
+        _tell_when_gone(window, on_release, message.region, message.offset)
+        return window.array(shape, dtype)
+
+    def _get_region_locked(
+        self, message: values_pb2.SharedMemory, dtype: np.dtype[Any], *, at: str
+    ) -> _Region:
+        region = self._regions.get(message.region)
+        if region is None:
+            raise WireError(
+                f"{at}.memory.region is {message.region}, which the peer has not passed"
+            )
+        region.mapped.check_bounds(message.offset, message.length, at=f"{at}.memory")
+        if message.offset % dtype.alignment:
+            raise WireError(
+                f"{at}.memory.offset is {message.offset}; "
+                f"{dtype} is aligned to {dtype.alignment} bytes"
+            )
+        return region
+
+    def _borrow(
+        self,
+        call: LentMemory,
+        message: values_pb2.SharedMemory,
+        dtype: np.dtype[Any],
+        *,
+        writes: bool,
+        at: str,
+    ) -> _Loan:
+        with self._lock:
+            region = self._get_region_locked(message, dtype, at=at)
+            mapping = region.current.get(writes)
+            if mapping is not None and writes:  # I2
+                for loan in mapping.lent:
+                    if loan.call is not call and loan.shares_page(message.offset, message.length):
+                        mapping.is_current = False
+            if mapping is None or not mapping.is_current:
+                try:
+                    mapping = _Mapping(region.mapped.mapping.again(writable=writes))
+                except OSError as exc:
+                    raise WireError(f"{at}.memory: the region cannot be mapped ({exc})") from exc
+                region.current[writes] = mapping
+            loan = _Loan(call, message.region, mapping, message.offset, message.length)
+            mapping.lent.append(loan)
+            return loan
+
+    def _take_back(self, loans: list[_Loan]) -> list[_Loan]:
+        """Takes back what was lent to a call. Returns what is kept and cannot be copied."""
+        kept = [loan for loan in loans if loan.window() is not None]
+        with self._lock:
+            for loan in kept:
+                loan.mapping.is_current = False  # I1
+        stuck = [loan for loan in kept if not _detach(loan)]
+        with self._lock:
+            for loan in loans:
+                loan.mapping.lent.remove(loan)
+            for loan in kept:
+                loan.mapping.kept.append((loan.offset, loan.length))
+            finished = {
+                loan.mapping
+                for loan in loans
+                if not loan.mapping.is_current and not loan.mapping.lent
+            }
+        for mapping in finished:  # nobody else gets at it any more
+            with contextlib.suppress(OSError):  # it then goes when its last view does
+                mapping.shared.retire(mapping.kept)  # I3
+        return stuck
+
+
+class LentMemory:
+    """What one call looks at. See Note [A view that outlives its call]. Not thread-safe."""
+
+    def __init__(self, peer: PeerMemory, *, writes: bool, on_release: OnRelease) -> None:
+        self._peer = peer
+        self._writes = writes
+        self._on_release = on_release
+        self._loans: list[_Loan] = []
+
+    def array(
+        self,
+        message: values_pb2.SharedMemory,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """An array over the peer's bytes, there until ``release``.
+
+        Writable only if asked for, and in a call that writes. Raises WireError if the extent
+        is not one of the peer's.
+        """
+        loan = self._peer._borrow(self, message, dtype, writes=self._writes, at=at)
+        window = loan.mapping.shared.window(loan.offset, loan.length, writable=writable)
+        loan.window = weakref.ref(window)
+        self._loans.append(loan)
+        return window.array(shape, dtype)
+
+    def release(self) -> list[values_pb2.SharedMemory]:
+        """The call is over, and its arrays given up by all but those who kept them.
+
+        To be called before the caller may use its memory again. What is returned, the caller
+        must not: it is still looked at, and ``on_release`` is told when it no longer is. That is
+        nothing, as long as there is memory.
+        """
+        loans, self._loans = self._loans, []
+        still_used = []
+        for loan in self._peer._take_back(loans) if loans else ():
+            window = loan.window()
+            if window is None:
+                continue
+            _tell_when_gone(window, self._on_release, loan.region, loan.offset)
+            still_used.append(
+                values_pb2.SharedMemory(region=loan.region, offset=loan.offset, length=loan.length)
+            )
+        return still_used
+
+
+def _detach(loan: _Loan) -> bool:
+    try:
+        loan.mapping.shared.detach(loan.offset, loan.length)
+    except OSError:
+        return False
+    return True
+
+
+def _tell_when_gone(window: Window, on_release: OnRelease, region: int, offset: int) -> None:
+    finalizer = weakref.finalize(window, on_release, region, offset)
+    finalizer.atexit = False  # the peer sees this process go

@@ -1,0 +1,390 @@
+"""The sender's memory for tensors: regions that are reused, warm, rather than made for each call.
+
+    allocate(nbytes) -> Block        a place to copy a tensor to; the caller sends where it is
+    empty(shape, dtype) -> array     an array that is there already, and so are its slices
+    Block.release, or its collection the place is free again
+    trim()                           regions nobody uses go back to the system
+
+A page touched for the first time costs ten times what copying to it does. So freed blocks are
+kept by size and handed out again, the most recently freed first; regions grow in steps.
+
+Note [A block owns its pages]
+    Blocks begin and end at pages (which also aligns them to 64 bytes). A receiver can so put
+    other pages under the view of one block without touching any other block.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+import time
+import warnings
+import weakref
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.free_extents import FreeExtents
+from opdispatch_wire.memory_region import OwnedRegion
+from opdispatch_wire.shared_mapping import PAGE, SharedMapping, Window, is_supported
+
+Array = np.ndarray[Any, Any]
+
+STEP_BYTES = 16 << 20
+"""The size of the first region; each further one is as large as all before it together."""
+
+IDLE_SECONDS = 30.0
+_MAX_STEP_BYTES = 256 << 20
+_CLASSES_PER_DOUBLING = 16
+
+
+def block_size(nbytes: int) -> int:
+    """The size of the block for that many bytes: whole pages, at most a sixteenth too large."""
+    pages = max(1, -(-nbytes // PAGE))
+    step = 1 << max(0, pages.bit_length() - _CLASSES_PER_DOUBLING.bit_length())
+    return -(-pages // step) * step * PAGE
+
+
+class Block:
+    """A place in an arena; free again when released or collected, whichever is first."""
+
+    __slots__ = ("__weakref__", "_held", "_mapping", "address", "offset", "region", "size")
+
+    def __init__(
+        self, held: deque[_Place], place: _Place, mapping: SharedMapping, size: int
+    ) -> None:
+        self.region, self.offset = place
+        self.size = size
+        self.address = mapping.address + self.offset
+        self._mapping = mapping
+        self._held = [(held, place)]  # popped by whoever is first, which is atomic
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
+        """An array over the block from its byte ``skip`` on; it keeps the block.
+
+        The block must be large enough, and not be released while the array is in use.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        return Window(self, self.address + skip, nbytes, writable=True).array(shape, dtype)
+
+    def release(self) -> None:
+        """Frees the block; once is enough. Takes no lock."""
+        try:
+            freed, place = self._held.pop()
+        except IndexError:
+            return
+        freed.append(place)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "held" if self._held else "free"
+        return f"<Block region {self.region} at {self.offset}, {self.size} bytes, {state}>"
+
+
+_Place = tuple[int, int]  # a region's number, and the offset in it
+
+
+class _Region:
+    """A region with what is free in it; guarded by the arena's lock."""
+
+    __slots__ = ("abandoned", "free", "idle_since", "live", "owned", "prepared")
+
+    def __init__(self, owned: OwnedRegion) -> None:
+        self.owned = owned
+        self.free = FreeExtents(owned.size)
+        self.live: dict[int, int] = {}  # size of each block in use, by its offset
+        self.prepared = 0  # up to here there is memory under the pages
+        self.idle_since: float | None = None
+        self.abandoned = False
+
+
+class TensorArena:
+    """Blocks for tensors that go to a peer, in memfds that the peer maps once.
+
+    A peer can read all of a region once it was passed to it: processes that must not see each
+    other's tensors need an arena each.
+
+    Guards      ``_lock`` guards all fields but ``_freed``, to which anybody may append: blocks
+                are freed by the collector, which may strike while this thread holds the lock.
+    Invariants  I1  a byte of a region is either in a block in use, or in a binned one, or free;
+                I2  ``_bytes`` is the sum of the regions' sizes, and at most ``limit``;
+                I3  a block in use has memory under all of its pages;
+                I4  an abandoned region has no binned blocks, and gets no new ones.
+    Cost        Growing is done under the lock, so that two threads do not both grow.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int | None = None,
+        step: int = STEP_BYTES,
+        idle_seconds: float = IDLE_SECONDS,
+        on_drop: Callable[[int], None] = lambda region: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """At most ``limit`` bytes: a quarter of the machine's memory unless told otherwise.
+
+        ``on_drop`` is told the number of each region that goes back to the system, without a
+        lock held, so that peers that have it mapped can be told to let go.
+        """
+        self.limit = _quarter_of_memory() if limit is None else limit
+        self._step = step
+        self._idle_seconds = idle_seconds
+        self._on_drop = on_drop
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._freed: deque[_Place] = deque()
+        self._regions: dict[int, _Region] = {}
+        self._numbers = itertools.count(1)  # never reused: a peer may still know an old one
+        self._bins: dict[int, list[_Place]] = {}
+        self._bytes = 0
+        self._lent_out: list[tuple[int, weakref.ref[Block]]] = []  # by address, for `find`
+        self._warned = False
+        self._look_again = 0.0
+        self._closed = False
+        # A forked child has the same pages and a copy of this bookkeeping: both would hand out
+        # the same blocks.
+        self._process = os.getpid()
+
+    def allocate(self, nbytes: int) -> Block | None:
+        """A block of at least that many bytes; None if memory is exhausted: send inline then.
+
+        The first None comes with a RuntimeWarning.
+        """
+        size = block_size(nbytes)
+        reason = ""
+        with self._lock:
+            self._take_freed_locked()
+            dropped = self._drop_idle_now_and_then_locked()
+            block = None
+            if not self._closed and self._process == os.getpid() and is_supported():
+                try:
+                    block = self._allocate_locked(size)
+                except OSError as exc:
+                    reason = str(exc)
+            warn = block is None and bool(reason) and not self._warned
+            self._warned |= warn
+        self._tell(dropped)
+        if warn:
+            warnings.warn(
+                f"no shared memory for a tensor of {nbytes} bytes ({reason}); such tensors are "
+                "sent inline, which is slower",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return block
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An uninitialised array in the arena; an ordinary one if it is tiny or memory is short.
+
+        Its block is free again when the last view of it is collected.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        block = self.allocate(nbytes) if nbytes >= PAGE and not dtype.hasobject else None
+        if block is None:
+            return np.empty(shape, dtype)
+        with self._lock:
+            insort(self._lent_out, (block.address, weakref.ref(block)), key=_address_of)
+        return block.array(shape, dtype)
+
+    def find(self, address: int, nbytes: int) -> Block | None:
+        """The block of ``empty`` in which all of these bytes lie; holding it keeps it."""
+        if not self._lent_out:
+            return None
+        with self._lock:
+            i = bisect_right(self._lent_out, address, key=_address_of) - 1
+            block = self._lent_out[i][1]() if i >= 0 else None
+        if block is None or address + nbytes > block.address + block.size:
+            return None
+        return block
+
+    def descriptor(self, region: int) -> int:
+        """The descriptor of a region to pass on, valid while a block in it is held."""
+        with self._lock:
+            return self._regions[region].owned.descriptor
+
+    def abandon(self, regions: Iterable[int]) -> None:
+        """Has these regions' pages never handed out again: a receiver may go on reading them.
+
+        For calls whose lane broke before their answer came; to be called before their blocks
+        are released. A region is dropped as soon as no block of it is in use; whoever has it
+        mapped keeps it.
+        """
+        with self._lock:
+            self._take_freed_locked()
+            self._merge_locked()
+            for number in regions:
+                if region := self._regions.get(number):
+                    region.abandoned = True
+            dropped = self._drop_idle_locked(math.inf)
+        self._tell(dropped)
+
+    def trim(self, *, idle_seconds: float = 0.0) -> None:
+        """Gives regions back that have had no block in use for that long."""
+        with self._lock:
+            self._take_freed_locked()
+            dropped = self._drop_idle_locked(idle_seconds)
+        self._tell(dropped)
+
+    def close(self) -> None:
+        """Hands out no more blocks; gives regions back as soon as their last block is free."""
+        with self._lock:
+            self._closed = True
+            self._take_freed_locked()
+            self._merge_locked()
+            for region in self._regions.values():
+                region.abandoned = True
+        self.trim()
+
+    @property
+    def regions(self) -> dict[int, int]:
+        """The size of each region, by its number."""
+        with self._lock:
+            return {number: region.owned.size for number, region in self._regions.items()}
+
+    def check_invariants(self) -> list[str]:
+        """What is wrong; empty if nothing is."""
+        with self._lock:
+            self._take_freed_locked()
+            faults = []
+            if self._bytes != sum(r.owned.size for r in self._regions.values()):
+                faults.append("I2: the bytes are not the sum of the regions")
+            if self._bytes > self.limit:
+                faults.append(f"I2: {self._bytes} bytes are over the limit of {self.limit}")
+            for number, region in self._regions.items():
+                parts = [(at, at + size) for at, size in region.live.items()]
+                binned = [
+                    (at, at + size)
+                    for size, places in self._bins.items()
+                    for owner, at in places
+                    if owner == number
+                ]
+                parts += binned + region.free.extents()
+                parts.sort()
+                edges = [0, *itertools.chain(*parts), region.owned.size]
+                if edges[::2] != edges[1::2]:
+                    faults.append(f"I1: region {number} is not covered once: {parts}")
+                if any(at + size > region.prepared for at, size in region.live.items()):
+                    faults.append(f"I3: region {number} has no memory under a block in use")
+                if region.abandoned and binned:
+                    faults.append(f"I4: region {number} is abandoned and has binned blocks")
+            return faults
+
+    # -- all below: the caller holds the lock, but for `_tell` -----------------------------------
+
+    def _allocate_locked(self, size: int) -> Block:
+        """Raises OSError if there is no memory."""
+        if places := self._bins.get(size):
+            return self._use_locked(places.pop(), size)
+        place = self._carve_locked(size)
+        if place is None:
+            self._merge_locked()  # blocks of other sizes, side by side, may make room
+            place = self._carve_locked(size)
+        if place is None:
+            place = self._grow_locked(size)
+        return self._use_locked(place, size)
+
+    def _use_locked(self, place: _Place, size: int) -> Block:
+        region = self._regions[place[0]]
+        region.live[place[1]] = size
+        region.idle_since = None
+        return Block(self._freed, place, region.owned.mapping, size)
+
+    def _carve_locked(self, size: int) -> _Place | None:
+        for number, region in self._regions.items():
+            if not region.abandoned:
+                offset = region.free.take(size)
+                if offset is not None:
+                    self._prepare_locked(region, offset, size)
+                    return number, offset
+        return None
+
+    def _prepare_locked(self, region: _Region, offset: int, size: int) -> None:
+        stop = offset + size
+        if stop > region.prepared:
+            try:
+                region.owned.prepare(region.prepared, stop - region.prepared)
+            except BaseException:
+                region.free.give_back(offset, size)
+                raise
+            region.prepared = stop
+
+    def _grow_locked(self, size: int) -> _Place:
+        step = min(max(self._step, self._bytes), _MAX_STEP_BYTES)
+        step = max(size, min(step, self.limit - self._bytes) // PAGE * PAGE)
+        if self._bytes + step > self.limit:
+            raise OSError(f"the limit of {self.limit} bytes is reached")
+        owned = OwnedRegion(step)
+        number = next(self._numbers)
+        region = self._regions[number] = _Region(owned)
+        region.idle_since = self._clock()
+        self._bytes += owned.size
+        place = self._carve_locked(size)
+        if place is None:
+            raise OSError("a new region has no room")
+        return place
+
+    def _take_freed_locked(self) -> None:
+        while self._freed:
+            number, offset = place = self._freed.popleft()
+            region = self._regions[number]
+            size = region.live.pop(offset)
+            if region.abandoned:
+                region.free.give_back(offset, size)
+            else:
+                self._bins.setdefault(size, []).append(place)
+            if not region.live:
+                region.idle_since = self._clock()
+            address = region.owned.mapping.address + offset
+            i = bisect_right(self._lent_out, address, key=_address_of) - 1
+            if i >= 0 and self._lent_out[i][0] == address:
+                del self._lent_out[i]
+
+    def _merge_locked(self) -> None:
+        for size, places in self._bins.items():
+            for number, offset in places:
+                self._regions[number].free.give_back(offset, size)
+        self._bins.clear()
+
+    def _drop_idle_now_and_then_locked(self) -> list[int]:
+        now = self._clock()
+        if now < self._look_again:
+            return []
+        self._look_again = now + self._idle_seconds / 8
+        return self._drop_idle_locked(self._idle_seconds)
+
+    def _drop_idle_locked(self, idle_seconds: float) -> list[int]:
+        now = self._clock()
+        dropped = [
+            number
+            for number, region in self._regions.items()
+            if region.idle_since is not None
+            and not region.live
+            and (region.abandoned or now - region.idle_since >= idle_seconds)
+        ]
+        if dropped:
+            self._merge_locked()
+            for number in dropped:
+                region = self._regions.pop(number)
+                self._bytes -= region.owned.size
+                region.owned.close()
+        return dropped
+
+    def _tell(self, dropped: list[int]) -> None:
+        for number in dropped:
+            self._on_drop(number)
+
+
+def _address_of(entry: tuple[int, weakref.ref[Block]]) -> int:
+    return entry[0]
+
+
+def _quarter_of_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * PAGE // 4
