@@ -22,8 +22,10 @@ class AsyncLane:
         self._loop = asyncio.get_running_loop()
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
+        self.number = 0
+        """What the other side calls this connection."""
         self._replies = AwaitedReplies()
-        self._welcome: asyncio.Future[int] | None = self._loop.create_future()
+        self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
         self._stream = FrameStream(connection, limit, self._take, self._end)
@@ -43,7 +45,9 @@ class AsyncLane:
         try:
             lane._stream.send(FrameKind.HELLO, lane_messages.hello(limit))
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
-                lane.max_message_bytes = min(limit, await lane._welcome)
+                welcome = await lane._welcome
+                lane.max_message_bytes = min(limit, welcome.max_message_bytes)
+                lane.number = welcome.lane
         except BaseException:
             lane.close()
             raise

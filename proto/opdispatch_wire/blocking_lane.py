@@ -69,6 +69,8 @@ class BlockingLane:
         self._is_closed = False
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
+        self.number = 0
+        """What the other side calls this connection."""
 
     @classmethod
     def connect(cls, path: str, limit: int) -> BlockingLane:
@@ -81,8 +83,9 @@ class BlockingLane:
         try:
             lane._write(FrameKind.HELLO, lane_messages.hello(limit))
             deadline = time.monotonic() + lane_messages.HANDSHAKE_TIMEOUT
-            told = lane_messages.read_welcome(lane._read_frame(deadline))
-            lane.max_message_bytes = min(limit, told)
+            welcome = lane_messages.read_welcome(lane._read_frame(deadline))
+            lane.max_message_bytes = min(limit, welcome.max_message_bytes)
+            lane.number = welcome.lane
         except BaseException:
             lane.close()
             raise

@@ -12,9 +12,10 @@ from opdispatch.operator_state import Resolution
 from opdispatch_server.admission import Admission
 from opdispatch_server.call_context import MAX_DEPTH, CallContext
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
+from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.kernel_runs import KernelRun, KernelRuns
+from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
@@ -42,9 +43,11 @@ RUNS_PER_CALL = 3
 class _Progress:
     """What has become of one call so far."""
 
-    parent: KernelRun | None
+    parent: RunningKernel | None
     # Whether it may wait for a library that has no interpreter.
     may_wait: bool
+    # Where it has gone without the daemon, and had no reply.
+    lost: execution_pb2.LostCall | None = None
     # Runs that its interpreters' ends have cut short.
     runs: int = 0
     # When it gives up waiting, a time of the loop; None if it has not had to wait.
@@ -58,12 +61,14 @@ class CallRouter:
         self,
         operators: OperatorRegistry,
         libraries: LibraryRegistry,
+        routes: DirectRoutes,
         admission: Admission,
         runs: KernelRuns,
         recovery: CallRecovery,
     ) -> None:
         self._operators = operators
         self._libraries = libraries
+        self._routes = routes
         self._admission = admission
         self._runs = runs
         self._recovery = recovery
@@ -100,11 +105,13 @@ class CallRouter:
         context = CallContext(context.deadline, depth)
         self._in_flight += 1
         self._idle.clear()
+        lost = request.lost if request.HasField("lost") else None
+        progress = _Progress(parent, may_wait, lost)
         try:
             if parent is None:
-                return await self._call(request, context, _Progress(None, may_wait))
+                return await self._call(request, context, progress)
             with self._runs.nested_in(parent):
-                return await self._call(request, context, _Progress(parent, may_wait))
+                return await self._call(request, context, progress)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
@@ -129,6 +136,10 @@ class CallRouter:
                 line = _trace_line(request, op, choice) if request.trace else None
                 # Asked now: the operator may be gone with its kernel.
                 writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+                if progress.lost is not None:
+                    lost, progress.lost = progress.lost, None
+                    progress.runs += 1
+                    raise await self._runs.explain_lost(lost, str(op.name))
                 reply = await self._forward(request, context, op, keys, choice, progress)
                 break
             except LibraryAwayError as away:
@@ -242,11 +253,17 @@ class CallRouter:
             request.kernel.registration = place
             request.kernel.dispatch_keys = keys.raw_repr()
         may_run_again = _may_run_again(request, op)
+        # As of now: if the registry changes while the call runs, the route is refused.
+        wants_route = request.wants_route and place is not None and progress.parent is None
+        route = self._routes.find(op, library, place or 0, keys) if wants_route else None
         library.begin_call()
         try:
             while True:
                 try:
-                    return await self._run(request, context, library, replica, progress.parent)
+                    reply = await self._run(request, context, library, replica, progress.parent)
+                    if route is not None:
+                        reply.route.CopyFrom(route)
+                    return reply
                 except InterpreterDiedError as error:
                     replica.note_failure()
                     tried.append(replica.session)
@@ -267,7 +284,7 @@ class CallRouter:
         context: CallContext,
         library: LibraryVersion,
         replica: Replica,
-        parent: KernelRun | None,
+        parent: RunningKernel | None,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
@@ -285,7 +302,7 @@ class CallRouter:
         context: CallContext,
         library: LibraryVersion,
         session: InterpreterSession,
-        parent: KernelRun | None,
+        parent: RunningKernel | None,
     ) -> Slot | None:
         """Waits for the right to run a call. See Note [Nested calls take no slot]."""
         operator = request.operator

@@ -24,6 +24,7 @@ from opdispatch_server.call_lanes import CallLanes
 from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
+from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.environment_store import EnvironmentStore
 from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import add_service
@@ -35,7 +36,7 @@ from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.journal import Journal
-from opdispatch_server.kernel_runs import KernelRuns
+from opdispatch_server.kernel_runs import RUN_BYTES, KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
@@ -58,6 +59,7 @@ from opdispatch_wire.v1 import (
     registry_pb2,
     registry_pb2_grpc,
 )
+from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
 LOG = logging.getLogger("opdispatch.daemon")
 
@@ -108,7 +110,10 @@ class Daemon:
         self._packages = folder.path / "packages.json"
         self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
-        transaction = LibraryTransaction(operators, self._sessions, store, self._kill_interpreter)
+        self._routes = DirectRoutes(self._sessions)
+        transaction = LibraryTransaction(
+            operators, self._sessions, store, self._routes, self._kill_interpreter
+        )
         self._libraries = LibraryRegistry(
             transaction,
             self._sessions,
@@ -120,9 +125,12 @@ class Daemon:
         )
         limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
         admission = Admission(limits)
-        runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
+        timeout = configuration.kernel_timeout
+        runs = KernelRuns(self._sessions, self._kill_interpreter, timeout)
         recovery = CallRecovery(self._libraries.settling, limits)
-        self._router = CallRouter(operators, self._libraries, admission, runs, recovery)
+        self._router = CallRouter(
+            operators, self._libraries, self._routes, admission, runs, recovery
+        )
         view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         lane = folder.lane("clients")
@@ -135,6 +143,13 @@ class Daemon:
             lambda: self._supervisor.names,
             self._pools.find,
             self._leases,
+            runs,
+            DirectCallRules(
+                run=runs.direct_calls.number.to_bytes(RUN_BYTES),
+                queue_calls=limits.calls,
+                queue_bytes=limits.bytes,
+                kernel_timeout=timeout or 0.0,
+            ),
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
             lane=folder.lane("kernels"),
@@ -203,6 +218,7 @@ class Daemon:
     async def _shut_down(self) -> None:
         await self._health.drain()
         self._waits.stop()
+        self._routes.end()
         if not await self._router.drain(CALLS_GRACE):
             LOG.warning("calls that are still running are cut off")
         await self._libraries.stop()
@@ -268,6 +284,7 @@ class Daemon:
             *("--daemon", self._private_address),
             *("--listen", self._folder.socket(f"{_file_name(name)}.sock")),
             *("--lane", self._folder.lane(_file_name(name))),
+            *("--direct-lane", self._folder.lane(f"{_file_name(name)}.direct")),
             *("--name", name),
             *("--parent", str(os.getpid())),
             *("--max-message-bytes", str(self._limit)),

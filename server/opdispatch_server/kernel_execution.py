@@ -34,7 +34,7 @@ from opdispatch_server.user_traceback import (
     format_user_traceback,
 )
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
-from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
 from opdispatch_wire.v1 import execution_pb2
 
@@ -120,9 +120,11 @@ class KernelExecution:
         """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
         return self._libraries.get(load_id).turns
 
-    def serialize(self, reply: execution_pb2.CallReply) -> bytes:
-        """The bytes of a reply. Raises MessageTooLargeError."""
-        return serialize_message(reply, self._limit, "the result of the call")
+    def serialize(
+        self, reply: execution_pb2.CallReply, limit: int = MAX_MESSAGE_BYTES_HIGHEST
+    ) -> bytes:
+        """The bytes of a reply, at most ``limit``. Raises MessageTooLargeError."""
+        return serialize_message(reply, min(limit, self._limit), "the result of the call")
 
     def run(
         self, request: execution_pb2.CallRequest, context: CallContext
@@ -151,7 +153,7 @@ class KernelExecution:
             )
         if library is not None:
             library.begin_call()
-        token = RUNNING_CALL.set(RunningCall(context.deadline, context.depth, context.run))
+        token = RUNNING_CALL.set(RunningCall.of(context))
         try:
             with ForceDispatchKeyGuard(*local_keys_of(request)):
                 return self._run(request, choice)

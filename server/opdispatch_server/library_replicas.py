@@ -286,6 +286,7 @@ class LibraryReplicas:
         """Gives a replica no more calls; its code goes when it has finished those it has."""
         if replica.state is not ReplicaState.LEAVING:
             replica.state = ReplicaState.LEAVING
+            self._transaction.routes.renew()
             task = self._start(self._demote_when_idle(version, replica, version.load_id))
             self._demotions[task] = replica.session
             task.add_done_callback(self._demotions.pop)
@@ -294,6 +295,7 @@ class LibraryReplicas:
         self, version: LibraryVersion, replica: Replica, load_id: int
     ) -> None:
         await replica.wait_idle()
+        await replica.session.wait_for_direct_calls(load_id)
         if (
             replica.state is ReplicaState.LEAVING
             and replica in version.replicas

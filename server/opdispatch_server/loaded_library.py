@@ -30,11 +30,13 @@ class LoadedLibrary:
         name: str,
         registrations: Sequence[Registration],
         imported: LibraryImport | None = None,
+        max_concurrency: int = 1,
     ) -> None:
         self.load_id = load_id
         self.name = name
         self.registrations = registrations
         self.imported = imported
+        self.max_concurrency = max_concurrency
         self.handles: Sequence[RegistrationHandle] = ()
         self._signatures = {
             registration.schema.name: Signature(registration.schema)
