@@ -52,6 +52,7 @@ def connect(
     max_message_bytes: int | None = None,
     lane: LaneChoice = "auto",
     retry: bool = True,
+    direct: bool = True,
 ) -> Session:
     """Opens a session with the daemon at `address`.
 
@@ -70,7 +71,12 @@ def connect(
     there, WireError if the daemon speaks another version of the protocol.
     """
     endpoint = resolve_endpoint(
-        address, timeout=timeout, max_message_bytes=max_message_bytes, lane=lane, retry=retry
+        address,
+        timeout=timeout,
+        max_message_bytes=max_message_bytes,
+        lane=lane,
+        retry=retry,
+        direct=direct,
     )
     session = Session(endpoint)
     try:

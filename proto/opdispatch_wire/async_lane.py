@@ -59,13 +59,18 @@ class AsyncLane:
         """Whether calls have no chance any more."""
         return self._stream.is_closed
 
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+        return len(self._replies)
+
     def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
         Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
         """
         if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed")
+            raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
         payload = serialize_message(request, self.max_message_bytes, what)
         future = self._replies.expect(number)

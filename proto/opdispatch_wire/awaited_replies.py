@@ -19,6 +19,9 @@ class AwaitedReplies:
         self._number = 0
         self._replies: dict[int, Reply] = {}
 
+    def __len__(self) -> int:
+        return len(self._replies)
+
     def next_number(self) -> int:
         """An id that no call has had."""
         self._number += 1

@@ -96,6 +96,11 @@ class BlockingLane:
         """Whether calls have no chance any more."""
         return self._is_closed
 
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+        return len(self._waiting) + len(self._pending)
+
     def call(
         self, request: execution_pb2.CallRequest, timeout: float | None, what: str
     ) -> execution_pb2.CallReply:
@@ -110,7 +115,7 @@ class BlockingLane:
         is_sent = False
         with self._mutex:
             if self._is_closed:
-                raise LaneClosedError("the lane is closed")
+                raise LaneClosedError("the lane is closed", was_sent=False)
             number = request.id = next(self._numbers)
             self._waiting[number] = waiter
         try:

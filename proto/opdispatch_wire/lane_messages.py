@@ -19,7 +19,12 @@ class LaneClosedError(ConnectionError):
     """A lane ended before the reply came.
 
     It stays within this project: what it means, each caller tells in an error of its own.
+    ``was_sent`` says whether the call may have reached the other side.
     """
+
+    def __init__(self, why: str, *, was_sent: bool = True) -> None:
+        super().__init__(why)
+        self.was_sent = was_sent
 
 
 def parsed(message: Message, payload: bytes | bytearray) -> Message:
