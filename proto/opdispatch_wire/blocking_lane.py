@@ -147,17 +147,18 @@ class BlockingLane:
 
     def flush(self) -> None:
         """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``."""
-        with contextlib.suppress(LaneClosedError):
-            self._flush()
         with self._mutex:
             starts = not self._has_attendant and bool(self._pending)
             if starts:
                 self._has_attendant = True
             else:
                 self._wake_next_reader()
+        # First: the other side may take no more before somebody reads what it has to say.
         if starts:
             threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
-        elif self._is_closed:
+        with contextlib.suppress(LaneClosedError):
+            self._flush()
+        if self._is_closed:
             self._close_if_unused()
 
     def cancel(self, number: int) -> None:

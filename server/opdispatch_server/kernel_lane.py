@@ -32,11 +32,11 @@ from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
+from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_server.waiting_room import WaitingRoom
 from opdispatch_wire import lane_messages
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
@@ -133,7 +133,7 @@ class KernelLane:
         self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
         self._on_end = on_end
         self._reader = FrameReader(limit)
-        self._writer = FrameWriter(connection)
+        self._writer = ReplyWriter(connection)
         self._mutex = threading.Lock()
         self._turn = 1
         self._resting: list[_Rest] = []
@@ -336,6 +336,7 @@ class KernelLane:
             if frame is not None:
                 return frame
             self._flush()
+            self._writer.wait_for_room()
             count = self._socket.recv_into(self._reader.space())
             if not count:
                 raise EOFError
@@ -356,8 +357,7 @@ class KernelLane:
 
     def _flush(self) -> None:
         self._gathering_since = 0.0
-        with contextlib.suppress(OSError):  # who reads will notice
-            self._writer.flush()
+        self._writer.flush()
 
 
 def _failure(
