@@ -139,8 +139,7 @@ class BlockingLane:
 
     def flush(self) -> None:
         """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``."""
-        with contextlib.suppress(LaneClosedError):
-            self._flush()
+        # Before anything is written: a daemon whose replies nobody reads stops reading, too.
         with self._mutex:
             starts = not self._has_attendant and bool(self._pending)
             if starts:
@@ -149,7 +148,9 @@ class BlockingLane:
                 self._wake_next_reader()
         if starts:
             threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
-        elif self._is_closed:
+        with contextlib.suppress(LaneClosedError):
+            self._flush()
+        if self._is_closed:
             self._close_if_unused()
 
     def cancel(self, number: int) -> None:
