@@ -109,7 +109,9 @@ def test_the_first_error_of_a_map_is_raised_in_its_place(loaded: RunningDaemon, 
 
 
 @each_lane
-def test_a_callback_may_make_calls(loaded: RunningDaemon, lane: LaneChoice):
+def test_a_callback_may_make_calls(
+    loaded: RunningDaemon, lane: LaneChoice, caplog: pytest.LogCaptureFixture
+):
     with loaded.connect(lane=lane) as session:
         answers, done = [], threading.Event()
 
@@ -118,9 +120,12 @@ def test_a_callback_may_make_calls(loaded: RunningDaemon, lane: LaneChoice):
             answers.append(session.submit("image::scale", X, 3.0).result())
             done.set()
 
-        session.submit("image::pipeline", X).add_done_callback(callback)
+        future = session.submit("image::pipeline", X)
+        future.add_done_callback(lambda future: future.no_such_thing)  # is logged
+        future.add_done_callback(callback)
         assert done.wait(20)
         np.testing.assert_array_equal(answers, [X * 2, X * 3])
+        assert "exception calling callback" in caplog.text
 
 
 @each_lane
