@@ -15,11 +15,13 @@ from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.call_future import Callback, CallFuture
 from opdispatch_client.call_lane import CallLane
 from opdispatch_client.daemon_lane import DaemonLane
-from opdispatch_client.direct_lanes import DirectLanes, DirectWay
+from opdispatch_client.direct_lanes import DirectLanes
+from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.routes import is_refused
 from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone
 from opdispatch_wire.v1 import execution_pb2
@@ -145,7 +147,7 @@ class BlockingCalls:
 
     # -- calls that go directly to an interpreter -----------------------------------------------
 
-    def _find_way(self, attempt: CallAttempt) -> DirectWay | None:
+    def _find_way(self, attempt: CallAttempt) -> DirectWay[BlockingLane] | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
         shape = attempt.rpc.shape
         if shape is None or not self._endpoint.direct or self._daemon.name != "local":
@@ -209,18 +211,11 @@ class BlockingCalls:
         return True
 
     def _direct_call_failed(
-        self, attempt: CallAttempt, way: DirectWay, lost: LaneClosedError | None
+        self, attempt: CallAttempt, way: DirectWay[BlockingLane], lost: LaneClosedError | None
     ) -> None:
-        """The daemon is to be asked: the lane has ended, or the interpreter wants that."""
         if self._daemon.is_closed:
             raise self._endpoint.closed_error()
-        if lost is None:
-            self._direct.routes.forget(way.route.epoch)
-            attempt.make_indirect()
-        else:
-            way.route.without(way.target.session)
-            number = attempt.request.id
-            attempt.make_indirect(way.lost_call(number) if lost.was_sent else None)
+        attempt.leave(way, self._direct.routes, lost)
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """What the caller is told of an error on the way."""

@@ -6,7 +6,9 @@ import time
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.routes import Routes
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.errors import DaemonUnavailableError, InterpreterDiedError
 from opdispatch_wire.lane_messages import LaneClosedError
@@ -35,18 +37,24 @@ class CallAttempt:
         self.request.timeout = seconds
         return seconds
 
-    def make_indirect(self, lost: execution_pb2.LostCall | None = None) -> None:
+    def leave(
+        self, way: DirectWay[InterpreterLane], routes: Routes, lost: LaneClosedError | None
+    ) -> None:
         """Has the request ask the daemon, which says where such calls go from now on.
 
-        ``lost`` tells it where this one has gone without a reply.
+        The interpreter has refused the call, or ``lost`` has ended its lane.
         """
         request = self.request
+        if lost is None:
+            routes.forget(way.route.epoch)
+        else:
+            way.route.without(way.target.session)
+            if lost.was_sent:
+                request.lost.CopyFrom(way.lost_call(request.id))
         request.operator = self.rpc.operator
         request.ClearField("kernel")
         request.ClearField("route_epoch")
         request.wants_route = True
-        if lost is not None:
-            request.lost.CopyFrom(lost)
 
     def explain(self, error: Exception) -> Exception:
         """What the caller is told of an error on the way."""

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.direct_way import DirectWay, least_busy
 from opdispatch_client.routes import DirectRoute, Routes
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.v1 import execution_pb2
-
-
-class DirectWay(NamedTuple):
-    """How one call goes directly."""
-
-    route: DirectRoute
-    target: execution_pb2.RouteTarget
-    lane: BlockingLane
-
-    def lost_call(self, number: int) -> execution_pb2.LostCall:
-        """What the daemon is told of a call of that id that had no reply."""
-        return execution_pb2.LostCall(
-            session=self.target.session,
-            lane=self.lane.number,
-            id=number,
-            interpreter=self.target.interpreter,
-        )
 
 
 class DirectLanes:
@@ -41,7 +24,7 @@ class DirectLanes:
         self._lanes: dict[int, BlockingLane] = {}
         self._is_closed = False
 
-    def find(self, shape: Hashable, limit: int) -> DirectWay | None:
+    def find(self, shape: Hashable, limit: int) -> DirectWay[BlockingLane] | None:
         """The way of a call of that shape, to the interpreter with the fewest of our calls.
 
         None if there is none. Lanes take messages of at most ``limit`` bytes.
@@ -53,9 +36,7 @@ class DirectLanes:
                 if (lane := self._lane_to(target, route, limit)) is not None
             ]
             if ways:
-                if len(ways) == 1:
-                    return ways[0]
-                return min(ways, key=lambda way: way.lane.calls_in_flight)
+                return least_busy(ways)
         return None
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ Note [Direct calls and the registry]
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 
@@ -56,6 +57,14 @@ class DirectCalls:
         self.room = WaitingRoom("", 0, 0)
         """For those that have to wait."""
         self._runs: dict[DirectRun, None] = {}
+        self._counter = itertools.count()
+        self.total = 0
+        """How many there have been."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many are running or waiting."""
+        return len(self._runs)
 
     # -- the rules: for the event loop ----------------------------------------------------------
 
@@ -113,6 +122,7 @@ class DirectCalls:
             # The daemon may have been told in this moment that there are no direct calls.
             del self._runs[run]
             raise RefusedError("the registry has just changed; the call never started")
+        self.total = next(self._counter) + 1
         limit = min(library.max_concurrency, KERNEL_THREADS)
         return CallContext(deadline, 0, self._run, library.load_id, limit, run)
 

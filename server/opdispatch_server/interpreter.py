@@ -279,13 +279,16 @@ class Interpreter:
         From the event loop: a library that keeps the interpreter lock, or a process that is
         stopped, is silent, as it should be; a kernel that lets go of the lock is not.
         """
-        beat = pb.InterpreterMessage(heartbeat=pb.Heartbeat())
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + period
             await asyncio.sleep(period)
             if loop.time() <= due + period:
-                await self._say(session, beat)
+                calls = self._direct
+                beat = pb.Heartbeat(
+                    direct_calls_in_flight=calls.in_flight, direct_calls_total=calls.total
+                )
+                await self._say(session, pb.InterpreterMessage(heartbeat=beat))
             # else the process was stopped: first see what has come meanwhile
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:

@@ -78,8 +78,11 @@ class InterpreterSession:
         self.ready = False  # has every library mirrored, and may be given one
         self.loading = False  # is kept for one import, from its choice to its publication
         self.importing = ""  # the version whose code that import is running now, if any
+        # Calls that the daemon has sent.
         self.calls_in_flight = 0
         self.calls_total = 0
+        # Of those that clients have sent, what the last heartbeat said.
+        self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
         # Why it ended, and what the interpreter is told of that.
         self._reason = UNEXPLAINED
@@ -298,6 +301,8 @@ class InterpreterSession:
                 self.lease.renew()
             if message.HasField("overdue"):
                 self.on_overdue(message.overdue)
+            elif message.HasField("heartbeat"):
+                self.heartbeat = message.heartbeat
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)

@@ -54,8 +54,12 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total")
+    DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    direct_calls_in_flight: int
+    direct_calls_total: int
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ...) -> None: ...
 
 class OverdueCall(_message.Message):
     __slots__ = ("operator", "lane", "id")
