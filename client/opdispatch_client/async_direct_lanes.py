@@ -58,7 +58,7 @@ class AsyncDirectLanes:
             lane = self._lanes.get(target.session)
             if lane is None and not self._is_closed:
                 for session in [s for s, each in self._lanes.items() if each.is_closed]:
-                    del self._lanes[session]
+                    self._lanes.pop(session).close()
                 try:
                     lane = await AsyncLane.connect(target.lane, limit)
                 except (OSError, TimeoutError, OpdispatchError):

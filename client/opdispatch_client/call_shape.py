@@ -11,7 +11,7 @@ from opdispatch import Tensor
 
 # A list counts with the kinds of all its items.
 _LONGEST_LIST = 16
-_PLAIN = frozenset({bool, int, float, complex, type(None), np.ndarray})
+_PLAIN = frozenset({bool, int, float, complex, str, type(None), np.ndarray})
 
 
 class _UnknownKindError(Exception):
@@ -22,8 +22,8 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Equal for calls for which the daemon chooses the same overload and the same kernel.
 
     That is, calls of one operator with arguments of the same kinds, and tensors of the same
-    dispatch keys, whatever the elements, shapes and dtypes. None for arguments that it does
-    not know.
+    dispatch keys, whatever the elements, shapes and dtypes. (Where the daemon chooses by the
+    text of an argument, it gives no route.) None for arguments that it does not know.
     """
     try:
         if not kwargs:
@@ -40,8 +40,6 @@ def _kind(value: Any) -> Hashable:
         return cast(Hashable, cls)
     if cls is Tensor:
         return int(value.key_bits)
-    if cls is str:
-        return cls, value  # it may be the name of a device or a dtype
     if cls in (list, tuple) and len(value) <= _LONGEST_LIST:
         return tuple([_kind(item) for item in value])
     raise _UnknownKindError

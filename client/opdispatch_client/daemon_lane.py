@@ -64,6 +64,7 @@ class DaemonLane:
             return lane
         with self._opening:
             if self._lane is lane:
+                lane.close()
                 self.open(*self._introduce())
             return self._lane
 

@@ -63,7 +63,7 @@ class DirectLanes:
             lane = self._lanes.get(target.session)
             if lane is None and not self._is_closed:
                 for session in [s for s, each in self._lanes.items() if each.is_closed]:
-                    del self._lanes[session]
+                    self._lanes.pop(session).close()
                 try:
                     lane = BlockingLane.connect(target.lane, limit)
                 except (OSError, OpdispatchError):

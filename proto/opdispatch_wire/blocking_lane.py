@@ -97,7 +97,8 @@ class BlockingLane:
     @property
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
-        return self._is_closed
+        # When nobody waits, nobody reads that the other side has gone.
+        return self._is_closed or (not self.calls_in_flight and self._has_been_left())
 
     @property
     def calls_in_flight(self) -> int:
@@ -165,8 +166,6 @@ class BlockingLane:
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
         with self._mutex:
-            if self._is_closed:
-                return
             self._is_closed = True
             waiting = list(self._waiting.values())
         # Whoever reads or writes notices, and closes nothing that is in use.
@@ -301,6 +300,22 @@ class BlockingLane:
             unused = not self._waiting and not self._reader_is_chosen
         if unused:
             self._socket.close()
+
+    def _has_been_left(self) -> bool:
+        if not self._readable.poll(0):
+            return False
+        with self._mutex:
+            if self._reader_is_chosen:
+                return False
+            try:
+                left = not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                left = True
+        if left:
+            self._break()
+        return left
 
     # -- the socket -----------------------------------------------------------------------------
 

@@ -244,7 +244,7 @@ class CallRouter:
         replica = library.choose_replica()
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
-        request.operator = str(op.name)
+        name, request.operator = request.operator, str(op.name)
         if place is None:
             request.ClearField("kernel")
             request.redispatch_keys = keys.raw_repr()
@@ -254,8 +254,9 @@ class CallRouter:
             request.kernel.dispatch_keys = keys.raw_repr()
         may_run_again = _may_run_again(request, op)
         # As of now: if the registry changes while the call runs, the route is refused.
-        wants_route = request.wants_route and place is not None and progress.parent is None
-        route = self._routes.find(op, library, place or 0, keys) if wants_route else None
+        route: execution_pb2.Route | None = None
+        if request.wants_route and place is not None and progress.parent is None:
+            route = self._find_route(name, op, library, place, keys, request)
         library.begin_call()
         try:
             while True:
@@ -277,6 +278,23 @@ class CallRouter:
                     replica = other
         finally:
             library.end_call()
+
+    def _find_route(
+        self,
+        name: str,
+        op: OperatorHandle,
+        library: LibraryVersion,
+        place: int,
+        keys: DispatchKeySet,
+        request: execution_pb2.CallRequest,
+    ) -> execution_pb2.Route | None:
+        """The route of calls like ``request``, if its kinds of arguments say where it goes."""
+        if name != request.operator or len(self._operators.dispatcher.overloads(name)) > 1:
+            # An overload was chosen. A text may be the name of a device or a dtype, and choose.
+            args, kwargs = undecoded_arguments(request)
+            if any(_has_text(value) for value in (*args, *kwargs.values())):
+                return None
+        return self._routes.find(op, library, place, keys)
 
     async def _run(
         self,
@@ -377,3 +395,9 @@ def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bo
 
 def _never_started(error: InterpreterDiedError) -> bool:
     return error.facts.get("started") == "no"
+
+
+def _has_text(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_text(item) for item in value)
+    return isinstance(value, str)
