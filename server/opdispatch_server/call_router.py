@@ -256,7 +256,7 @@ class CallRouter:
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
         if request.wants_route and place is not None and progress.parent is None:
-            route = self._find_route(name, op, library, place, keys, request)
+            route = self._routes.find(name, request, op, library, place, keys)
         library.begin_call()
         try:
             while True:
@@ -278,23 +278,6 @@ class CallRouter:
                     replica = other
         finally:
             library.end_call()
-
-    def _find_route(
-        self,
-        name: str,
-        op: OperatorHandle,
-        library: LibraryVersion,
-        place: int,
-        keys: DispatchKeySet,
-        request: execution_pb2.CallRequest,
-    ) -> execution_pb2.Route | None:
-        """The route of calls like ``request``, if its kinds of arguments say where it goes."""
-        if name != request.operator or len(self._operators.dispatcher.overloads(name)) > 1:
-            # An overload was chosen. A text may be the name of a device or a dtype, and choose.
-            args, kwargs = undecoded_arguments(request)
-            if any(_has_text(value) for value in (*args, *kwargs.values())):
-                return None
-        return self._routes.find(op, library, place, keys)
 
     async def _run(
         self,
@@ -395,9 +378,3 @@ def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bo
 
 def _never_started(error: InterpreterDiedError) -> bool:
     return error.facts.get("started") == "no"
-
-
-def _has_text(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return any(_has_text(item) for item in value)
-    return isinstance(value, str)

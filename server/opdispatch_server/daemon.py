@@ -36,7 +36,7 @@ from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.journal import Journal
-from opdispatch_server.kernel_runs import RUN_BYTES, KernelRuns
+from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_store import LibraryStore
@@ -110,7 +110,7 @@ class Daemon:
         self._packages = folder.path / "packages.json"
         self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
-        self._routes = DirectRoutes(self._sessions)
+        self._routes = DirectRoutes(operators, self._sessions)
         transaction = LibraryTransaction(
             operators, self._sessions, store, self._routes, self._kill_interpreter
         )
@@ -145,7 +145,6 @@ class Daemon:
             self._leases,
             runs,
             DirectCallRules(
-                run=runs.direct_calls.number.to_bytes(RUN_BYTES),
                 queue_calls=limits.calls,
                 queue_bytes=limits.bytes,
                 kernel_timeout=timeout or 0.0,

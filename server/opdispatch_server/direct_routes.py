@@ -15,6 +15,8 @@ from opdispatch_server.direct_calls import ATTENTION
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_wire.calls import undecoded_arguments
 from opdispatch_wire.v1 import execution_pb2
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
@@ -32,17 +34,30 @@ class DirectRoutes:
     the first one is random.
     """
 
-    def __init__(self, sessions: InterpreterSessions) -> None:
+    def __init__(self, operators: OperatorRegistry, sessions: InterpreterSessions) -> None:
+        self._operators = operators
         self._sessions = sessions
         self._epoch = secrets.randbits(_EPOCH_BITS)
         self._changes = 0
         self._is_ended = False
 
     def find(
-        self, op: OperatorHandle, version: LibraryVersion, place: int, keys: DispatchKeySet
+        self,
+        name: str,
+        request: execution_pb2.CallRequest,
+        op: OperatorHandle,
+        version: LibraryVersion,
+        place: int,
+        keys: DispatchKeySet,
     ) -> execution_pb2.Route | None:
-        """The route of calls that the kernel at ``place`` of an active version runs."""
+        """The route of calls of ``name`` that are like ``request``, if there can be one.
+
+        The kernel at ``place`` of an active version runs it, which is one of ``op``.
+        """
         if self._changes or self._is_ended:
+            return None
+        if len(self._operators.dispatcher.overloads(name)) > 1 and _has_text(request):
+            # An overload was chosen. A text may be the name of a device or a dtype, and choose.
             return None
         targets = [
             execution_pb2.RouteTarget(
@@ -103,3 +118,13 @@ class DirectRoutes:
 def _look_at(answer: asyncio.Future[pb.InterpreterMessage]) -> None:
     if not answer.cancelled():
         answer.exception()  # whoever has died takes no calls
+
+
+def _has_text(request: execution_pb2.CallRequest) -> bool:
+    def holds_text(value: object) -> bool:
+        if isinstance(value, list | tuple):
+            return any(map(holds_text, value))
+        return isinstance(value, str)
+
+    args, kwargs = undecoded_arguments(request)
+    return any(map(holds_text, (*args, *kwargs.values())))

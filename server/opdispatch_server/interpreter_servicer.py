@@ -14,7 +14,7 @@ import grpc
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import UNEXPLAINED, InterpreterSession, SessionContext
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.kernel_runs import KernelRuns
+from opdispatch_server.kernel_runs import RUN_BYTES, KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.process_watch import (
     UNKNOWN_END,
@@ -110,6 +110,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             lane=self._lane,
             direct_calls=self._direct_calls,
         )
+        welcome.direct_calls.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)
         self._sessions.admit(session)
         self._end_if_stopping(session)
         stop_watching = self._watch_process(session, hello)

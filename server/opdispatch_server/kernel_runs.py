@@ -79,8 +79,8 @@ class KernelRun(RunningKernel):
 class KernelRuns:
     """All runs, by number. Belongs to the event loop.
 
-    Those of direct calls run without the daemon; for what they call, they are one,
-    ``direct_calls``. ``stop_interpreter`` ends the process of an interpreter; ``timeout`` is how
+    Direct calls run without the daemon; for what they call, those of one interpreter are one run.
+    ``stop_interpreter`` ends the process of an interpreter; ``timeout`` is how
     many seconds a kernel may run, None: for ever.
     """
 
@@ -99,11 +99,18 @@ class KernelRuns:
         self._culprits: WeakKeyDictionary[InterpreterSession, str] = WeakKeyDictionary()
         self._overdue_direct_calls: WeakKeyDictionary[InterpreterSession, tuple[int, int]]
         self._overdue_direct_calls = WeakKeyDictionary()
-        self.direct_calls = RunningKernel("")
+        self._direct_calls: dict[int, RunningKernel] = {}
 
     def find(self, number: int) -> RunningKernel | None:
         """The run of that number, if its kernel has not ended."""
-        return self.direct_calls if number == self.direct_calls.number else self._runs.get(number)
+        return self._runs.get(number) or self._direct_calls.get(number)
+
+    def begin_direct_calls(self, session: InterpreterSession) -> int:
+        """The number for whatever the kernels of direct calls call, until the session ends."""
+        run = RunningKernel("a direct call")
+        self._direct_calls[run.number] = run
+        session.at_end(lambda: self._direct_calls.pop(run.number, None) and None)
+        return run.number
 
     @contextmanager
     def nested_in(self, parent: RunningKernel) -> Iterator[None]:

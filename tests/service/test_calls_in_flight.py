@@ -230,7 +230,7 @@ def test_closing_the_session_ends_its_futures(
 
 @each_lane
 def test_a_session_that_floods_leaves_room_for_another(loaded: RunningDaemon, lane: LaneChoice):
-    enough = threading.Event()
+    enough, flooded = threading.Event(), threading.Event()
 
     def flood() -> int:
         with loaded.connect(lane=lane) as session:
@@ -239,12 +239,15 @@ def test_a_session_that_floods_leaves_room_for_another(loaded: RunningDaemon, la
             count = 0
             for _ in results:
                 count += 1
+                if count == 100:
+                    flooded.set()
                 if enough.is_set():
                     break
             results.close()
             return count
 
     with Background(flood) as flooding, loaded.connect(lane=lane) as session:
+        assert flooded.wait(20)
         for _ in range(20):
             np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
         enough.set()
