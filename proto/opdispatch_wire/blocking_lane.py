@@ -302,10 +302,9 @@ class BlockingLane:
             self._socket.close()
 
     def _has_been_left(self) -> bool:
-        if not self._readable.poll(0):
-            return False
         with self._mutex:
-            if self._reader_is_chosen:
+            # Whoever reads notices.
+            if self._reader_is_chosen or not self._readable.poll(0):
                 return False
             try:
                 left = not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

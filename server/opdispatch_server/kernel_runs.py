@@ -109,7 +109,11 @@ class KernelRuns:
         """The number for whatever the kernels of direct calls call, until the session ends."""
         run = RunningKernel("a direct call")
         self._direct_calls[run.number] = run
-        session.at_end(lambda: self._direct_calls.pop(run.number, None) and None)
+
+        def forget() -> None:
+            del self._direct_calls[run.number]
+
+        session.at_end(forget)
         return run.number
 
     @contextmanager
