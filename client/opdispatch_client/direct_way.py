@@ -44,7 +44,11 @@ class DirectWay(Generic[L_co]):
 
 
 def least_busy(ways: Sequence[DirectWay[L_co]]) -> DirectWay[L_co]:
-    """The way to the interpreter with the fewest of our calls."""
+    """The way to the interpreter with the fewest of our calls; those with equally many take turns.
+
+    There is at least one way, and all are of one route.
+    """
     if len(ways) == 1:
         return ways[0]
-    return min(ways, key=lambda way: way.lane.calls_in_flight)
+    first = ways[0].route.next_turn() % len(ways)
+    return min((*ways[first:], *ways[:first]), key=lambda way: way.lane.calls_in_flight)

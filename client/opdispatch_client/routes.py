@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Hashable
@@ -23,13 +24,18 @@ _REFUSAL_LASTS = 1.0
 class DirectRoute:
     """Where calls of one shape may go. ``targets`` are those that have not failed so far."""
 
-    __slots__ = ("epoch", "kernel", "operator", "targets")
+    __slots__ = ("_turns", "epoch", "kernel", "operator", "targets")
 
     def __init__(self, message: execution_pb2.Route) -> None:
         self.epoch = message.epoch
         self.operator = message.operator
         self.kernel = message.kernel
         self.targets = tuple(message.targets)
+        self._turns = itertools.count()
+
+    def next_turn(self) -> int:
+        """Another number for each call, one after the other."""
+        return next(self._turns)
 
     def direct(self, request: execution_pb2.CallRequest) -> None:
         """Makes a request for the daemon one for an interpreter."""
