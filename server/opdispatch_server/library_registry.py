@@ -29,8 +29,8 @@ from opdispatch_wire.errors import LibraryNotFoundError, WireError
 
 LOG = logging.getLogger("opdispatch.libraries")
 
-# How long an unload waits for direct calls, which the daemon does not see, before it leaves the
-# rest to the background, as it does with those that it sees.
+# How long a change waits for direct calls, which the daemon does not see, before it leaves the rest
+# to the background, as it does with those that it sees.
 DIRECT_CALLS_WAIT = 0.1
 
 
@@ -248,6 +248,7 @@ class LibraryRegistry:
             await self._pools.provide_for(version)
             failure = await self._replicas.fill_locked(version)
             self._replicas.shrink_locked(version)
+            await self._replicas.see_off(version, DIRECT_CALLS_WAIT)
         if failure is not None:
             raise failure
         return version
