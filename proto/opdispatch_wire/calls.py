@@ -115,6 +115,8 @@ def decode_arguments(
     """
     positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     written = {argument.name for argument in schema.arguments if argument.is_write}
+    if memory is not None and written:
+        memory.expect_writes()
     args = [
         value_from_proto(
             message,
