@@ -39,10 +39,12 @@ from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.sleeper import sleeper, wake
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
+_MOMENT = 0.001
 
 
 class _Waiter:
@@ -66,7 +68,7 @@ class BlockingLane:
         self._reader_is_chosen = False
         self._pending = PendingCalls()
         self._has_attendant = False
-        self._attendant = _sleeper()
+        self._attendant = sleeper()
         self._is_closed = False
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
@@ -188,17 +190,38 @@ class BlockingLane:
         if self._pending.take(number) is not None:
             self._send_cancel(number)
 
+    def tend(self) -> None:
+        """Says what has been released in memory, and takes what the other side has said of its.
+
+        Does not wait for it. For lanes on which nobody calls for a while.
+        """
+        if self.memory is None or self._is_closed:
+            return
+        self.memory.tell_releases()
+        with self._mutex:
+            reads = not self._reader_is_chosen
+            if reads:
+                self._reader_is_chosen = True
+        with contextlib.suppress(LaneClosedError, WireError, TimeoutError):
+            try:
+                self._connection.flush()
+                while reads:
+                    self._read_reply(None, time.monotonic() + _MOMENT)
+            finally:
+                if reads:
+                    self._choose_reader()
+
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
+        self._end_memory()
         with self._mutex:
             self._is_closed = True
             waiting = list(self._waiting.values())
         # Whoever reads or writes notices, and closes nothing that is in use.
         self._connection.shut_down()
         for waiter in waiting:
-            _wake(waiter.wake)
-        _wake(self._attendant)
-        self._end_memory()
+            wake(waiter.wake)
+        wake(self._attendant)
         self._pending.end(LaneClosedError("the lane is closed"))
         self._close_if_unused()
 
@@ -270,7 +293,7 @@ class BlockingLane:
                 receiver.payload = reply
         if receiver is not None:
             if receiver is not reader:
-                _wake(receiver.wake)
+                wake(receiver.wake)
         elif (on_done := self._pending.take(reply.id)) is not None:
             on_done(reply)
         elif self.memory is not None:
@@ -329,10 +352,10 @@ class BlockingLane:
             return
         for waiter in self._waiting.values():
             if waiter.payload is None and waiter.wake is not None:
-                _wake(waiter.wake)
+                wake(waiter.wake)
                 return
         if self._needs_attendant():
-            _wake(self._attendant)
+            wake(self._attendant)
 
     def _leave(self, number: int) -> None:
         with self._mutex:
@@ -369,27 +392,15 @@ class BlockingLane:
 
     def _broke(self, why: str) -> None:
         """The connection has ended, and nobody has closed it."""
+        self._end_memory()
         self._is_closed = True
         with self._mutex:
             for waiter in self._waiting.values():
-                _wake(waiter.wake)
-        _wake(self._attendant)
-        self._end_memory()
+                wake(waiter.wake)
+        wake(self._attendant)
         self._pending.end(LaneClosedError(why))
 
     def _end_memory(self) -> None:
+        # Before any call is told: what it has in memory is abandoned then.
         if self.memory is not None:
             self.memory.end()
-
-
-def _sleeper() -> threading.Lock:
-    """A lock that wakes who acquires it when somebody releases it."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
-def _wake(wake: threading.Lock | None) -> None:
-    if wake is not None:
-        with contextlib.suppress(RuntimeError):  # it is awake already
-            wake.release()

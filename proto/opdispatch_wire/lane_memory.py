@@ -113,7 +113,8 @@ class CallerLaneMemory(_LaneMemory):
 
     Guards      ``_lock`` guards ``_held`` and ``_has_ended`` as well: memory of a call is held
                 from before the call is sent until its reply has come, whoever waits for it,
-                or until the lane has ended and it was abandoned.
+                or until the lane has ended and it was abandoned. ``_ending`` is held while that
+                is done: no ``end`` returns before all is abandoned.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class CallerLaneMemory(_LaneMemory):
         self._held: dict[int, CallerMemory] = {}
         self._kept: dict[_Place, Block] = {}
         self._has_ended = False
+        self._ending = threading.Lock()
 
     @property
     def is_in_use(self) -> bool:
@@ -190,14 +192,15 @@ class CallerLaneMemory(_LaneMemory):
 
     def end(self) -> None:
         """The lane has ended: see Note [Who may use a block]. Idempotent."""
-        with self._lock:
-            self._has_ended = True
-            held, self._held = self._held, {}
-            kept, self._kept = self._kept, {}
-        if kept:
-            self._arena.abandon({region for region, _ in kept})
-        for memory in held.values():
-            memory.abandon()
+        with self._ending:
+            with self._lock:
+                self._has_ended = True
+                held, self._held = self._held, {}
+                kept, self._kept = self._kept, {}
+            if kept:
+                self._arena.abandon({region for region, _ in kept})
+            for memory in held.values():
+                memory.abandon()
         self.peer.close()
 
     def _keep(self, extents: Iterable[values_pb2.SharedMemory]) -> None:

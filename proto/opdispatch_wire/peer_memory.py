@@ -34,7 +34,7 @@ import errno
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def no_room_error(at: str, why: str) -> RefusedError:
     )
 
 
-def is_without_room(error: Exception) -> bool:
+def is_without_room(error: Exception) -> TypeGuard[RefusedError]:
     """Whether it is a ``no_room_error``, which may have come over the wire."""
     return isinstance(error, RefusedError) and error.facts.get(_NO_MEMORY) == "no"
 
