@@ -102,7 +102,8 @@ class LibraryCatalog:
 
     def find_waiting(self, operator: str) -> LibraryVersion | None:
         """The version that has the operator, and waits for an interpreter."""
-        for version in self.newest():
+        # Not only the newest: the one above it may be on its way out.
+        for version in itertools.chain.from_iterable(self._versions.values()):
             if version.state is VersionState.WAITING and any(
                 operator in (name, name.partition(".")[0]) for name in version.operators
             ):
