@@ -30,3 +30,4 @@ def test_it_is_found_below_one_that_is_about_to_go():
     waiting = version_of("image", 1, VersionState.WAITING)
     catalog.set_versions("image", [waiting, version_of("image", 2, VersionState.KEPT)])
     assert catalog.find_waiting("image::run") is waiting
+    assert catalog.newest() == [waiting]
