@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import sys
+import sysconfig
 from collections.abc import Callable
 
 import numpy as np
@@ -27,8 +29,17 @@ def add_arrays(requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarr
     return [{"sum": request["x"] + request["y"]} for request in requests]
 
 
+def use_own_library() -> None:
+    """Has the server's models run in the library of this Python, and not in the system's."""
+    folder = str(sysconfig.get_config_var("LIBDIR"))
+    if os.environ.get("LD_LIBRARY_PATH") != folder:
+        os.environ["LD_LIBRARY_PATH"] = folder
+        os.execv(sys.executable, (sys.executable, *sys.argv))
+
+
 def main() -> None:
     """The server, and the conversation."""
+    use_own_library()
     ports = {"http_port": free_port(), "grpc_port": free_port(), "metrics_port": free_port()}
     tensors = [Tensor(name=name, dtype=np.float32, shape=(-1,)) for name in ("x", "y")]
     # What the server prints is not part of the conversation.
