@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from opdispatch.dispatch_key_set import DEFAULT_EXCLUDED_SET, DEFAULT_INCLUDED_SET
-from opdispatch.local_dispatch_key_set import local_dispatch_key_set
+from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
 from opdispatch_client.call_shape import call_shape
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.v1 import execution_pb2
-
-_DEFAULT_KEYS = (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET)
 
 
 class OperatorCall:
@@ -48,7 +45,7 @@ class OperatorCall:
     @property
     def shape(self) -> Hashable | None:
         """See ``call_shape``; None if the call has to go through the daemon."""
-        if self._trace or local_dispatch_key_set() != _DEFAULT_KEYS:
+        if self._trace or not local_dispatch_key_set_is_default():
             return None
         return call_shape(self.operator, self._args, self._kwargs)
 

@@ -66,7 +66,8 @@ def connect(
 
     Calls take the local lane, a unix socket without gRPC, if the daemon is a process of the same
     user on the same machine, and gRPC otherwise: one stream for all calls, or a request for each.
-    `lane` may insist on "local", "stream" or "grpc".
+    `lane` may insist on "local", "stream" or "grpc". Over the local lane, calls like one that the
+    daemon has answered go to the interpreters themselves, unless `direct` is false.
 
     Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
     there, WireError if the daemon speaks another version of the protocol.

@@ -40,7 +40,7 @@ KERNEL_THREADS = 32
 """The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; frozen ones take five times as long to make
 class CallContext:
     """``deadline`` is a time of ``time.monotonic``; None if there is none.
 
@@ -131,7 +131,7 @@ def _deadline(seconds: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunningCall:
     """The call that a kernel is running for. ``deadline`` is a time of ``time.monotonic``."""
 

@@ -13,6 +13,7 @@ from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch.signature import Signature
 from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.chosen_kernel import ChosenKernels
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.module_import import LibraryImport
 
@@ -49,6 +50,7 @@ class LoadedLibrary:
         self._lifted: list[int] = []
         self._threads: ThreadPoolExecutor | None = None
         self.turns: LibraryTurns[Any] = LibraryTurns()
+        self.kernels = ChosenKernels(self)
         self._lock = threading.Lock()
         self._running = 0
         self._released = False
