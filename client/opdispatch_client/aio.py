@@ -41,6 +41,7 @@ from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
+from opdispatch_client.shared_arrays import SharedArrays
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
@@ -111,7 +112,7 @@ class Connecting:
         return session
 
 
-class AsyncSession:
+class AsyncSession(SharedArrays):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same
@@ -126,6 +127,7 @@ class AsyncSession:
         self._limit = endpoint.max_message_bytes
         self._closed = False
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
+        self._memory = self._calls.memory
 
     @property
     def address(self) -> str:

@@ -39,6 +39,7 @@ from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
+from opdispatch_client.shared_arrays import SharedArrays
 from opdispatch_wire.channel import check_message_size
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
@@ -92,7 +93,7 @@ def connect(
     return session
 
 
-class Session:
+class Session(SharedArrays):
     """A session with one daemon; ``connect`` makes one. Any number of threads may share it.
 
     Every method that asks the daemon raises the OpdispatchError that the daemon reports, and
@@ -109,6 +110,7 @@ class Session:
         self._limit = endpoint.max_message_bytes
         self._closed = False
         self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
+        self._memory = self._calls.memory
 
     @property
     def address(self) -> str:
