@@ -10,7 +10,6 @@ from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.awaited_replies import AwaitedReplies, Reply, fail
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import serialize_message
-from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
@@ -59,8 +58,8 @@ class AsyncLane:
                 lane.max_message_bytes = min(limit, welcome.max_message_bytes)
                 lane.number = welcome.lane
                 if share is not None and welcome.shares_memory:
-                    lane._stream.descriptors = ReceivedDescriptors()
                     lane.memory = share(lane._stream.send)
+                    lane._stream.descriptors = lane.memory.descriptors
         except BaseException:
             lane.close()
             raise
@@ -119,8 +118,10 @@ class AsyncLane:
             if not self._replies.take(reply) and self.memory is not None:
                 self.memory.discard(reply, held)
         elif self.memory is not None and kind in MEMORY_FRAMES:
-            assert self._stream.descriptors is not None, "there are where memory is"
-            self.memory.take(kind, payload, self._stream.descriptors)
+            try:
+                self.memory.take(kind, payload)
+            except LaneClosedError as error:
+                raise WireError(str(error)) from error
         elif self._welcome is not None and not self._welcome.done():
             self._welcome.set_result(lane_messages.read_welcome((kind, payload)))
         elif kind is FrameKind.REFUSAL:

@@ -45,6 +45,8 @@ class _LaneMemory:
 
     def __init__(self, put: Put) -> None:
         self.peer = PeerMemory()
+        self.descriptors = ReceivedDescriptors()
+        """Those that come with the frames of the other side."""
         self._put = put
         self._lock = threading.Lock()
         self._passed: set[int] = set()
@@ -90,9 +92,7 @@ class _LaneMemory:
                 self._passed.add(region)
         return True
 
-    def _take(
-        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
-    ) -> None:
+    def _take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
         """Takes a frame of the other side's about its own regions.
 
         Raises WireError, and OSError if there is no room for its region here.
@@ -103,7 +103,7 @@ class _LaneMemory:
             self.peer.drop_region(message.region)
             return
         try:
-            self.peer.add_region(message.region, descriptors.take())
+            self.peer.add_region(message.region, self.descriptors.take())
         except OSError:
             self.peer.refuse_region(message.region)
             raise
@@ -174,10 +174,11 @@ class CallerLaneMemory(_LaneMemory):
         """Nobody reads that reply."""
         (memory or self.new_call()).finish(reply)
 
-    def take(
-        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
-    ) -> None:
-        """Takes one of MEMORY_FRAMES. Raises WireError."""
+    def take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+        """Takes one of MEMORY_FRAMES.
+
+        Raises WireError, and LaneClosedError if the lane must end: a result could not be read.
+        """
         if kind is FrameKind.KEEP:
             self._keep(_extents(payload))
         elif kind is FrameKind.RELEASE:
@@ -186,10 +187,11 @@ class CallerLaneMemory(_LaneMemory):
                     raise WireError(f"nothing is kept at {extent.offset} of {extent.region}")
         else:
             try:
-                self._take(kind, payload, descriptors)
+                self._take(kind, payload)
             except OSError as error:
                 self._on_no_room(str(error))
-                raise WireError(f"a region of results has no room here ({error})") from error
+                why = f"there is no room here for a region of results ({error})"
+                raise LaneClosedError(why) from error
 
     def end(self) -> None:
         """The lane has ended: see Note [Who may use a block]. Idempotent."""
@@ -202,7 +204,8 @@ class CallerLaneMemory(_LaneMemory):
                 self._arena.abandon({region for region, _ in kept})
             for memory in held.values():
                 memory.abandon()
-        self.peer.close()
+        # Calls whose reply has come may have to read it yet; they know the one there was.
+        self.peer = PeerMemory()
 
     def _keep(self, extents: Iterable[values_pb2.SharedMemory]) -> None:
         for extent in extents:
@@ -246,9 +249,7 @@ class CalleeLaneMemory(_LaneMemory):
         if placed.held:
             self._results.hold(placed)
 
-    def take(
-        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
-    ) -> None:
+    def take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
         """Takes one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
             for extent in _extents(payload):
@@ -257,7 +258,7 @@ class CalleeLaneMemory(_LaneMemory):
             raise WireError("a KEEP frame came from a caller")
         else:
             try:
-                self._take(kind, payload, descriptors)
+                self._take(kind, payload)
             except OSError:
                 return  # calls that name it are refused, and come again inline
 

@@ -91,17 +91,20 @@ class TensorArena:
         step: int = STEP_BYTES,
         idle_seconds: float = IDLE_SECONDS,
         on_drop: Callable[[int], None] = lambda region: None,
+        on_exhausted: Callable[[str], None] = LOG.warning,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a ``budget`` that it shares with others, it has one of its own.
 
         ``on_drop`` is told the number of each region that goes back to the system, without a
-        lock held, so that peers that have it mapped can be told to let go.
+        lock held, so that peers that have it mapped can be told to let go. ``on_exhausted`` is
+        told once, in words, that memory is short.
         """
         self.budget = MemoryBudget() if budget is None else budget
         self._step = step
         self._idle_seconds = idle_seconds
         self._on_drop = on_drop
+        self._on_exhausted = on_exhausted
         self._clock = clock
         self._lock = threading.Lock()
         self._freed: deque[Place] = deque()
@@ -123,7 +126,7 @@ class TensorArena:
     def allocate(self, nbytes: int) -> Block | None:
         """A block of at least that many bytes; None if memory is exhausted: send inline then.
 
-        The first time that it is, a warning is logged.
+        The first time that it is, ``on_exhausted`` is told.
         """
         size = block_size(nbytes)
         reason = ""
@@ -140,11 +143,9 @@ class TensorArena:
             self._warned |= warn
         self._tell(dropped)
         if warn:
-            LOG.warning(
-                "there is no shared memory for a tensor of %d bytes (%s); such tensors are sent "
-                "inline, which is slower",
-                nbytes,
-                reason,
+            self._on_exhausted(
+                f"there is no shared memory for a tensor of {nbytes} bytes ({reason}); such "
+                "tensors are sent inline, which is slower"
             )
         return block
 

@@ -36,7 +36,6 @@ from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_wire import lane_messages
 from opdispatch_wire.call_memory import CalleeMemory, PlacedTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
@@ -124,7 +123,6 @@ class KernelLane:
         self._on_end = on_end
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
-        self._descriptors = ReceivedDescriptors()
         self._reader = FrameReader(limit)
         self._writer = ReplyWriter(connection)
         self._mutex = threading.Lock()
@@ -240,7 +238,7 @@ class KernelLane:
                 if (waiting := self._waiting.get(cancel.id)) is not None:
                     waiting.is_cancelled = True
             elif self._memory is not None and kind in MEMORY_FRAMES:
-                self._memory.take(kind, payload, self._descriptors)
+                self._memory.take(kind, payload)
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
@@ -356,7 +354,7 @@ class KernelLane:
             if self._memory is None:
                 count = self._socket.recv_into(self._reader.space())
             else:
-                count = self._descriptors.receive(self._socket, self._reader.space())
+                count = self._memory.descriptors.receive(self._socket, self._reader.space())
             if not count:
                 raise EOFError
             self._reader.received(count)
