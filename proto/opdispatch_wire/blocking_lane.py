@@ -82,7 +82,8 @@ class BlockingLane:
     ) -> BlockingLane:
         """Connects and shakes hands; takes replies of at most ``limit`` bytes.
 
-        With ``share``, memory is shared if the other side does so, too. Raises OSError, LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
+        With ``share``, memory is shared if the other side does so, too. Raises OSError,
+        LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
         """
         connection = lane_socket.connect(path, lane_messages.HANDSHAKE_TIMEOUT)
         lane = cls(connection, limit)

@@ -211,6 +211,8 @@ class KernelLane:
 
     def _end(self) -> None:
         self.close()
+        if self._memory is not None:
+            self._memory.descriptors.close()  # this thread is the one that has read
         self._on_end(self)
 
     def _shake_hands(self) -> None:
