@@ -111,6 +111,7 @@ class BlockingConnection:
     def close(self) -> None:
         """Closes the socket, when nobody uses it any more. Idempotent."""
         self._socket.close()
+        self._writer.clear()
         if self.descriptors is not None:
             self.descriptors.close()
 

@@ -129,6 +129,13 @@ class PlacedTensors:
             tensor.data = self._contents[place].tobytes()
             tensor.ClearField("memory")
 
+    def keep(self, place: tuple[int, int]) -> Block | None:
+        """The block there, which ``release`` then leaves to the caller; None if there is none."""
+        block = self._held.get(place)
+        if block is not None and block in self._copies:
+            self._copies.remove(block)
+        return block
+
     def release(self) -> None:
         """Frees the blocks of the copies; arrays of the arena are their holders' again."""
         self._by_value.clear()

@@ -210,7 +210,7 @@ class CallerLaneMemory(_LaneMemory):
     def _keep(self, extents: Iterable[values_pb2.SharedMemory]) -> None:
         for extent in extents:
             place = extent.region, extent.offset
-            blocks = [memory.placed.held.get(place) for memory in list(self._held.values())]
+            blocks = [memory.placed.keep(place) for memory in list(self._held.values())]
             block = next((block for block in blocks if block is not None), None)
             if block is None:
                 raise WireError(f"no call has an argument at {extent.offset} of {extent.region}")
