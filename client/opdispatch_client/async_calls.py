@@ -59,11 +59,12 @@ class AsyncCalls:
         self._endpoint = endpoint
         self._channel = channel
         self._introduce = introduce
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._lane: AsyncCallLane | None = None
         self.lane = "grpc"
         """The lane's name."""
-        self.memory = SessionMemory(is_wanted=endpoint.direct)
+        self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tend_later)
         self._direct = AsyncDirectLanes(self.memory)
         self._tending: asyncio.TimerHandle | None = None
         self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
@@ -139,14 +140,12 @@ class AsyncCalls:
             attempt.request.wants_route = shape is not None and self._direct.routes.wants(shape)
             return None
         attempt.encode(way.lane.memory)
-        if way.lane.memory is not None and self._tending is None:
-            self._tend_later()
         way.route.direct(attempt.request)
         return way
 
     def _tend_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tending = loop.call_later(TEND_SECONDS, self._tend)
+        if self._tending is None and not self._is_closed:
+            self._tending = self._loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
         """Says what of memory is not used any more, again and again while anything is."""

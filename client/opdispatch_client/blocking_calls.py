@@ -49,9 +49,9 @@ class BlockingCalls:
     ) -> None:
         self._endpoint = endpoint
         self._daemon = DaemonLane(endpoint, channel, introduce)
-        self.memory = SessionMemory(is_wanted=endpoint.direct)
-        self._direct = DirectLanes(self.memory)
         self._tender = MemoryTender(self._tend)
+        self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tender.wake)
+        self._direct = DirectLanes(self.memory)
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
@@ -169,8 +169,6 @@ class BlockingCalls:
             attempt.request.wants_route = self._direct.routes.wants(shape)
             return None
         attempt.encode(way.lane.memory)
-        if way.lane.memory is not None:
-            self._tender.wake()
         way.route.direct(attempt.request)
         return way
 

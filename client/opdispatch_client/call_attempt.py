@@ -45,10 +45,14 @@ class CallAttempt:
         """The result, and the end of what is in memory. Raises the error of the reply."""
         memory, self.memory = self.memory, None
         try:
-            return self.call.read(reply, memory)
-        finally:
+            result = self.call.read(reply, memory)
+        except BaseException:
             if memory is not None:
                 memory.finish(reply)
+            raise
+        if memory is not None:
+            memory.release()
+        return result
 
     def time_left(self) -> float | None:
         """The seconds until the deadline, which the request says then, too; None: any time."""

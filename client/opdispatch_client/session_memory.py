@@ -31,7 +31,9 @@ class SessionMemory:
                 shares memory after one of them had no room for it, and a warning comes once.
     """
 
-    def __init__(self, *, is_wanted: bool) -> None:
+    def __init__(self, *, is_wanted: bool, on_use: Callable[[], None]) -> None:
+        """``on_use`` is told that there is something to give back, as long as ``is_in_use``."""
+        self._on_use = on_use
         self._arena = TensorArena(on_drop=self._drop, on_exhausted=self._warn)
         self._lock = threading.Lock()
         self._lanes: weakref.WeakSet[CallerLaneMemory] = weakref.WeakSet()
@@ -59,6 +61,7 @@ class SessionMemory:
             raise ValueError(f"shape is {shape}; a dimension is never negative")
         if self.share is None:
             return np.empty(whole, element)
+        self._on_use()
         return self._arena.empty(whole, element)
 
     def refuse(self, lane: CallerLaneMemory | None, error: RefusedError) -> None:
@@ -76,7 +79,7 @@ class SessionMemory:
         self._arena.close()
 
     def _share(self, put: Put) -> CallerLaneMemory:
-        lane = CallerLaneMemory(self._arena, put, self._give_up)
+        lane = CallerLaneMemory(self._arena, put, self._give_up, self._on_use)
         with self._lock:
             self._lanes.add(lane)
         return lane

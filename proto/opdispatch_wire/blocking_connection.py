@@ -122,7 +122,7 @@ class BlockingConnection:
             if self.descriptors is None:
                 count = self._socket.recv_into(space, 0, socket.MSG_DONTWAIT)
             else:
-                count = self.descriptors.receive(self._socket, space, socket.MSG_DONTWAIT)
+                count = self.descriptors.receive(self._socket, space, waits=False)
             self._reader.received(count)
         except BlockingIOError:
             return

@@ -52,6 +52,8 @@ _ALIASED = 64
 class PlacedTensors:
     """The tensors of one message that are in its sender's arena. Not thread-safe."""
 
+    __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_held", "_threshold")
+
     def __init__(self, arena: TensorArena | None, *, threshold: int = THRESHOLD) -> None:
         """Without an arena, all tensors are sent inline."""
         self._arena = arena
@@ -160,6 +162,8 @@ class PlacedTensors:
 class CallerMemory:
     """A ``TensorMemory`` for one call that this process makes."""
 
+    __slots__ = ("_on_release", "_peer", "_read", "placed")
+
     def __init__(
         self,
         arena: TensorArena | None,
@@ -199,7 +203,7 @@ class CallerMemory:
         return self.placed.contents_of(value)
 
     def finish(self, reply: execution_pb2.CallReply) -> None:
-        """The reply came, and was read, or will not be: results in it that were not are free."""
+        """The reply came, and will not be read any further: results that were not are free."""
         for memory in shared_memory_of(reply):
             if (memory.region, memory.offset) not in self._read:
                 self._on_release(memory.region, memory.offset)
@@ -216,6 +220,8 @@ class CallerMemory:
 
 class CalleeMemory:
     """A ``TensorMemory`` for one call that this process serves."""
+
+    __slots__ = ("_lent", "_written", "placed")
 
     def __init__(
         self, arena: TensorArena | None, lent: LentMemory, *, threshold: int = THRESHOLD

@@ -119,10 +119,18 @@ class CallerLaneMemory(_LaneMemory):
     """
 
     def __init__(
-        self, arena: TensorArena, put: Put, on_no_room: Callable[[str], None] = lambda why: None
+        self,
+        arena: TensorArena,
+        put: Put,
+        on_no_room: Callable[[str], None] = lambda why: None,
+        on_use: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_no_room`` is told why a region of the callee's has no room here."""
+        """``on_no_room`` is told why a region of the callee's has no room here.
+
+        ``on_use`` is told, again and again, that there is something to give back some day.
+        """
         super().__init__(put)
+        self._on_use = on_use
         self._arena = arena
         self._sends_inline = False
         self._on_no_room = on_no_room
@@ -149,6 +157,7 @@ class CallerLaneMemory(_LaneMemory):
         """A call with an id is about to be sent. Raises LaneClosedError."""
         regions = memory.placed.regions
         if regions:
+            self._on_use()
             if not self._pass_regions(self._arena, regions):
                 memory.placed.move_inline(request)
                 memory.release()
@@ -188,6 +197,7 @@ class CallerLaneMemory(_LaneMemory):
         else:
             try:
                 self._take(kind, payload)
+                self._on_use()
             except OSError as error:
                 self._on_no_room(str(error))
                 why = f"there is no room here for a region of results ({error})"
