@@ -46,15 +46,21 @@ class CallsInFlight:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_full = False
 
-    def take(self, request: execution_pb2.CallRequest) -> None:
-        """Begins a call, or cancels one. Raises WireError if one of that id is under way."""
+    def take(
+        self, request: execution_pb2.CallRequest, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begins a call, or cancels one. Raises WireError if one of that id is under way.
+
+        ``on_end`` is called when the daemon holds nothing of it any more.
+        """
         number = request.id
         if request.cancel:
             self.cancel(number)
             return
         if number in self._tasks:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
-        self._tasks[number] = asyncio.create_task(self._answer(request))
+        task = self._tasks[number] = asyncio.create_task(self._answer(request))
+        task.add_done_callback(lambda _: on_end())
         if len(self._tasks) >= CALLS_IN_FLIGHT and not self._is_full:
             self._is_full = True
             self._set_full(True)
