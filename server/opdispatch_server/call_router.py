@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
-from opdispatch.operator_state import Resolution
 from opdispatch_server.admission import Admission
+from opdispatch_server.call_chooser import CallChooser, Choice
 from opdispatch_server.call_context import MAX_DEPTH, CallContext
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.direct_routes import DirectRoutes
@@ -18,9 +17,8 @@ from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
-from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.replica import Replica
-from opdispatch_wire.calls import local_keys_of, undecoded_arguments
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
@@ -67,6 +65,7 @@ class CallRouter:
         recovery: CallRecovery,
     ) -> None:
         self._operators = operators
+        self._chooser = CallChooser(operators)
         self._libraries = libraries
         self._routes = routes
         self._admission = admission
@@ -132,15 +131,14 @@ class CallRouter:
     ) -> execution_pb2.CallReply:
         while True:
             try:
-                op, keys, choice = self._choose(request)
-                line = _trace_line(request, op, choice) if request.trace else None
-                # Asked now: the operator may be gone with its kernel.
-                writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+                choice = self._choose(request)
+                line = _trace_line(request, choice) if request.trace else None
+                may_run_again = _may_run_again(request, choice)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
                     progress.runs += 1
-                    raise await self._runs.explain_lost(lost, str(op.name))
-                reply = await self._forward(request, context, op, keys, choice, progress)
+                    raise await self._runs.explain_lost(lost, str(choice.op.name))
+                reply = await self._forward(request, context, choice, progress)
                 break
             except LibraryAwayError as away:
                 refusal = self._recovery.refusal(away)
@@ -162,14 +160,14 @@ class CallRouter:
                     and error.facts.get("ended_by") != "itself"
                 )
                 if not again or not progress.may_wait:
-                    if "culprit" in error.facts and writes:
+                    if "culprit" in error.facts and choice.writes:
                         error.hint = (
                             "the operator writes to its arguments, so the call was not repeated; "
                             "it may or may not have run"
                         )
                     raise
                 self.retries += 1
-                operator = str(op.name)
+                operator = str(choice.op.name)
                 await self._wait(
                     lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
                     error,
@@ -201,21 +199,9 @@ class CallRouter:
             seconds = min(seconds, _with_last_words(context.timeout))
         await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
-    def _choose(
-        self, request: execution_pb2.CallRequest
-    ) -> tuple[OperatorHandle, DispatchKeySet, Resolution]:
-        args, kwargs = undecoded_arguments(request)
+    def _choose(self, request: execution_pb2.CallRequest) -> Choice:
         try:
-            with ForceDispatchKeyGuard(*local_keys_of(request)):
-                dispatcher = self._operators.dispatcher
-                name = str(parse_operator_name(request.operator))
-                op = dispatcher.resolve_overload(name, args, kwargs)
-                stack = op.bind(args, kwargs)
-                if request.HasField("redispatch_keys"):
-                    keys = DispatchKeySet(request.redispatch_keys)
-                else:
-                    keys = op.dispatch_keys(stack)
-                return op, keys, op.lookup(keys)
+            return self._chooser.choose(request)
         except OperatorNotFoundError as error:
             raise self._explain_absence(request.operator, error) from error
 
@@ -234,12 +220,11 @@ class CallRouter:
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        op: OperatorHandle,
-        keys: DispatchKeySet,
-        choice: Resolution,
+        choice: Choice,
         progress: _Progress,
     ) -> execution_pb2.CallReply:
-        library, place = self._find_kernel(op, choice)
+        op, keys = choice.op, choice.keys
+        library, place = self._find_kernel(choice)
         tried: list[InterpreterSession] = []
         replica = library.choose_replica()
         if replica is None:
@@ -252,7 +237,7 @@ class CallRouter:
             request.kernel.load_id = library.load_id
             request.kernel.registration = place
             request.kernel.dispatch_keys = keys.raw_repr()
-        may_run_again = _may_run_again(request, op)
+        may_run_again = _may_run_again(request, choice)
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
         if request.wants_route and place is not None and progress.parent is None:
@@ -337,33 +322,31 @@ class CallRouter:
                 started="no",
             ) from error
 
-    def _find_kernel(
-        self, op: OperatorHandle, choice: Resolution
-    ) -> tuple[LibraryVersion, int | None]:
+    def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
         """The library that runs the call, and the place of the kernel in its batch.
 
         No place means a kernel that every process has, such as the fallback of autograd: it
         runs where the operator was defined, and continues there.
         """
-        route = choice.kernel.function
+        resolution = choice.resolution
+        route = resolution.kernel.function
         if isinstance(route, KernelRoute):
             return route.library, route.place
-        owner = self._operators.find_owner(op.definition)
+        owner = self._operators.find_owner(choice.op.definition)
         if owner is None:
-            raise InternalError(f"the slot of {choice.key} of {op.name} leads nowhere")
+            raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")
         return owner, None
 
 
-def _trace_line(
-    request: execution_pb2.CallRequest, op: OperatorHandle, choice: Resolution
-) -> execution_pb2.TraceLine:
+def _trace_line(request: execution_pb2.CallRequest, choice: Choice) -> execution_pb2.TraceLine:
+    resolution = choice.resolution
     return execution_pb2.TraceLine(
         depth=0,
         kind="redispatch" if request.HasField("redispatch_keys") else "call",
-        operator=str(op.name),
-        key=str(choice.key),
-        kernel=choice.registered_at,
-        reason=choice.reason,
+        operator=str(choice.op.name),
+        key=str(resolution.key),
+        kernel=resolution.registered_at,
+        reason=resolution.reason,
     )
 
 
@@ -371,9 +354,9 @@ def _with_last_words(seconds: float) -> float:
     return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)
 
 
-def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bool:
+def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:
     """Whether it does no harm to run a call twice, and the caller has nothing against it."""
-    return (request.retry or not request.HasField("retry")) and not op.schema.is_mutable
+    return (request.retry or not request.HasField("retry")) and not choice.writes
 
 
 def _never_started(error: InterpreterDiedError) -> bool:
