@@ -18,6 +18,9 @@ from opdispatch_server.kernel_runs import KernelRun, KernelRuns
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.program_router import ProgramRouter
+from opdispatch_server.remote_part import Keeping, RemotePart
+from opdispatch_server.remote_value_table import RemoteValueTable
 from opdispatch_server.replica import Replica
 from opdispatch_wire.calls import local_keys_of, undecoded_arguments
 from opdispatch_wire.errors import (
@@ -61,12 +64,16 @@ class CallRouter:
         admission: Admission,
         runs: KernelRuns,
         recovery: CallRecovery,
+        values: RemoteValueTable,
+        programs: ProgramRouter,
     ) -> None:
         self._operators = operators
         self._libraries = libraries
         self._admission = admission
         self._runs = runs
         self._recovery = recovery
+        self._values = values
+        self._programs = programs
         self._draining = False
         self._in_flight = 0
         # Calls that ran again elsewhere because an interpreter had died.
@@ -123,13 +130,16 @@ class CallRouter:
     async def _call(
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
+        if request.program or request.adopt:
+            return await self._programs.call(request, context, progress.parent, _with_last_words)
         while True:
             try:
-                op, keys, choice = self._choose(request)
+                remote = RemotePart(self._values, request)
+                op, keys, choice = self._choose(request, remote)
                 line = _trace_line(request, op, choice) if request.trace else None
                 # Asked now: the operator may be gone with its kernel.
                 writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
-                reply = await self._forward(request, context, op, keys, choice, progress)
+                reply = await self._forward(request, context, op, keys, choice, progress, remote)
                 break
             except LibraryAwayError as away:
                 refusal = self._recovery.refusal(away)
@@ -191,9 +201,9 @@ class CallRouter:
         await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
     def _choose(
-        self, request: execution_pb2.CallRequest
+        self, request: execution_pb2.CallRequest, remote: RemotePart
     ) -> tuple[OperatorHandle, DispatchKeySet, Resolution]:
-        args, kwargs = undecoded_arguments(request)
+        args, kwargs = undecoded_arguments(request, remote.find)
         try:
             with ForceDispatchKeyGuard(*local_keys_of(request)):
                 dispatcher = self._operators.dispatcher
@@ -227,10 +237,11 @@ class CallRouter:
         keys: DispatchKeySet,
         choice: Resolution,
         progress: _Progress,
+        remote: RemotePart,
     ) -> execution_pb2.CallReply:
         library, place = self._find_kernel(op, choice)
         tried: list[InterpreterSession] = []
-        replica = library.choose_replica()
+        replica = remote.choose_replica(library)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
         request.operator = str(op.name)
@@ -246,11 +257,16 @@ class CallRouter:
         try:
             while True:
                 try:
-                    return await self._run(request, context, library, replica, progress.parent)
+                    if remote.is_empty:
+                        return await self._run(request, context, library, replica, progress.parent)
+                    async with remote.at(replica.session, context) as keeping:
+                        return await self._run(
+                            request, context, library, replica, progress.parent, keeping
+                        )
                 except InterpreterDiedError as error:
                     replica.note_failure()
                     tried.append(replica.session)
-                    other = library.choose_replica(excluding=tried)
+                    other = remote.choose_replica(library, tried)
                     never_started = _never_started(error)
                     progress.runs += not never_started
                     again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
@@ -268,6 +284,7 @@ class CallRouter:
         library: LibraryVersion,
         replica: Replica,
         parent: KernelRun | None,
+        keeping: Keeping | None = None,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
@@ -275,7 +292,8 @@ class CallRouter:
             slot = await self._admit(request, context, library, replica.session, parent)
             if slot is not None:
                 context = context.in_lane(library.load_id, library.max_concurrency)
-            return await self._runs.run(replica.session, request, context, slot)
+            on_end = keeping.take if keeping is not None else None
+            return await self._runs.run(replica.session, request, context, slot, on_end)
         finally:
             replica.end_call()
 

@@ -25,8 +25,11 @@ from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lane import KernelLanes
 from opdispatch_server.listeners import bind
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.process_watch import process_space
+from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.status_answers import Context, answers
+from opdispatch_server.value_store import ValueStore
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import (
     PROTOCOL_VERSION,
@@ -69,6 +72,8 @@ class Interpreter:
         self._name = settings.name
         self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
         self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
+        self._values = ValueStore()
+        self._peers = PeerValues(self._limit)
         # One thread: instructions are carried out in the order in which they come.
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
         self._answering: set[asyncio.Task[None]] = set()
@@ -92,7 +97,13 @@ class Interpreter:
         """
         server = grpc.aio.server(options=server_options(self._limit))
         execution = KernelExecution(
-            self._libraries, lambda: self._name, self._settings.max_message_bytes
+            self._libraries,
+            lambda: self._name,
+            self._settings.max_message_bytes,
+            self._values,
+            ProgramExecution(
+                self._libraries.dispatcher, self._values, self._peers, lambda: self._name
+            ),
         )
         servicer = _InterpreterExecutionServicer(execution)
         add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
@@ -110,6 +121,8 @@ class Interpreter:
             await server.stop(grace=2.0 if self._stopping.is_set() else None)
             lanes.close()
             self._lane.close()
+            self._peers.close()
+            self._values.clear()  # nobody is there any more to claim them
             listener.close()
 
     def stop(self) -> None:
@@ -199,6 +212,8 @@ class Interpreter:
                         # Whatever becomes of the stream now, this is its last word.
                         self.may_come_back = message.goodbye.come_back
                         return message.goodbye.reason
+                    case "release_values":
+                        self._values.release(message.release_values)
                     case _:
                         self._carry_out(session, message)
         finally:

@@ -28,11 +28,13 @@ from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.user_traceback import (
     describe_exception,
     exception_message,
     format_user_traceback,
 )
+from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
 from opdispatch_wire.channel import serialize_message
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
@@ -106,11 +108,18 @@ class KernelExecution:
     """Runs one call at a time in whichever thread asks."""
 
     def __init__(
-        self, libraries: InterpreterLibraries, interpreter: Callable[[], str], message_limit: int
+        self,
+        libraries: InterpreterLibraries,
+        interpreter: Callable[[], str],
+        message_limit: int,
+        values: ValueStore,
+        programs: ProgramExecution,
     ) -> None:
         self._libraries = libraries
         self._interpreter = interpreter
         self._limit = message_limit
+        self._values = values
+        self._programs = programs
 
     def threads_of(self, load_id: int, count: int) -> ThreadPoolExecutor:
         """The threads of a library, at most ``count``. Raises RefusedError if it is gone."""
@@ -133,6 +142,17 @@ class KernelExecution:
         Raises KernelError for whatever the kernel raises, the errors of arguments and returns
         that do not fit, and DeadlineExceededError if it is too late to begin.
         """
+        if context.timeout == 0:
+            # It has waited for a thread, and whoever made it has given up.
+            raise DeadlineExceededError(
+                f"the deadline passed before {request.operator} was started in interpreter "
+                f"{self._interpreter()}",
+                operator=request.operator,
+                interpreter=self._interpreter(),
+                started="no",
+            )
+        if request.program or request.adopt:
+            return self._run_program(request, context)
         name = parse_operator_name(request.operator)
         if request.HasField("kernel"):
             library = self._libraries.get(request.kernel.load_id)
@@ -140,15 +160,6 @@ class KernelExecution:
         else:
             library = None
             choice = _ChosenKernel.of_slot(self._libraries, name, request.redispatch_keys)
-        if context.timeout == 0:
-            # It has waited for a thread, and whoever made it has given up.
-            raise DeadlineExceededError(
-                f"the deadline passed before {name} was started in interpreter "
-                f"{self._interpreter()}",
-                operator=str(name),
-                interpreter=self._interpreter(),
-                started="no",
-            )
         if library is not None:
             library.begin_call()
         token = RUNNING_CALL.set(RunningCall(context.deadline, context.depth, context.run))
@@ -160,28 +171,55 @@ class KernelExecution:
             if library is not None:
                 library.end_call()
 
+    def _run_program(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        if request.adopt:
+            return self._programs.adopt(request, context)
+        used = list(request.libraries)
+        if request.HasField("kernel"):
+            used.append(request.kernel.load_id)
+        libraries = [self._libraries.get(load_id) for load_id in used]
+        token = RUNNING_CALL.set(RunningCall(context.deadline, context.depth, context.run))
+        try:
+            with ForceDispatchKeyGuard(*local_keys_of(request)):
+                return self._programs.run(request, libraries)
+        finally:
+            RUNNING_CALL.reset(token)
+
     def _run(
         self, request: execution_pb2.CallRequest, choice: _ChosenKernel
     ) -> execution_pb2.CallReply:
         signature = choice.signature
-        args, kwargs = decode_arguments(request, signature.schema)
+        args, kwargs = decode_arguments(request, signature.schema, remote=self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
         with LocalStateGuard(trace=trace.sink() if trace else None):
             stack = self._call(choice, list(arguments))
         name = self._interpreter()
+        returns = signature.check_returns(stack)
+        stack.clear()  # see KeptResults
         reply = reply_of_returns(
             request,
             signature.schema,
             arguments,
-            signature.check_returns(stack),
+            returns,
             interpreter=name,
             trace=trace.lines if trace else (),
+            keep=self._keeping(request),
         )
         for line, message in zip(trace.lines if trace else (), reply.trace, strict=True):
             if isinstance(line, RemoteTraceLine):
                 message.interpreter = line.interpreter
         return reply
+
+    def _keeping(
+        self, request: execution_pb2.CallRequest
+    ) -> Callable[[list[Any], int], Any] | None:
+        if not request.HasField("keep"):
+            return None
+        check_keep(request.keep)
+        return KeptResults(self._values, request.keep, self._interpreter()).take
 
     def _call(self, choice: _ChosenKernel, stack: list[Any]) -> list[Any]:
         try:

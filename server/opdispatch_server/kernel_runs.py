@@ -11,13 +11,13 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
@@ -33,6 +33,17 @@ from opdispatch_wire.v1 import execution_pb2
 # Whoever knows the number of a run may make calls in its name, which wait for nobody.
 RUN_NUMBER_BITS = 128
 
+
+class HeldSlot(Protocol):
+    """What a run gives back when it ends: a Slot, or several."""
+
+    is_ahead: bool
+    began: float
+
+    def release(self) -> None:
+        """Lets the next one run."""
+
+
 StopInterpreter = Callable[[InterpreterSession, str], None]
 
 
@@ -44,7 +55,7 @@ class KernelRun:
         number: int,
         operator: str,
         session: InterpreterSession,
-        slot: Slot | None,
+        slot: HeldSlot | None,
         depth: int = 0,
     ) -> None:
         self.number = number
@@ -129,9 +140,12 @@ class KernelRuns:
         session: InterpreterSession,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        slot: Slot | None,
+        slot: HeldSlot | None,
+        on_end: Callable[[execution_pb2.CallReply | None], None] | None = None,
     ) -> execution_pb2.CallReply:
         """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
+
+        ``on_end`` is told the reply then, also if nobody waits for it; None if there is none.
 
         An InterpreterDiedError has ``facts["culprit"]`` if the interpreter was stopped because
         the kernel of another call, of that operator, ran for too long.
@@ -160,8 +174,12 @@ class KernelRuns:
             if run.timer is not None:
                 run.timer.cancel()
             _release(slot)
-            if not answer.cancelled():
-                answer.exception()  # if nobody waits for it, nobody needs to know
+            reply = None
+            # If nobody waits for its error, nobody needs to know.
+            if not answer.cancelled() and answer.exception() is None:
+                reply = answer.result()
+            if on_end is not None:
+                on_end(reply)
 
         answer.add_done_callback(end)
         self._watch(run)
@@ -245,6 +263,6 @@ class KernelRuns:
         )
 
 
-def _release(slot: Slot | None) -> None:
+def _release(slot: HeldSlot | None) -> None:
     if slot is not None:
         slot.release()

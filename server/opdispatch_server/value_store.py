@@ -1,0 +1,176 @@
+"""The tensors that an interpreter keeps for clients."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from opdispatch.tensor import Tensor
+from opdispatch_wire.errors import RemoteValueGoneError, WireError
+from opdispatch_wire.remote_values import (
+    PREFIX_BYTES,
+    SESSION_BYTES,
+    RemoteFacts,
+    value_id,
+)
+from opdispatch_wire.tensors import is_tensor
+from opdispatch_wire.v1 import remote_pb2, values_pb2
+
+_NONE: Mapping[bytes, Any] = MappingProxyType({})
+
+
+class ValueStore:
+    """Values by the session whose they are, and by id. Any thread may use it.
+
+    ``_lock`` protects the changes of ``_sessions``: a session has at least one value, and two
+    threads that fetch the same value from another interpreter keep the one that came first.
+    Readers need no lock: they look into two dicts, and find the value or do not. The daemon says
+    what is let go of, and when; here nothing is.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: dict[bytes, dict[bytes, Any]] = {}
+
+    def find(self, session: bytes, number: bytes) -> Any:
+        """The value of that id; None if it is not here."""
+        return self._sessions.get(session, _NONE).get(number)
+
+    def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
+        """The value that is meant, or a view that cannot be written to.
+
+        Raises RemoteValueGoneError.
+        """
+        value = self.find(message.session, message.id)
+        if value is None:
+            raise RemoteValueGoneError(
+                f"{at}: the remote tensor {message.id.hex()} is not in this interpreter",
+                value=message.id.hex(),
+                reason="it is not there",
+            )
+        if not writable and isinstance(value, np.ndarray):
+            value = value.view()
+            value.flags.writeable = False
+        return value
+
+    def add(self, session: bytes, number: bytes, value: Any) -> Any:
+        """Keeps a value; returns the one that is kept under that id, which may have been there."""
+        with self._lock:
+            return self._sessions.setdefault(session, {}).setdefault(number, value)
+
+    def release(self, message: remote_pb2.ReleaseValues) -> None:
+        """Lets go of some of a session's values, or of all. What is in use stays until then."""
+        with self._lock:
+            values = self._sessions.get(message.session)
+            if values is None:
+                return
+            if not message.ids:
+                values.clear()
+            for number in ids_meant(message.ids, values):
+                values.pop(number, None)
+            if not values:
+                del self._sessions[message.session]
+
+    def clear(self) -> None:
+        """Lets go of everything."""
+        with self._lock:
+            self._sessions.clear()
+
+    def count(self) -> int:
+        """How many values there are."""
+        with self._lock:
+            return sum(len(values) for values in self._sessions.values())
+
+
+def ids_meant(ids: Iterable[bytes], known: Iterable[bytes]) -> list[bytes]:
+    """The ids themselves, and for a prefix those of ``known`` that begin with it."""
+    meant = []
+    for number in ids:
+        if len(number) == PREFIX_BYTES:
+            meant += [other for other in known if other.startswith(number)]
+        else:
+            meant.append(number)
+    return meant
+
+
+def check_keep(keep: remote_pb2.Keep) -> None:
+    """Raises WireError if what is to be kept could have no ids."""
+    for name, value, length in (
+        ("session", keep.session, SESSION_BYTES),
+        ("prefix", keep.prefix, PREFIX_BYTES),
+    ):
+        if len(value) != length:
+            raise WireError(f"$.keep.{name} has {len(value)} bytes; expected {length}")
+
+
+class KeptResults:
+    """Keeps the tensors among the results of one call. For one thread.
+
+    It must be given each result by the only one who knows it, so that what a kernel has kept for
+    itself is told from what it has not: see ``take``.
+    """
+
+    def __init__(self, store: ValueStore, keep: remote_pb2.Keep, interpreter: str) -> None:
+        self._store = store
+        self._keep = keep
+        self._interpreter = interpreter
+        self._count = 0
+
+    def take(self, results: list[Any], place: int) -> Any:
+        """What is to be sent for one result: a KeptValue for a tensor, in lists as well.
+
+        Takes it off the list. A tensor that the kernel, the caller or another value may know,
+        too, is copied: nobody else must be able to write to it.
+        """
+        value = results[place]
+        results[place] = None
+        if isinstance(value, list | tuple):
+            items = list(value)
+            del value
+            return [self.take(items, i) for i in range(len(items))]
+        if not is_tensor(value):
+            return value
+        # One reference is `value`, the other one is getrefcount's own.
+        value = _own(value, is_known=sys.getrefcount(value) > 2)
+        number = value_id(self._keep.prefix, self._count)
+        self._count += 1
+        self._store.add(self._keep.session, number, value)
+        return KeptValue(number, RemoteFacts.of(value), self._interpreter)
+
+
+class KeptValue:
+    """Stands for a value that was kept, in a reply."""
+
+    __slots__ = ("_facts", "_interpreter", "_number")
+
+    def __init__(self, number: bytes, facts: RemoteFacts, interpreter: str) -> None:
+        self._number = number
+        self._facts = facts
+        self._interpreter = interpreter
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        remote = message.remote
+        remote.id = self._number
+        remote.interpreter = self._interpreter
+        self._facts.write_to(remote, at=at)
+
+
+def _own(value: Any, *, is_known: bool) -> Any:
+    """The tensor, or a copy if somebody else could write to it, or nobody can."""
+    if isinstance(value, Tensor):
+        # Two references are the tensor's and getrefcount's.
+        is_known = is_known or sys.getrefcount(value.array) > 2
+        own = _own(value.array, is_known=is_known)
+        return Tensor(own, keys=value.key_set, requires_grad=value.requires_grad)
+    if not hasattr(value, "__cuda_array_interface__"):
+        if type(value) is not np.ndarray:
+            return np.array(value)  # a scalar, or somebody's array by its protocol
+        is_known = is_known or not value.flags.writeable
+    if is_known or value.base is not None or not value.flags.c_contiguous:
+        return value.copy()
+    return value
