@@ -36,16 +36,24 @@ class Placeholder:
     of those of an operator that returns several.
     """
 
-    __slots__ = ("_reference", "recording")
+    __slots__ = ("_items", "_number", "_source", "recording")
 
-    def __init__(self, recording: Recording, reference: values_pb2.Reference) -> None:
+    def __init__(
+        self, recording: Recording, source: str, number: int, items: tuple[int, ...] = ()
+    ) -> None:
         self.recording = recording
-        self._reference = reference
+        self._source = source
+        self._number = number
+        self._items = items
 
-    @property
-    def reference(self) -> values_pb2.Reference:
-        """What it is in the message."""
-        return self._reference
+    def write_to(self, message: values_pb2.Reference) -> None:
+        """Says what it is."""
+        if self._source == "step":
+            message.step = self._number
+        else:
+            message.input = self._number
+        if self._items:
+            message.items.extend(self._items)
 
     def __getitem__(self, item: object) -> Placeholder:
         if not isinstance(item, int) or item < 0:
@@ -53,10 +61,7 @@ class Placeholder:
                 f"{self!r} has no item {item!r}: what it will be is not known yet; expected a "
                 "place, counted from 0, in a list or in what an operator returns"
             )
-        reference = values_pb2.Reference()
-        reference.CopyFrom(self._reference)
-        reference.items.append(item)
-        return Placeholder(self.recording, reference)
+        return Placeholder(self.recording, self._source, self._number, (*self._items, item))
 
     def __iter__(self) -> NoReturn:
         raise ArgumentError(
@@ -70,12 +75,11 @@ class Placeholder:
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
         if not self.recording.is_filling:
             raise PlaceholderUsed(self.recording)
-        message.reference.CopyFrom(self._reference)
+        self.write_to(message.reference)
 
     def __repr__(self) -> str:
-        source = self._reference.WhichOneof("source") or "input"
-        items = "".join(f"[{item}]" for item in self._reference.items)
-        return f"<Placeholder {source} {getattr(self._reference, source)}{items}>"
+        items = "".join(f"[{item}]" for item in self._items)
+        return f"<Placeholder {self._source} {self._number}{items}>"
 
 
 class Recording:
@@ -103,22 +107,21 @@ class Recording:
                 f"the program has {number} calls; the limit is {MAX_STEPS}",
                 hint="send it in parts, which hand their results on as remote tensors",
             )
-        args = tuple(self._argument(value) for value in args)
-        kwargs = {name: self._argument(value) for name, value in kwargs.items()}
-        step = remote_pb2.Step(operator=check_text(operator, "$.operator"))
-        at = f"$.program.steps[{number}]"
+        operator = check_text(operator, "$.operator")
         self.is_filling = True
+        step = self.message.steps.add(operator=operator)
         try:
             for i, value in enumerate(args):
-                fill_value(step.args.add(), value, at=f"{at}.args[{i}]")
+                self._fill(step.args.add(), value, number, f"args[{i}]")
             for name, value in kwargs.items():
-                fill_value(step.kwargs[check_text(name, at)], value, at=f"{at}.kwargs[{name!r}]")
+                at = f"kwargs[{name!r}]"
+                self._fill(step.kwargs[check_text(name, at)], value, number, at)
+        except BaseException:
+            del self.message.steps[number]
+            raise
         finally:
             self.is_filling = False
-        self.message.steps.append(step)
-        reference = values_pb2.Reference()
-        reference.step = number
-        return Placeholder(self, reference)
+        return Placeholder(self, "step", number)
 
     @property
     def ops(self) -> RemoteOps[Placeholder]:
@@ -127,10 +130,8 @@ class Recording:
 
     def new_input(self, value: Any) -> Placeholder:
         """A placeholder for a value that is given to the program when it is sent."""
-        reference = values_pb2.Reference()
-        reference.input = len(self.inputs)
         self.inputs.append(value)
-        return Placeholder(self, reference)
+        return Placeholder(self, "input", len(self.inputs) - 1)
 
     def add_output(self, value: Any, *, remote: bool) -> None:
         """Asks for a value. Raises ArgumentError unless it is of this program."""
@@ -142,12 +143,19 @@ class Recording:
             raise ArgumentError("the program has been sent already")
         if len(self.message.outputs) >= MAX_STEPS:
             raise ArgumentError(f"the program has {MAX_STEPS} outputs, which is the limit")
-        self.message.outputs.add(keep=remote).what.CopyFrom(value.reference)
+        value.write_to(self.message.outputs.add(keep=remote).what)
 
     @property
     def keeps(self) -> bool:
         """Whether any output stays in the interpreter."""
         return any(output.keep for output in self.message.outputs)
+
+    def _fill(self, message: values_pb2.Value, value: Any, number: int, which: str) -> None:
+        value = self._argument(value)
+        if type(value) is Placeholder:
+            value.write_to(message.reference)
+        else:
+            fill_value(message, value, at=f"$.program.steps[{number}].{which}")
 
     def _argument(self, value: Any) -> Any:
         """The value, with placeholders of this program for tensors."""

@@ -136,7 +136,8 @@ class KeptResults:
         if not is_tensor(value):
             return value
         # One reference is `value`, the other one is getrefcount's own.
-        value = _own(value, is_known=sys.getrefcount(value) > 2)
+        is_known = sys.getrefcount(value) > 2
+        value = _own(value, is_known=is_known)
         number = value_id(self._keep.prefix, self._count)
         self._count += 1
         self._store.add(self._keep.session, number, value)
