@@ -57,6 +57,7 @@ class ProgramRouter:
         runs: KernelRuns,
         table: RemoteValueTable,
     ) -> None:
+        self._versions = libraries.newest
         self._plans = ProgramPlans(operators, libraries.newest)
         self._is_draining = libraries.placement.is_draining
         self._sessions = sessions
@@ -75,7 +76,9 @@ class ProgramRouter:
 
         ``deadline_of`` gives the time until which it may wait for its turn, of what it has left.
         """
-        if parent is not None or request.adopt:
+        if request.adopt:
+            raise WireError("$.adopt is what only the daemon says")
+        if parent is not None:
             raise WireError("$.program comes from clients, and not from kernels")
         runs = 0
         while True:
@@ -113,9 +116,9 @@ class ProgramRouter:
             for replica in version.replicas:
                 if replica.is_serving:
                     steps[replica.session] = steps.get(replica.session, 0) + count
-        candidates = steps.keys() or homes.keys() or self._ready()
+        candidates = steps.keys() or homes.keys()
         if not candidates:
-            raise InterpreterNotFoundError("there is no interpreter that could run a program")
+            return self._choose_for_new(remote)
         return max(
             candidates,
             key=lambda session: (
@@ -126,10 +129,27 @@ class ProgramRouter:
             ),
         )
 
-    def _ready(self) -> Sequence[InterpreterSession]:
-        """Those that values can be put into; rather those that anybody's libraries are in."""
+    def _choose_for_new(self, remote: RemotePart) -> InterpreterSession:
+        """Where values are put of which nothing is known: where most libraries are, and then
+        where the client has put the last one. Raises InterpreterNotFoundError.
+        """
         ready = [each for each in self._sessions.ready() if not self._is_draining(each)]
-        return [session for session in ready if session.pool is None] or ready
+        if not ready:
+            raise InterpreterNotFoundError("there is no interpreter that could keep a value")
+        libraries = dict.fromkeys(ready, 0)
+        for version in self._versions():
+            for replica in version.replicas:
+                if replica.is_serving and replica.session in libraries:
+                    libraries[replica.session] += 1
+        return max(
+            ready,
+            key=lambda session: (
+                libraries[session],
+                session is remote.last_home,
+                -session.calls_in_flight,
+                -session.calls_total,
+            ),
+        )
 
     async def _run(
         self,

@@ -71,6 +71,11 @@ class RemotePart:
             homes[value.home] = homes.get(value.home, 0) + value.nbytes
         return homes
 
+    @property
+    def last_home(self) -> InterpreterSession | None:
+        """Where the client that keeps this call's results has kept something last."""
+        return self._holder.last_home if self._holder is not None else None
+
     def choose_replica(
         self, library: LibraryVersion, excluding: Container[InterpreterSession] = ()
     ) -> Replica | None:

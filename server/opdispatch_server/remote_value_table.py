@@ -97,6 +97,7 @@ class ValueHolder:
         self.values: dict[bytes, HeldValue] = {}
         self.bytes = 0  # of those that are still there
         self.is_open = True
+        self.last_home: InterpreterSession | None = None
 
 
 class RemoteValueTable:
@@ -185,6 +186,8 @@ class RemoteValueTable:
             raise self._full(f"{holder.bytes} bytes in remote values", "bytes")
         if any(number in holder.values for number, _ in found):
             raise WireError("$.keep.prefix is that of values that are there already")
+        if found:
+            holder.last_home = home
         for number, facts in found:
             value = HeldValue(number, facts, holder, home)
             holder.values[number] = value
