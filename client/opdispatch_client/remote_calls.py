@@ -50,7 +50,9 @@ class RemoteCalls:
             return tensor  # type: ignore[no-any-return]
 
     def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
-        """Runs a program."""
+        """Runs a program. One that does nothing is not sent."""
+        if not data:
+            return []
         retry, what = self._endpoint.retry, "the program"
         if not keeps:
             rpc = remote_rpcs.program(data, what, inputs, None, retry=retry)
@@ -115,7 +117,9 @@ class AsyncRemoteCalls:
             return tensor  # type: ignore[no-any-return]
 
     async def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
-        """Runs a program."""
+        """Runs a program. One that does nothing is not sent."""
+        if not data:
+            return []
         retry, what = self._endpoint.retry, "the program"
         if not keeps:
             rpc = remote_rpcs.program(data, what, inputs, None, retry=retry)
