@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,8 @@ from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone
 from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
+
+LOG = logging.getLogger("opdispatch.client")
 
 T = TypeVar("T")
 
@@ -159,9 +162,9 @@ class BlockingCalls:
 
     def _run_callback(self, callback: Callback, future: CallFuture) -> None:
         with contextlib.suppress(RuntimeError):  # the session is closed
-            self._callbacks.submit(callback, future)
+            self._callbacks.submit(_run_logged, callback, future)
             return
-        callback(future)
+        _run_logged(callback, future)
 
     # -- the choice of a lane -------------------------------------------------------------------
 
@@ -195,3 +198,10 @@ class BlockingCalls:
                 if wanted == "stream":
                     raise endpoint.no_stream_error(str(error)) from None
         return "grpc", UnaryCalls(self._channel, endpoint.address, limit)
+
+
+def _run_logged(callback: Callback, future: CallFuture) -> None:
+    try:
+        callback(future)
+    except Exception:  # as any future of concurrent.futures does
+        LOG.exception("exception calling callback for %r", future)

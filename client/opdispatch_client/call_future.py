@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
@@ -30,7 +29,7 @@ class CallFuture(Future[Any]):
         if not super().cancel():
             return False
         if self._end():
-            self.set_running_or_notify_cancel()
+            self._tell_of_cancellation()
             if self.cancel_call is not None:
                 self.cancel_call()
         return True
@@ -45,14 +44,22 @@ class CallFuture(Future[Any]):
     def succeed(self, result: Any) -> None:
         """Ends with a result, unless it was cancelled."""
         if self._end():
-            with contextlib.suppress(InvalidStateError):
+            try:
                 self.set_result(result)
+            except InvalidStateError:
+                self._tell_of_cancellation()
 
     def fail(self, error: BaseException) -> None:
         """Ends with an error, unless it was cancelled."""
         if self._end():
-            with contextlib.suppress(InvalidStateError):
+            try:
                 self.set_exception(error)
+            except InvalidStateError:
+                self._tell_of_cancellation()
+
+    def _tell_of_cancellation(self) -> None:
+        """Tells those that wait for several futures; whoever has ended this one does so."""
+        self.set_running_or_notify_cancel()
 
     def _end(self) -> bool:
         """Whether this is the one end that counts."""

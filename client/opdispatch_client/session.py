@@ -154,9 +154,9 @@ class Session(RemoteSession):
         """Begins a call and returns at once; the future has its result, or what went wrong.
 
         Any number of calls may be under way; with 1,024, the next one waits for one of them to
-        end. Cancelling the future cancels the call: it does not run then, unless it has begun
-        to, and its result is thrown away. The future's callbacks run one after the other, in a
-        thread of their own.
+        end. Cancelling the future cancels the call: it does not run then, unless an interpreter
+        has it already, and its result is thrown away. The future's callbacks run one after the
+        other, in a thread of their own.
         """
         return self._calls.submit(
             lambda: rpcs.call(operator, args, kwargs, retry=self._endpoint.retry)

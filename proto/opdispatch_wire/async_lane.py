@@ -26,7 +26,7 @@ class AsyncLane:
         self._welcome: asyncio.Future[int] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
-        self._stream = FrameStream(connection, limit, self._take, self._end)
+        self._stream = FrameStream(connection, limit, self._take, self._end, always_reads=True)
 
     @classmethod
     async def connect(cls, path: str, limit: int) -> AsyncLane:

@@ -12,9 +12,12 @@ Note [Who reads a shared lane]
     and goes when there has been none for a while. Whoever reads the reply of such a call tells
     it to ``on_done``, which for that reason must not wait for anything.
 
+    The attendant also reads while a thread waits to write: the other side may be writing a
+    reply that nobody wants any more, and not read before that is taken.
+
     ``_mutex`` protects ``_waiting``, ``_reader_is_chosen`` and ``_has_attendant``: the reader
-    is chosen, or nobody waits; the attendant is there, or nothing is in ``_pending``, or
-    somebody is about to start it.
+    is chosen, or nobody waits; the attendant is there, or it is not needed, or somebody is
+    about to start it.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class BlockingLane:
         self._pending = PendingCalls()
         self._has_attendant = False
         self._attendant = _sleeper()
-        self._writer = FrameWriter(connection)
+        self._writer = FrameWriter(connection, self._call_attendant)
         self._is_closed = False
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
@@ -139,17 +142,11 @@ class BlockingLane:
 
     def flush(self) -> None:
         """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``."""
+        # Before anything is written: a daemon whose replies nobody reads stops reading, too.
+        self._call_attendant()
         with contextlib.suppress(LaneClosedError):
             self._flush()
-        with self._mutex:
-            starts = not self._has_attendant and bool(self._pending)
-            if starts:
-                self._has_attendant = True
-            else:
-                self._wake_next_reader()
-        if starts:
-            threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
-        elif self._is_closed:
+        if self._is_closed:
             self._close_if_unused()
 
     def cancel(self, number: int) -> None:
@@ -225,28 +222,42 @@ class BlockingLane:
         elif (on_done := self._pending.take(reply.id)) is not None:
             on_done(reply)
 
+    def _needs_attendant(self) -> bool:
+        return bool(self._pending) or self._writer.is_stuck
+
+    def _call_attendant(self) -> None:
+        """Sees to it that somebody reads, if the attendant is needed."""
+        with self._mutex:
+            starts = not self._has_attendant and self._needs_attendant()
+            if starts:
+                self._has_attendant = True
+            else:
+                self._wake_next_reader()
+        if starts:
+            threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
+
     def _attend(self) -> None:
-        """Waits for the calls that nobody waits for: the life of the attendant."""
+        """Reads when it is needed and nobody else does: the life of the attendant."""
         while True:
             with self._mutex:
-                reads = bool(self._pending) and not self._reader_is_chosen
+                reads = self._needs_attendant() and not self._reader_is_chosen
                 if reads:
                     self._reader_is_chosen = True
             if reads:
                 # An error of the lane is everybody's; ``_pending`` is empty then.
                 with contextlib.suppress(LaneClosedError, WireError, TimeoutError):
-                    self._read_for_pending()
+                    self._read_for_others()
             elif not self._attendant.acquire(timeout=_LINGER) or self._is_closed:
                 with self._mutex:
-                    if not self._pending:
+                    if self._is_closed or not self._needs_attendant():
                         self._has_attendant = False
                         break
         if self._is_closed:
             self._close_if_unused()
 
-    def _read_for_pending(self) -> None:
+    def _read_for_others(self) -> None:
         try:
-            while self._pending:
+            while self._needs_attendant():
                 # Those that are cancelled get no reply: look again whether there are others.
                 self._read_reply(None, time.monotonic() + _LINGER)
         finally:
@@ -266,7 +277,7 @@ class BlockingLane:
             if waiter.payload is None and waiter.wake is not None:
                 _wake(waiter.wake)
                 return
-        if self._pending:
+        if self._needs_attendant():
             _wake(self._attendant)
 
     def _leave(self, number: int) -> None:

@@ -1,7 +1,8 @@
 """A lane's connection in an event loop: frames in, frames out, in bounded memory.
 
-Reading stops while the peer does not take what it is sent, so that a peer which only asks, and
-never listens, is not asked any more.
+Whoever is called stops reading while the caller does not take its replies: one that only asks,
+and never listens, is not heard any more. The caller always reads, and keeps no more than it has
+asked for: if both sides stopped reading, neither would ever go on.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ class FrameStream:
 
     ``on_frame`` is called with each frame. A WireError that it raises, or one of the peer's
     bytes, ends the stream, as the peer's end does: ``on_end`` is told the error, or None,
-    once, and not after ``close``.
+    once, and not after ``close``. One that ``always_reads`` does so while its peer does not.
     """
 
     def __init__(
-        self, connection: socket.socket, limit: int, on_frame: OnFrame, on_end: OnEnd
+        self,
+        connection: socket.socket,
+        limit: int,
+        on_frame: OnFrame,
+        on_end: OnEnd,
+        *,
+        always_reads: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = connection
@@ -49,6 +56,7 @@ class FrameStream:
         self._is_corked = False
         self._is_writing = False  # the loop tells us when there is room
         self._is_reading = True
+        self._always_reads = always_reads
         self._pauses = 0
         self._is_closed = False
         connection.setblocking(False)
@@ -151,7 +159,7 @@ class FrameStream:
 
     def _update_reading(self) -> None:
         """Reads, unless somebody asked for a pause or the peer does not read."""
-        if self._is_closed:
+        if self._is_closed or self._always_reads:
             return
         water = LOW_WATER if not self._is_reading else HIGH_WATER
         wanted = not self._pauses and self.unsent_bytes <= water

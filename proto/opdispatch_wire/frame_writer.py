@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from opdispatch_wire.frames import FrameKind, frame_header
 
@@ -17,11 +18,17 @@ class FrameWriter:
 
     Of the threads that flush at a time, one writes all that is there. ``_writing`` is held by
     that one, and makes frames whole; after each of its releases somebody looks whether anything
-    has been put meanwhile, so that nothing is left behind.
+    has been put meanwhile, so that nothing is left behind. ``on_stuck`` is called when the one
+    that writes is about to wait for the other side to take something.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self, connection: socket.socket, on_stuck: Callable[[], None] | None = None
+    ) -> None:
         self._socket = connection
+        self._on_stuck = on_stuck
+        self.is_stuck = False
+        """Whether the one that writes waits for the other side."""
         self._writing = threading.Lock()
         self._outbox: deque[tuple[FrameKind, bytes]] = deque()
 
@@ -46,13 +53,29 @@ class FrameWriter:
             kind, payload = self._outbox.popleft()
             together += frame_header(kind, len(payload))
             if len(payload) > _COPIED_AT_MOST:
-                self._socket.sendall(together)
-                self._socket.sendall(payload)
+                self._send(together)
+                self._send(payload)
                 together = bytearray()
             else:
                 together += payload
                 if len(together) > _COPIED_AT_MOST:
-                    self._socket.sendall(together)
+                    self._send(together)
                     together = bytearray()
         if together:
-            self._socket.sendall(together)
+            self._send(together)
+
+    def _send(self, data: bytes | bytearray) -> None:
+        if self._on_stuck is None:
+            self._socket.sendall(data)
+            return
+        try:
+            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(data):
+            self.is_stuck = True
+            try:
+                self._on_stuck()
+                self._socket.sendall(memoryview(data)[sent:])
+            finally:
+                self.is_stuck = False

@@ -1,4 +1,5 @@
-"""What a remote call costs on one machine, beside a bare gRPC echo of as many bytes.
+"""What a remote call costs on one machine, beside a bare gRPC echo of as many bytes; and how many
+a second one client makes with 64 in flight.
 
 The echo is grpcio's own asyncio server in another process, which returns what it is sent: the
 floor of one hop. A call through the daemon has two: to the daemon, and on to the interpreter.
@@ -6,12 +7,16 @@ floor of one hop. A call through the daemon has two: to the daemon, and on to th
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -19,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import opdispatch_client as oc
+from opdispatch_client.endpoint import LaneChoice
 from tests.bench.timing import median_seconds
 
 LIBRARY = """
@@ -64,40 +70,126 @@ def running(*command: str) -> Iterator[None]:
         process.wait(timeout=10)
 
 
-def contestants(stack: ExitStack, folder: Path, elements: int) -> dict[str, Callable[[], object]]:
+WARM_UP_CALLS = 30
+IN_FLIGHT = 64
+MANY_CALLS = 3000
+MANY_ROUNDS = 9
+
+
+class Stage:
+    """A daemon with one interpreter, which holds the library, and the echo."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        self._stack = stack
+        self._daemon = f"unix://{folder}/daemon.sock"
+        echo = f"unix:{folder}/echo.sock"
+        opdispatch = str(Path(sys.executable).with_name("opdispatch"))
+        serve = ("serve", "--listen", self._daemon, "--workers", "1")
+        state = ("--state", str(folder / "state"), "--log-level", "error")
+        stack.enter_context(running(opdispatch, *serve, *state))
+        stack.enter_context(running(sys.executable, "-c", ECHO_SERVER, echo))
+        (folder / "bench.py").write_text(LIBRARY)
+        self.connect("auto").load(folder / "bench.py")
+        channel = stack.enter_context(
+            grpc.insecure_channel(echo, options=[("grpc.max_receive_message_length", -1)])
+        )
+        self.echo: Any = channel.unary_unary("/Echo/Call")
+
+    def connect(self, lane: LaneChoice) -> oc.Session:
+        """A session that takes that lane."""
+        return self._stack.enter_context(oc.connect(self._daemon, lane=lane))
+
+
+def contestants(stage: Stage, elements: int) -> dict[str, Callable[[], object]]:
     """The calls to time, of two float32 arrays of that many elements."""
-    daemon, echo = f"unix://{folder}/daemon.sock", f"unix:{folder}/echo.sock"
-    opdispatch = str(Path(sys.executable).with_name("opdispatch"))
-    serve = ("serve", "--listen", daemon, "--workers", "1", "--state", str(folder / "state"))
-    stack.enter_context(running(opdispatch, *serve, "--log-level", "error"))
-    stack.enter_context(running(sys.executable, "-c", ECHO_SERVER, echo))
-    session = stack.enter_context(oc.connect(daemon))
-    (folder / "bench.py").write_text(LIBRARY)
-    session.load(folder / "bench.py")
-    channel = stack.enter_context(
-        grpc.insecure_channel(echo, options=[("grpc.max_receive_message_length", -1)])
-    )
-    call = channel.unary_unary("/Echo/Call")
+    local, stream = stage.connect("local"), stage.connect("stream")
     x = np.ones(elements, np.float32)
     payload = x.tobytes() * 2
     return {
-        "opdispatch, through the daemon": lambda: session.call("bench::first", x, x),
-        "bare gRPC echo": lambda: call(payload),
+        "opdispatch, through the daemon, local lane": lambda: local.call("bench::first", x, x),
+        "opdispatch, through the daemon, gRPC stream": lambda: stream.call("bench::first", x, x),
+        "bare gRPC echo": lambda: stage.echo(payload),
     }
 
 
-def main() -> None:
-    """Times both and prints the table."""
-    table = Table(title="one remote call with two float32 arrays, blocking client")
-    for heading in ("call", "bytes an array", "us", "x bare gRPC echo"):
+def many_in_flight(stage: Stage) -> dict[str, Callable[[], None]]:
+    """The contestants that make MANY_CALLS, of two arrays of 16 bytes."""
+    x = np.ones(4, np.float32)
+    payload = x.tobytes() * 2
+
+    def over(lane: LaneChoice) -> Callable[[], None]:
+        session = stage.connect(lane)
+        return lambda: deque(
+            session.map("bench::first", [(x, x)] * MANY_CALLS, in_flight=IN_FLIGHT), maxlen=0
+        ).clear()
+
+    def echo() -> None:
+        under_way: deque[Any] = deque()
+        for _ in range(MANY_CALLS):
+            if len(under_way) == IN_FLIGHT:
+                under_way.popleft().result()
+            under_way.append(stage.echo.future(payload))
+        for call in under_way:
+            call.result()
+
+    return {
+        "opdispatch, through the daemon, local lane": over("local"),
+        "opdispatch, through the daemon, gRPC stream": over("stream"),
+        "opdispatch, through the daemon, a gRPC request each": over("grpc"),
+        "bare gRPC echo, a request each": echo,
+    }
+
+
+def calls_per_second(stage: Stage) -> dict[str, float]:
+    """The median over rounds in which the contestants take turns, after one to warm up."""
+    rivals = many_in_flight(stage)
+    rates: dict[str, list[float]] = {}
+    for round_number in range(MANY_ROUNDS + 1):
+        for name, make_calls in rivals.items():
+            start = time.perf_counter()
+            make_calls()
+            took = time.perf_counter() - start
+            if round_number:
+                rates.setdefault(name, []).append(MANY_CALLS / took)
+    return {name: statistics.median(each) for name, each in rates.items()}
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title)
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "call" else "right")
-    for elements in (4, 250_000):
-        with tempfile.TemporaryDirectory(prefix="od-bench-") as folder, ExitStack() as stack:
-            seconds = median_seconds(contestants(stack, Path(folder), elements))
-        for name, took in seconds.items():
-            ratio = took / seconds["bare gRPC echo"]
-            table.add_row(name, f"{elements * 4:,}", f"{took * 1e6:,.0f}", f"{ratio:.1f}")
-    Console(width=100).print(table)
+    return table
+
+
+def main() -> None:
+    """Times all and prints the tables."""
+    one = _table(
+        "one remote call with two float32 arrays, blocking client",
+        *("call", "bytes an array", "us", "x bare gRPC echo"),
+    )
+    many = _table(
+        f"{IN_FLIGHT} calls in flight, one client process, arrays of 16 bytes",
+        *("call", "calls a second", "x bare gRPC echo"),
+    )
+    with tempfile.TemporaryDirectory(prefix="od-bench-") as folder, ExitStack() as stack:
+        stage = Stage(stack, Path(folder))
+        for elements in (250_000, 4):
+            calls = contestants(stage, elements)
+            for call in calls.values():
+                # The first ones are slow: timed, they would make rounds of a single call.
+                for _ in range(WARM_UP_CALLS):
+                    call()
+            seconds = median_seconds(calls)
+            for name, took in seconds.items():
+                ratio = took / seconds["bare gRPC echo"]
+                one.add_row(name, f"{elements * 4:,}", f"{took * 1e6:,.0f}", f"{ratio:.1f}")
+        rates = calls_per_second(stage)
+        for name, rate in rates.items():
+            ratio = rate / rates["bare gRPC echo, a request each"]
+            many.add_row(name, f"{rate:,.0f}", f"{ratio:.1f}")
+    console = Console(width=100)
+    console.print(one)
+    console.print(many)
 
 
 if __name__ == "__main__":

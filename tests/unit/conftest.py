@@ -1,11 +1,17 @@
-"""What the unit tests share: a dispatcher that is checked when the test is over."""
+"""What the unit tests share: a dispatcher that is checked afterwards, and a lane with a peer."""
 
 import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from opdispatch import Dispatcher, KernelFunction, compiled_call, parse_dispatch_key, parse_schema
+from opdispatch_wire import lane_socket
+from opdispatch_wire.blocking_lane import BlockingLane
+from tests.unit.lane_peer import LIMIT, Peer
 
 # Machines that run tests are shared and slow at times: an example may take as long as it needs.
 settings.register_profile("fast", deadline=None, max_examples=100)
@@ -42,3 +48,25 @@ def define(dispatcher):
         return dispatcher.get_schema(parsed.name)
 
     return define
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[Peer]:
+    """The other side of a lane."""
+    listener = lane_socket.listen(str(tmp_path / "lane"))
+    peer = Peer(listener)
+    yield peer
+    listener.close()
+    if peer.connection is not None:
+        peer.connection.close()
+
+
+@pytest.fixture
+def lane(peer: Peer, tmp_path: Path) -> Iterator[BlockingLane]:
+    """The calling side, with ``peer`` at the other end."""
+    accepting = threading.Thread(target=peer.accept)
+    accepting.start()
+    lane = BlockingLane.connect(str(tmp_path / "lane"), LIMIT)
+    accepting.join()
+    yield lane
+    lane.close()

@@ -1,0 +1,54 @@
+"""The calling side of a lane in an event loop, over a socket pair whose other end a test holds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from opdispatch_wire.async_lane import AsyncLane
+from opdispatch_wire.frame_stream import HIGH_WATER
+from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.v1 import execution_pb2
+
+LIMIT = 64 * 1024 * 1024
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(10)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+async def test_a_peer_may_write_its_replies_before_it_reads_on(
+    pair: tuple[socket.socket, socket.socket],
+):
+    """As an interpreter does: the thread that reads runs the kernel, and writes its reply."""
+    ours, theirs = pair
+    words = "x" * (HIGH_WATER // 2)
+
+    def answer(count: int) -> None:
+        reader = FrameReader(LIMIT)
+        for _ in range(count):
+            while (frame := reader.next_frame()) is None:
+                reader.received(theirs.recv_into(reader.space()))
+            call = execution_pb2.CallRequest.FromString(bytes(frame[1]))
+            reply = execution_pb2.CallReply(id=call.id)
+            reply.error.message = words
+            payload = reply.SerializeToString()
+            theirs.sendall(frame_header(FrameKind.REPLY, len(payload)) + payload)
+
+    lane = AsyncLane(ours, LIMIT)
+    requests = [execution_pb2.CallRequest(operator=words) for _ in range(8)]
+    answering = asyncio.create_task(asyncio.to_thread(answer, len(requests)))
+    replies = [lane.call(request, "the call") for request in requests]
+    async with asyncio.timeout(20):
+        for request, reply in zip(requests, replies, strict=True):
+            assert (await reply).id == request.id
+        await answering
+    lane.close()

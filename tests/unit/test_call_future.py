@@ -1,0 +1,79 @@
+"""Futures whose cancellation cancels a call."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError, wait
+
+import pytest
+
+from opdispatch_client.call_future import Callback, CallFuture
+
+
+class Calls:
+    """What happens to one call, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.future = CallFuture(self._run_callback, lambda: self.events.append("ended"))
+        self.future.cancel_call = lambda: self.events.append("cancelled")
+
+    def _run_callback(self, callback: Callback, future: CallFuture) -> None:
+        self.events.append("callback")
+        callback(future)
+
+
+def test_a_result_ends_it_once():
+    calls = Calls()
+    calls.future.succeed(1)
+    calls.future.succeed(2)
+    calls.future.fail(ValueError())
+    assert calls.future.result(0) == 1
+    assert not calls.future.cancel()
+    assert calls.events == ["ended"]
+
+
+def test_an_error_ends_it_once():
+    calls = Calls()
+    calls.future.fail(ValueError("no"))
+    calls.future.succeed(2)
+    with pytest.raises(ValueError, match="no"):
+        calls.future.result(0)
+    assert calls.events == ["ended"]
+
+
+def test_cancelling_cancels_the_call_once():
+    calls = Calls()
+    assert calls.future.cancel()
+    assert calls.future.cancel()
+    calls.future.succeed(1)
+    with pytest.raises(CancelledError):
+        calls.future.result(0)
+    assert wait([calls.future], timeout=0).done == {calls.future}
+    assert calls.events == ["ended", "cancelled"]
+
+
+def test_a_future_without_a_call_can_be_cancelled():
+    calls = Calls()
+    calls.future.cancel_call = None
+    assert calls.future.cancel()
+    assert calls.events == ["ended"]
+
+
+@pytest.mark.parametrize("how", ["succeed", "fail"])
+def test_who_waits_is_told_of_a_cancellation_in_the_moment_of_the_end(how: str):
+    # The last thing that happens before the result is set is that somebody cancels.
+    future: CallFuture = CallFuture(lambda *_: None, lambda: cancelled.append(future.cancel()))
+    cancelled: list[bool] = []
+    getattr(future, how)(ValueError())
+    assert cancelled == [True]
+    assert wait([future], timeout=0).done == {future}
+    with pytest.raises(CancelledError):
+        future.result(0)
+
+
+def test_callbacks_run_where_they_are_told_to_and_at_once_when_it_is_over():
+    calls = Calls()
+    calls.future.add_done_callback(lambda _: calls.events.append("first"))
+    calls.future.succeed(1)
+    calls.future.add_done_callback(lambda _: calls.events.append("second"))
+    assert calls.events == ["ended", "callback", "first", "second"]
