@@ -21,11 +21,14 @@ from opdispatch_wire.v1 import remote_pb2, values_pb2
 from opdispatch_wire.values import check_text, fill_value
 
 
-class PlaceholderUsed(Exception):  # noqa: N818 - no error, but how a call finds its recording
+class PlaceholderUsed(TypeError):  # noqa: N818 - to most callers no error, but a recording
     """A placeholder is an argument of a call outside of ``Recording.call``."""
 
     def __init__(self, recording: Recording) -> None:
-        super().__init__()
+        super().__init__(
+            "a placeholder of a program is an argument of session.call, session.ops and the "
+            "program's own call and ops, and of nothing else"
+        )
         self.recording = recording
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opdispatch_client.rpcs import CALL, Rpc
-from opdispatch_wire.calls import call_request, result_of_reply, returns_of_reply
+from opdispatch_wire.calls import add_local_keys, call_request, result_of_reply, returns_of_reply
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
@@ -76,6 +76,7 @@ def program(
     request = execution_pb2.CallRequest(program=data, keep=keep)
     for i, value in enumerate(inputs):
         fill_value(request.args.add(), value, at=f"$.args[{i}]")
+    add_local_keys(request)
     if not retry:
         request.retry = False
     return Rpc(

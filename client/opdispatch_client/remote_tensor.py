@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -92,6 +92,12 @@ class RemoteValue:
             )
         message.remote.id = self._number
         message.remote.session = self._lease.session
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} can be neither pickled nor copied: it is the only handle to "
+            "its value; put() makes another value of it"
+        )
 
     def __repr__(self) -> str:
         device = "" if self.device == "cpu" else f", device={self.device!r}"

@@ -73,14 +73,19 @@ def call_request(
     for name, value in kwargs.items():
         at = f"$.kwargs[{reprlib.repr(name)}]"
         fill_value(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
+    add_local_keys(request)
+    if redispatch_keys is not None:
+        request.redispatch_keys = redispatch_keys.bits
+    return request
+
+
+def add_local_keys(request: execution_pb2.CallRequest) -> None:
+    """Says what local dispatch keys the current task has, unless they are the defaults."""
     included, excluded = local_dispatch_key_set()
     if (included, excluded) != (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
         request.local_keys.SetInParent()  # two empty sets are no default either
         request.local_keys.included = included.bits
         request.local_keys.excluded = excluded.bits
-    if redispatch_keys is not None:
-        request.redispatch_keys = redispatch_keys.bits
-    return request
 
 
 def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:

@@ -17,7 +17,7 @@ from opdispatch.arrays import CPU_BITS, CUDA_BITS
 from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.v1 import values_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 ID_BYTES = 16
 PREFIX_BYTES = 12
@@ -64,6 +64,23 @@ class RemoteFacts:
         message.device = self.device
         message.dispatch_keys = self.key_bits
         message.requires_grad = self.requires_grad
+
+
+def needs_daemon(request: execution_pb2.CallRequest) -> bool:
+    """Whether a call is about remote values or programs, so that only the daemon can route it."""
+    return bool(
+        request.program
+        or request.HasField("keep")
+        or any(_is_remote(value) for value in request.args)
+        or any(_is_remote(value) for value in request.kwargs.values())
+    )
+
+
+def _is_remote(value: values_pb2.Value) -> bool:
+    kind = value.WhichOneof("kind")
+    return kind == "remote" or (
+        kind == "list" and any(_is_remote(item) for item in value.list.items)
+    )
 
 
 def facts_from_proto(message: values_pb2.RemoteTensor, *, at: str) -> RemoteFacts:

@@ -131,7 +131,13 @@ class CallRouter:
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
         if request.program or request.adopt:
-            return await self._programs.call(request, context, progress.parent, _with_last_words)
+            return await self._programs.call(
+                request,
+                context,
+                progress.parent,
+                _with_last_words,
+                lambda affects, error: self._wait(affects, error, request, context, progress),
+            )
         while True:
             try:
                 remote = RemotePart(self._values, request)

@@ -130,7 +130,7 @@ class Daemon:
         )
         self._value_leases = ValueLeases(values)
         programs = ProgramRouter(
-            operators, self._libraries, self._sessions, admission, runs, values
+            operators, self._libraries, self._sessions, admission, runs, recovery, values
         )
         self._router = CallRouter(
             operators, self._libraries, admission, runs, recovery, values, programs

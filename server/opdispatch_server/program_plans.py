@@ -20,13 +20,15 @@ class ProgramPlan:
 
     ``libraries`` has each active version that defines or implements one of its operators, with
     the number of steps that call such an operator. ``writes`` says whether any operator writes
-    to an argument, so that the program cannot simply run again.
+    to an argument, so that the program cannot simply run again; ``missing`` are the operators
+    that are not registered.
     """
 
     program: CheckedProgram
     epoch: int
     libraries: Sequence[tuple[LibraryVersion, int]]
     writes: bool
+    missing: Sequence[str]
 
     @property
     def description(self) -> str:
@@ -79,24 +81,25 @@ class ProgramPlans:
         self._by_operator = {}
         for version in self._versions():
             if version.is_active:
-                for name in {_without_overload(operator) for operator in version.operators}:
+                for name in {_base(operator) for operator in version.operators}:
                     self._by_operator.setdefault(name, []).append(version)
 
     def _make(self, program: CheckedProgram) -> ProgramPlan:
         steps: dict[LibraryVersion, int] = {}
         for step in program.message.steps:
-            for version in self._by_operator.get(_without_overload(step.operator), ()):
+            for version in self._by_operator.get(_base(step.operator), ()):
                 steps[version] = steps.get(version, 0) + 1
         dispatcher = self._operators.dispatcher
         handles = [
             dispatcher.find_schema(overload)
-            for name in {_without_overload(operator) for operator in program.operators}
+            for name in {_base(operator) for operator in program.operators}
             for overload in dispatcher.overloads(name)
         ]
         writes = any(handle is not None and handle.schema.is_mutable for handle in handles)
         ordered = sorted(steps.items(), key=lambda item: item[0].load_id)
-        return ProgramPlan(program, self._epoch, ordered, writes)
+        missing = [name for name in program.operators if not dispatcher.overloads(_base(name))]
+        return ProgramPlan(program, self._epoch, ordered, writes, missing)
 
 
-def _without_overload(operator: str) -> str:
+def _base(operator: str) -> str:
     return operator.partition(".")[0]

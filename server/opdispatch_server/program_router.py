@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_server.admission import Admission
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_recovery import CallRecovery, LibraryAwayError
 from opdispatch_server.interpreter_gate import Slot, SlotKind
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
@@ -29,6 +31,9 @@ from opdispatch_wire.tensors import WireTensor
 from opdispatch_wire.v1 import execution_pb2
 
 RUNS_PER_PROGRAM = 3
+
+
+WaitForLibrary = Callable[[Callable[[LibraryVersion], bool], OpdispatchError], Awaitable[None]]
 
 
 class SharedSlots:
@@ -55,9 +60,12 @@ class ProgramRouter:
         sessions: InterpreterSessions,
         admission: Admission,
         runs: KernelRuns,
+        recovery: CallRecovery,
         table: RemoteValueTable,
     ) -> None:
         self._versions = libraries.newest
+        self._find_waiting = libraries.find_waiting
+        self._recovery = recovery
         self._plans = ProgramPlans(operators, libraries.newest)
         self._is_draining = libraries.placement.is_draining
         self._sessions = sessions
@@ -71,10 +79,12 @@ class ProgramRouter:
         context: CallContext,
         parent: KernelRun | None,
         deadline_of: Callable[[float], float],
+        wait: WaitForLibrary,
     ) -> execution_pb2.CallReply:
         """Runs one program. Raises as CallRouter.call does.
 
-        ``deadline_of`` gives the time until which it may wait for its turn, of what it has left.
+        ``deadline_of`` gives the time until which it may wait for its turn, of what it has left;
+        ``wait`` waits for a library that has lost its interpreters.
         """
         if request.adopt:
             raise WireError("$.adopt is what only the daemon says")
@@ -83,6 +93,13 @@ class ProgramRouter:
         runs = 0
         while True:
             plan = self._plans.get(request.program)
+            if (away := self._find_away(plan)) is not None:
+                refusal = self._recovery.refusal(away)
+                if self._recovery.is_hopeless(away.library):
+                    raise refusal
+                name = away.library.name
+                await wait(lambda version, name=name: version.name == name, refusal)  # type: ignore[misc]
+                continue
             remote = RemotePart(self._table, request)
             inputs, _ = undecoded_arguments(request, remote.find)
             plan.program.check_inputs(len(inputs))
@@ -102,6 +119,13 @@ class ProgramRouter:
                 )
                 if not again or runs >= RUNS_PER_PROGRAM or request.keep.on:
                     raise
+
+    def _find_away(self, plan: ProgramPlan) -> LibraryAwayError | None:
+        """The first operator whose library will be back."""
+        for operator in plan.missing:
+            if library := self._find_waiting(operator):
+                return LibraryAwayError(library, operator)
+        return None
 
     def _choose(self, plan: ProgramPlan, remote: RemotePart, name: str) -> InterpreterSession:
         """The interpreter that serves most steps; of equals, the one that has most of the values.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -194,7 +194,7 @@ class RemoteValueTable:
             holder.bytes += value.nbytes
             self._settle(value, home)
 
-    def release(self, holder: ValueHolder, ids: Iterable[bytes]) -> None:
+    def release(self, holder: ValueHolder, ids: Collection[bytes]) -> None:
         """The client does not need values any more. What a call uses stays until it ends."""
         homes: dict[InterpreterSession, list[bytes]] = {}
         for number in ids_meant(ids, holder.values):

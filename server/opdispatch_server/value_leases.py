@@ -21,8 +21,9 @@ SILENCE = 3 * INTERVAL
 class ValueLeases:
     """Serves the streams. Belongs to the event loop.
 
-    The end of a client's process ends its stream at once; silence is how one is noticed whose
-    machine or network has failed.
+    The end of a client's process ends its stream at once. Silence is how one is noticed whose
+    machine or network has failed; on this machine neither can, and one that is silent may have
+    been stopped by somebody who wants it to go on.
     """
 
     def __init__(self, table: RemoteValueTable) -> None:
@@ -50,14 +51,17 @@ class ValueLeases:
                     max_bytes=self._table.limits.bytes,
                 )
             )
-            await self._follow(holder, requests)
+            is_here = context.peer().startswith("unix:")
+            await self._follow(holder, requests, None if is_here else SILENCE)
         finally:
             self._table.close(holder)
 
-    async def _follow(self, holder: ValueHolder, requests: AsyncIterator[Any]) -> None:
+    async def _follow(
+        self, holder: ValueHolder, requests: AsyncIterator[Any], silence: float | None
+    ) -> None:
         while True:
             try:
-                async with asyncio.timeout(SILENCE):
+                async with asyncio.timeout(silence):
                     request = await anext(requests)
             except StopAsyncIteration:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -87,14 +87,12 @@ class ValueStore:
             return sum(len(values) for values in self._sessions.values())
 
 
-def ids_meant(ids: Iterable[bytes], known: Iterable[bytes]) -> list[bytes]:
+def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
     """The ids themselves, and for a prefix those of ``known`` that begin with it."""
-    meant = []
-    for number in ids:
-        if len(number) == PREFIX_BYTES:
-            meant += [other for other in known if other.startswith(number)]
-        else:
-            meant.append(number)
+    meant = [number for number in ids if len(number) != PREFIX_BYTES]
+    prefixes = {number for number in ids if len(number) == PREFIX_BYTES}
+    if prefixes:
+        meant += [number for number in known if number[:PREFIX_BYTES] in prefixes]
     return meant
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import opdispatch as od
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.remote import MATH
@@ -112,3 +113,46 @@ def test_a_library_that_is_replaced_serves_programs_that_are_known(
         session.unload("calc")
         with pytest.raises(oc.OperatorNotFoundError, match="math::same"):
             same(X)
+
+
+def test_a_program_waits_for_a_library_that_has_lost_its_only_interpreter(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        session.load(write_library("calc", MATH))
+
+        @session.as_program
+        def same(x):
+            return session.ops.math.same(x)
+
+        for _ in range(2):
+            os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+            assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+            assert same(X).tolist() == X.tolist()
+        assert session.check_invariants() == []
+
+
+def test_the_callers_local_keys_count_for_every_step(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    text = """\
+from opdispatch import Library
+
+lib = Library("keys", "DEF")
+lib.define("which(Tensor x) -> Tensor")
+lib.impl("which", lambda x: x * 0, "CPU")
+lib.impl("which", lambda x: x * 0 + 1, "PythonTLSSnapshot")
+"""
+    with daemon.connect() as session:
+        session.load(write_library("keys", text))
+
+        @session.as_program
+        def twice(x):
+            return session.ops.keys.which(session.ops.keys.which(x))
+
+        assert twice(X).tolist() == [0] * 4
+        with od.IncludeDispatchKeyGuard(od.DispatchKey.PythonTLSSnapshot):
+            assert twice(X).tolist() == [1] * 4

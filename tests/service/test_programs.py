@@ -301,6 +301,8 @@ def test_what_is_recorded_is_checked(session: oc.Session):
         assert repr(p) == "<Program of 1 call [recording]>"
         p.output(x)
     assert p.result.tolist() == (X * 2).tolist()
+    with pytest.raises(TypeError, match="a placeholder of a program is an argument of"):
+        session.submit("math::add", x, x).result(10)
     with pytest.raises(oc.ArgumentError, match="has been sent already"):
         session.call("math::add", x, x)
     with session.program() as other, pytest.raises(oc.ArgumentError, match="of another program"):

@@ -72,20 +72,28 @@ def test_a_client_that_is_gone_keeps_nothing(
 
 
 def test_a_client_that_is_silent_for_too_long_is_taken_for_gone(
-    start_daemon: StartDaemon, write_library: WriteLibrary
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
-    """Its machine may have lost its power: its connection does not end by itself."""
-    daemon = start_daemon(listen=["127.0.0.1:0"])
+    """Its machine may have lost its power: its connection does not end by itself.
+
+    On this machine we would know; there somebody may have pressed Ctrl-Z.
+    """
+    daemon = start_daemon(listen=["127.0.0.1:0", f"unix://{tmp_path}/here.sock"])
     with daemon.connect() as session:
         session.load(write_library("calc", MATH))
-        process = start_client(daemon, daemon.address, "grpc")
+        there, here = (start_client(daemon, address, "grpc") for address in daemon.addresses)
         try:
-            process.send_signal(signal.SIGSTOP)
+            for process in (there, here):
+                process.send_signal(signal.SIGSTOP)
+            assert [count for count, _ in kept(session).values()] == [22]
+            assert wait_for(lambda: [n for n, _ in kept(session).values()] != [22], 10)
             assert [count for count, _ in kept(session).values()] == [11]
+            here.kill()
             assert nothing_is_kept(session, 10.0)
         finally:
-            process.send_signal(signal.SIGCONT)
-            end_client(process)
+            for process in (there, here):
+                process.send_signal(signal.SIGCONT)
+                end_client(process)
 
 
 def resident_bytes(pid: int) -> int:

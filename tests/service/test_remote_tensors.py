@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -281,6 +283,16 @@ def test_a_value_in_use_stays_until_the_call_ends(session: oc.Session, tmp_path)
         (tmp_path / "open").touch()
         assert call.result().tolist() == [1, 2, 3]
     assert nothing_is_kept(session)
+
+
+def test_it_is_the_only_handle_of_its_value(session: oc.Session):
+    x = session.put(np.arange(3.0))
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"neither pickled nor copied"):
+            duplicate(x)
+    y = session.put(x)
+    x.close()
+    assert y.numpy().tolist() == [0, 1, 2]
 
 
 def test_the_errors_of_calls_leave_nothing(session: oc.Session):
