@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 import opdispatch_client as oc
 from tests.service.running_daemon import wait_for
 
 MATH = """\
+import gc
 import os
 import threading
 import time
 
-from opdispatch import Library, ops
+from opdispatch import Library
+from opdispatch_server.value_store import ValueStore
 
 max_concurrency = 2
 
@@ -28,8 +32,8 @@ lib.define("address(Tensor x) -> int")
 lib.define("writable(Tensor x) -> bool")
 lib.define("busiest(Tensor x) -> (Tensor, int)")
 lib.define("hold(Tensor x, str folder) -> Tensor")
+lib.define("stored(Tensor x) -> int")
 lib.define("remote(Tensor x, *, bool remote) -> bool")
-last = []
 lock = threading.Lock()
 running = highest = 0
 
@@ -42,6 +46,11 @@ def iadd_(x, y):
 def fill_(xs, value):
     for x in xs:
         x[...] = value
+
+
+def stored(x):
+    stores = [each for each in gc.get_objects() if isinstance(each, ValueStore)]
+    return sum(store.count() for store in stores)
 
 
 def boom(x):
@@ -83,6 +92,7 @@ lib.impl("address", lambda x: x.ctypes.data, "CPU")
 lib.impl("writable", lambda x: x.flags.writeable, "CPU")
 lib.impl("busiest", busiest, "CPU")
 lib.impl("hold", hold, "CPU")
+lib.impl("stored", stored, "CPU")
 lib.impl("remote", lambda x, *, remote: remote, "CPU")
 """
 
@@ -105,6 +115,12 @@ def kept(session: oc.Session) -> dict[str, tuple[int, int]]:
         for each in session.interpreters()
         if each.remote_values
     }
+
+
+def stored(session: oc.Session, interpreter: str) -> int:
+    """How many values an interpreter that holds MATH has, whatever the daemon thinks."""
+    with session.put(np.zeros(1), on=interpreter) as x:
+        return int(session.call("math::stored", x)) - 1
 
 
 def nothing_is_kept(session: oc.Session, seconds: float = 10.0) -> bool:

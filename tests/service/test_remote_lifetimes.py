@@ -14,7 +14,7 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.remote import MATH, MORE, kept, nothing_is_kept
+from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stored
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_interpreters import is_recovered, pid_of, worker
 
@@ -213,6 +213,9 @@ def test_values_move_to_the_interpreter_whose_operator_wants_them(
     assert x.numpy().tolist() == [1, 2, 3, 4]
     assert session.call("more::twice", z).tolist() == [0, 2, 8, 18]
     assert session.check_invariants() == []
+    session.load(write_library("calc", MATH), on="worker-2")
+    counted = {name: count for name, (count, _) in kept(session).items()}
+    assert {name: stored(session, name) for name in counted} == counted
 
 
 def test_a_replica_that_has_the_values_is_preferred(
