@@ -30,6 +30,11 @@ def value_id(prefix: bytes, place: int) -> bytes:
     return prefix + place.to_bytes(ID_BYTES - PREFIX_BYTES)
 
 
+def store_key(number: bytes, place: int) -> bytes:
+    """What an interpreter keeps a value under: its id, and which of its places this is."""
+    return number + place.to_bytes(4)
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFacts:
     """A tensor without its elements."""

@@ -51,6 +51,7 @@ class PeerValues:
         )
         remote = request.args.add().remote
         remote.id, remote.session = message.id, message.session
+        remote.place = message.source.place
         try:
             if message.source.lane:
                 reply = self._call_on_lane(message.source.lane, request, timeout)

@@ -29,6 +29,7 @@ from opdispatch_server.user_traceback import (
 )
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.errors import KernelError, WireError
+from opdispatch_wire.remote_values import store_key
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
@@ -69,9 +70,8 @@ class ProgramExecution:
         hand_over_turn()
         for i, argument in enumerate(request.args):
             message = argument.remote
-            if self._values.find(message.session, message.id) is None:
-                value = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
-                self._values.add(message.session, message.id, value)
+            value = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
+            self._values.add(message.session, store_key(message.id, message.place), value)
         return execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
 
     def run(

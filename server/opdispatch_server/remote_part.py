@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 class RemotePart:
     """What is remote of one call. Belongs to the event loop."""
 
-    __slots__ = ("_holder", "_keep", "_table", "values")
+    __slots__ = ("_holder", "_keep", "_messages", "_table", "values")
 
     def __init__(self, table: RemoteValueTable, request: execution_pb2.CallRequest) -> None:
         """Raises WireError, RemoteValueGoneError, RemoteLimitError."""
         self._table = table
         self.values: list[HeldValue] = []
+        self._messages: list[tuple[values_pb2.RemoteTensor, HeldValue]] = []
         self._keep = request.keep if request.HasField("keep") else None
         self._holder: ValueHolder | None = None
         if self._keep is not None:
@@ -56,6 +57,7 @@ class RemotePart:
         value = self._table.find(message, at)
         if value not in self.values:
             self.values.append(value)
+        self._messages.append((message, value))
         return value
 
     def check_room(self, nbytes: int) -> None:
@@ -104,6 +106,8 @@ class RemotePart:
                 interpreter=session.name,
                 started="no",
             ) from None
+        for message, value in self._messages:
+            message.place = value.place  # as it is now
         keeping = None
         if self._keep is not None and self._holder is not None:
             keeping = Keeping(self._table, self._holder, self._keep, session)
@@ -212,11 +216,14 @@ async def _move(
     table: RemoteValueTable, values: Sequence[HeldValue], session: InterpreterSession
 ) -> None:
     request = execution_pb2.CallRequest(operator="a transfer of values", adopt=True)
+    places = []
     for value in values:
+        places.append(value.places)
+        value.places += 1
         remote = request.args.add().remote
-        remote.id, remote.session = value.number, value.holder.name
+        remote.id, remote.session, remote.place = value.number, value.holder.name, places[-1]
         remote.interpreter = value.home.name
-        remote.source.address = value.home.address
+        remote.source.address, remote.source.place = value.home.address, value.place
         if session.lane_path and value.home.lane_path:
             remote.source.lane = value.home.lane_path
     try:
@@ -227,7 +234,10 @@ async def _move(
         await session.explain_end()
         raise session.death("it was fetching remote tensors") from None
     if reply.HasField("error"):
+        for value, place in zip(values, places, strict=True):
+            table.has_not_moved(value, session, place)
         for value in values:
             check_alive(value, "$")  # says better why
         raise error_from_status(reply.error)
-    table.has_moved(values, session)
+    for value, place in zip(values, places, strict=True):
+        table.has_moved(value, session, place)

@@ -6,7 +6,9 @@ Note [Where a value is]
     it is there. So there never are two copies that could come to differ, and whoever calls an
     operator in another interpreter again and again pays for the way only once.
 
-    Its bytes go from interpreter to interpreter, and not through the daemon.
+    Its bytes go from interpreter to interpreter, and not through the daemon. What the daemon says
+    to an interpreter of a value, over the session's stream or a lane, names the place that is
+    meant: a value that has come back is not taken for the one that was let go of.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from typing import TYPE_CHECKING
 from opdispatch.arrays import register_tensor_type
 from opdispatch_server.value_store import check_keep, ids_meant
 from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
-from opdispatch_wire.remote_values import SESSION_BYTES, RemoteFacts, facts_from_proto
+from opdispatch_wire.remote_values import (
+    SESSION_BYTES,
+    RemoteFacts,
+    facts_from_proto,
+    store_key,
+)
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
 
 if TYPE_CHECKING:
@@ -55,6 +62,8 @@ class HeldValue:
         "moving",
         "nbytes",
         "number",
+        "place",
+        "places",
         "requires_grad",
         "shape",
         "uses",
@@ -72,10 +81,16 @@ class HeldValue:
         self.nbytes = facts.nbytes
         self.holder = holder
         self.home = home
+        self.place, self.places = 0, 1  # RemoteTensor.place, and the next one that is free
         self.uses = 0
         self.is_released = False
         self.moving: asyncio.Future[None] | None = None
         self.idle: asyncio.Event | None = None  # somebody waits until nobody uses it
+
+    @property
+    def key(self) -> bytes:
+        """What its home keeps it under."""
+        return store_key(self.number, self.place)
 
     @property
     def ndim(self) -> int:
@@ -205,7 +220,7 @@ class RemoteValueTable:
                 value.is_released = True
                 continue
             self._forget(value)
-            homes.setdefault(value.home, []).append(number)
+            homes.setdefault(value.home, []).append(value.key)
         for home, numbers in homes.items():
             _tell(home, holder, numbers)
 
@@ -226,19 +241,22 @@ class RemoteValueTable:
             value.is_released = False
             self.release(value.holder, (value.number,))
 
-    def has_moved(self, values: Iterable[HeldValue], home: InterpreterSession) -> None:
-        """Notes that values are in another interpreter now, and lets go of them where they were."""
-        for value in values:
-            before = value.home
-            if value.holder.values.get(value.number) is not value:
-                _tell(home, value.holder, (value.number,))  # its client has gone meanwhile
-                continue
-            self._unsettle(value)
-            if not before.alive:
-                value.holder.bytes += value.nbytes  # it was given up too early
-            value.home = home
-            self._settle(value, home)
-            _tell(before, value.holder, (value.number,))
+    def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
+        """Notes that a value is in another interpreter now, and lets go of it where it was."""
+        if value.holder.values.get(value.number) is not value:
+            self.has_not_moved(value, home, place)  # its client has gone meanwhile
+            return
+        before, key = value.home, value.key
+        self._unsettle(value)
+        if not before.alive:
+            value.holder.bytes += value.nbytes  # it was given up too early
+        value.home, value.place = home, place
+        self._settle(value, home)
+        _tell(before, value.holder, (key,))
+
+    def has_not_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
+        """Has an interpreter let go of what it may have got of a value."""
+        _tell(home, value.holder, (store_key(value.number, place),))
 
     def check_invariants(self) -> list[str]:
         """What does not hold, in words."""

@@ -16,6 +16,7 @@ from opdispatch_wire.remote_values import (
     PREFIX_BYTES,
     SESSION_BYTES,
     RemoteFacts,
+    store_key,
     value_id,
 )
 from opdispatch_wire.tensors import is_tensor
@@ -25,28 +26,27 @@ _NONE: Mapping[bytes, Any] = MappingProxyType({})
 
 
 class ValueStore:
-    """Values by the session whose they are, and by id. Any thread may use it.
+    """Values by the session whose they are, and by ``store_key``. Any thread may use it.
 
-    ``_lock`` protects the changes of ``_sessions``: a session has at least one value, and two
-    threads that fetch the same value from another interpreter keep the one that came first.
-    Readers need no lock: they look into two dicts, and find the value or do not. The daemon says
-    what is let go of, and when; here nothing is.
+    ``_lock`` protects the changes of ``_sessions``: a session has at least one value. Readers need
+    no lock: they look into two dicts, and find the value or do not. The daemon says what is let go
+    of, and when; here nothing is.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sessions: dict[bytes, dict[bytes, Any]] = {}
 
-    def find(self, session: bytes, number: bytes) -> Any:
-        """The value of that id; None if it is not here."""
-        return self._sessions.get(session, _NONE).get(number)
+    def find(self, session: bytes, key: bytes) -> Any:
+        """The value of that key; None if it is not here."""
+        return self._sessions.get(session, _NONE).get(key)
 
     def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
         """The value that is meant, or a view that cannot be written to.
 
         Raises RemoteValueGoneError.
         """
-        value = self.find(message.session, message.id)
+        value = self.find(message.session, store_key(message.id, message.place))
         if value is None:
             raise RemoteValueGoneError(
                 f"{at}: the remote tensor {message.id.hex()} is not in this interpreter",
@@ -58,10 +58,10 @@ class ValueStore:
             value.flags.writeable = False
         return value
 
-    def add(self, session: bytes, number: bytes, value: Any) -> Any:
-        """Keeps a value; returns the one that is kept under that id, which may have been there."""
+    def add(self, session: bytes, key: bytes, value: Any) -> None:
+        """Keeps a value."""
         with self._lock:
-            return self._sessions.setdefault(session, {}).setdefault(number, value)
+            self._sessions.setdefault(session, {})[key] = value
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Lets go of some of a session's values, or of all. What is in use stays until then."""
@@ -71,8 +71,8 @@ class ValueStore:
                 return
             if not message.ids:
                 values.clear()
-            for number in ids_meant(message.ids, values):
-                values.pop(number, None)
+            for key in ids_meant(message.ids, values):
+                values.pop(key, None)
             if not values:
                 del self._sessions[message.session]
 
@@ -138,7 +138,7 @@ class KeptResults:
         value = _own(value, is_known=is_known)
         number = value_id(self._keep.prefix, self._count)
         self._count += 1
-        self._store.add(self._keep.session, number, value)
+        self._store.add(self._keep.session, store_key(number, 0), value)
         return KeptValue(number, RemoteFacts.of(value), self._interpreter)
 
 

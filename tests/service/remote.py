@@ -117,10 +117,10 @@ def kept(session: oc.Session) -> dict[str, tuple[int, int]]:
     }
 
 
-def stored(session: oc.Session, interpreter: str) -> int:
-    """How many values an interpreter that holds MATH has, whatever the daemon thinks."""
+def stores(session: oc.Session, interpreter: str, count: int) -> bool:
+    """Whether an interpreter that holds MATH soon has so many values, whoever counts."""
     with session.put(np.zeros(1), on=interpreter) as x:
-        return int(session.call("math::stored", x)) - 1
+        return wait_for(lambda: session.call("math::stored", x) == count + 1, 10)
 
 
 def nothing_is_kept(session: oc.Session, seconds: float = 10.0) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stored
+from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stores
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_interpreters import is_recovered, pid_of, worker
 
@@ -215,7 +215,21 @@ def test_values_move_to_the_interpreter_whose_operator_wants_them(
     assert session.check_invariants() == []
     session.load(write_library("calc", MATH), on="worker-2")
     counted = {name: count for name, (count, _) in kept(session).items()}
-    assert {name: stored(session, name) for name in counted} == counted
+    assert all(stores(session, name, count) for name, count in counted.items())
+
+
+def test_a_value_that_comes_back_is_not_taken_for_the_one_that_went(
+    session: oc.Session, write_library: WriteLibrary
+):
+    """That it is to be let go of is said on another way than the next call comes."""
+    session.load(write_library("calc", MATH), on="worker-1")
+    session.load(write_library("more", MORE), on="worker-2")
+    x, one = session.put(np.zeros(4)), np.ones(4)
+    for number in range(150):
+        assert session.call("more::mul", x, one).tolist() == [number] * 4
+        session.call("math::iadd_", x, one)
+    assert kept(session) == {"worker-1": (1, 32)}
+    assert stores(session, "worker-1", 1)
 
 
 def test_a_replica_that_has_the_values_is_preferred(

@@ -15,7 +15,7 @@ import opdispatch as od
 import opdispatch_client as oc
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, values_pb2
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.remote import MATH, kept, nothing_is_kept, stored
+from tests.service.remote import MATH, kept, nothing_is_kept, stores
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
 
@@ -42,7 +42,7 @@ def session(math: RunningDaemon) -> Iterator[oc.Session]:
         yield session
     with math.connect() as other:
         assert nothing_is_kept(other)
-        assert stored(other, "worker-1") == 0
+        assert stores(other, "worker-1", 0)
 
 
 def test_a_tensor_is_put_called_with_and_fetched(math: RunningDaemon, lane: str):

@@ -16,7 +16,7 @@ from opdispatch_server.remote_value_table import (
     kept_in,
 )
 from opdispatch_wire.errors import RemoteLimitError, RemoteValueGoneError, WireError
-from opdispatch_wire.remote_values import RemoteFacts, value_id
+from opdispatch_wire.remote_values import RemoteFacts, store_key, value_id
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
 
 MakeSession = Callable[[str], InterpreterSession]
@@ -89,8 +89,8 @@ async def test_releasing_tells_the_interpreter_once(table, make_session):
     table.release(holder, [value_id(B, 0), value_id(B, 0), b"?" * 16])
     table.release(holder, [A])
     first, second = _told(home)
-    assert (first.session, list(first.ids)) == (holder.name, [value_id(B, 0)])
-    assert set(second.ids) == {value_id(A, 0), value_id(A, 1)}
+    assert (first.session, list(first.ids)) == (holder.name, [store_key(value_id(B, 0), 0)])
+    assert set(second.ids) == {store_key(value_id(A, n), 0) for n in (0, 1)}
     assert table.count_at(home) == (0, 0)
     assert holder.bytes == 0
     with pytest.raises(RemoteValueGoneError, match="it was released, or never was"):
@@ -125,7 +125,7 @@ async def test_what_a_call_uses_is_let_go_of_when_it_has_ended(table, make_sessi
     table.unpin([value])
     assert _told(home) == []
     table.unpin([value])
-    assert [list(told.ids) for told in _told(home)] == [[value_id(A, 0)]]
+    assert [list(told.ids) for told in _told(home)] == [[store_key(value_id(A, 0), 0)]]
     assert table.check_invariants() == []
 
 
@@ -182,15 +182,15 @@ async def test_a_value_that_has_moved_is_counted_where_it_is(table, make_session
     holder = table.open()
     table.add_all(holder, before, _kept(A))
     value = _find(table, holder, value_id(A, 0))
-    table.has_moved([value], after)
+    table.has_moved(value, after, 1)
     assert value.home is after
     assert (table.count_at(before), table.count_at(after)) == ((0, 0), (1, 32))
-    assert [list(told.ids) for told in _told(before)] == [[value_id(A, 0)]]
+    assert [list(told.ids) for told in _told(before)] == [[store_key(value_id(A, 0), 0)]]
     assert table.check_invariants() == []
     table.close(holder)
     _told(after)
-    table.has_moved([value], before)  # its client went while it was on its way
-    assert [list(told.ids) for told in _told(before)] == [[value_id(A, 0)]]
+    table.has_moved(value, before, 2)  # its client went while it was on its way
+    assert [list(told.ids) for told in _told(before)] == [[store_key(value_id(A, 0), 2)]]
     assert table.check_invariants() == []
 
 

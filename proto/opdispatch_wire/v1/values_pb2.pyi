@@ -108,7 +108,7 @@ class SharedMemory(_message.Message):
     def __init__(self, region: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., read_only: _Optional[bool] = ...) -> None: ...
 
 class RemoteTensor(_message.Message):
-    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source")
+    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source", "place")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,7 @@ class RemoteTensor(_message.Message):
     DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
     REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     id: bytes
     session: bytes
     interpreter: str
@@ -127,15 +128,18 @@ class RemoteTensor(_message.Message):
     dispatch_keys: int
     requires_grad: bool
     source: ValueSource
-    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ...) -> None: ...
+    place: int
+    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ...) -> None: ...
 
 class ValueSource(_message.Message):
-    __slots__ = ("lane", "address")
+    __slots__ = ("lane", "address", "place")
     LANE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     lane: str
     address: str
-    def __init__(self, lane: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    place: int
+    def __init__(self, lane: _Optional[str] = ..., address: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
 
 class Reference(_message.Message):
     __slots__ = ("input", "step", "items")
