@@ -75,6 +75,7 @@ def needs_daemon(request: execution_pb2.CallRequest) -> bool:
     """Whether a call is about remote values or programs, so that only the daemon can route it."""
     return bool(
         request.program
+        or request.adopt
         or request.HasField("keep")
         or any(_is_remote(value) for value in request.args)
         or any(_is_remote(value) for value in request.kwargs.values())

@@ -53,6 +53,7 @@ def test_who_expects_no_remote_tensor_refuses_it():
 def test_only_the_daemon_can_route_what_is_remote():
     assert not needs_daemon(call_request("a::b", [np.zeros(2), [1, [2.0]]], {"x": "y"}))
     assert needs_daemon(execution_pb2.CallRequest(program=b"1"))
+    assert needs_daemon(execution_pb2.CallRequest(adopt=True))
     keeping = execution_pb2.CallRequest()
     keeping.keep.SetInParent()
     assert needs_daemon(keeping)
