@@ -58,6 +58,7 @@ def connect(
     max_message_bytes: int | None = None,
     lane: LaneChoice = "auto",
     retry: bool = True,
+    direct: bool = True,
 ) -> Connecting:
     """Opens a session: ``async with connect() as session`` or ``session = await connect()``.
 
@@ -65,7 +66,12 @@ def connect(
     the daemon come when the result is entered or awaited.
     """
     endpoint = resolve_endpoint(
-        address, timeout=timeout, max_message_bytes=max_message_bytes, lane=lane, retry=retry
+        address,
+        timeout=timeout,
+        max_message_bytes=max_message_bytes,
+        lane=lane,
+        retry=retry,
+        direct=direct,
     )
     return Connecting(endpoint)
 

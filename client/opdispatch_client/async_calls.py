@@ -9,14 +9,17 @@ from typing import Protocol, TypeVar
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.async_direct_lanes import AsyncDirectLanes
+from opdispatch_client.call_attempt import CallAttempt
+from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
+from opdispatch_client.routes import is_refused
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.awaited_replies import Reply
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
 
 T = TypeVar("T")
@@ -58,6 +61,7 @@ class AsyncCalls:
         self._lane: AsyncCallLane | None = None
         self.lane = "grpc"
         """The lane's name."""
+        self._direct = AsyncDirectLanes()
         self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
 
     async def open(self, info: ServerInfo, limit: int) -> None:
@@ -72,34 +76,61 @@ class AsyncCalls:
         self._is_closed = True
         if self._lane is not None:
             self._lane.close()
+        self._direct.close()
 
     async def call(self, rpc: Rpc[T], send: Callable[[Rpc[T]], Awaitable[T]]) -> T:
         """Makes a call, with ``send`` if it is a gRPC request of its own.
 
         Raises what went wrong.
         """
-        lane = await self._open_lane()
-        if lane is None:
-            return await send(rpc)
-        request, timeout = rpc.request, self._endpoint.timeout
-        assert isinstance(request, execution_pb2.CallRequest), "it comes from rpcs.call"
-        if timeout is not None:
-            request.timeout = timeout
+        attempt = CallAttempt(rpc, self._endpoint)
         try:
-            reply = lane.call(request, rpc.what)
-            try:
-                async with asyncio.timeout(timeout):
-                    result = await reply
-            except BaseException:
-                lane.cancel(request.id)
-                raise
-        except TimeoutError:
-            raise late_answer_error(self._endpoint.address) from None
+            reply = await self._call_directly(attempt)
+            if reply is None:
+                lane = await self._open_lane()
+                if lane is None:
+                    return await send(rpc)
+                reply = await _send(lane, attempt)
+                if attempt.request.wants_route:
+                    self._direct.routes.learn(rpc.shape, reply)
+        except (TimeoutError, LaneClosedError, OSError) as error:
+            raise self._failure(error, attempt) from None
+        return rpc.read(reply)
+
+    async def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
+        """The reply; None if the daemon is to be asked."""
+        way = await self._find_way(attempt)
+        if way is None:
+            return None
+        lost: LaneClosedError | None = None
+        try:
+            reply = await _send(way.lane, attempt)
+            if not is_refused(reply):
+                return reply
         except LaneClosedError as error:
-            if self._is_closed:
-                raise self._endpoint.closed_error() from None
-            raise lost_connection_error(self._endpoint.address, str(error)) from None
-        return rpc.read(result)
+            lost = error
+        if self._is_closed:
+            raise self._endpoint.closed_error()
+        attempt.leave(way, self._direct.routes, lost)
+        return None
+
+    async def _find_way(self, attempt: CallAttempt) -> DirectWay[AsyncLane] | None:
+        """How a call can go without the daemon; else it asks the daemon for that."""
+        shape, daemon = attempt.rpc.shape, self._lane
+        if shape is None or not self._endpoint.direct or not isinstance(daemon, AsyncLane):
+            return None
+        way = await self._direct.find(shape, daemon.max_message_bytes)
+        if way is None:
+            attempt.request.wants_route = self._direct.routes.wants(shape)
+        else:
+            way.route.direct(attempt.request)
+        return way
+
+    def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
+        """What the caller is told of an error on the way."""
+        if isinstance(error, LaneClosedError) and self._is_closed:
+            return self._endpoint.closed_error()
+        return attempt.explain(error)
 
     async def _open_lane(self) -> AsyncCallLane | None:
         """The lane, opened again if it broke; None if each call is a gRPC request."""
@@ -129,3 +160,14 @@ class AsyncCalls:
                 if wanted == "stream":
                     raise endpoint.no_stream_error(str(error)) from None
         return "grpc", None
+
+
+async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.CallReply:
+    timeout = attempt.time_left()
+    reply = lane.call(attempt.request, attempt.rpc.what)
+    try:
+        async with asyncio.timeout(timeout):
+            return await reply
+    except BaseException:
+        lane.cancel(attempt.request.id)
+        raise

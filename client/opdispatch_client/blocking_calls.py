@@ -1,4 +1,4 @@
-"""How the calls of a blocking session travel: the choice of a lane, and calls on it."""
+"""How the calls of a blocking session travel: to the daemon, or directly to an interpreter."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
-from opdispatch.errors import OpdispatchError
+from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.call_future import Callback, CallFuture
+from opdispatch_client.call_lane import CallLane
+from opdispatch_client.daemon_lane import DaemonLane
+from opdispatch_client.direct_lanes import DirectLanes
+from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
+from opdispatch_client.routes import is_refused
 from opdispatch_client.rpcs import Rpc
-from opdispatch_client.unary_calls import UnaryCalls
 from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone
-from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
@@ -30,33 +32,6 @@ T = TypeVar("T")
 
 SUBMITTED_AT_MOST = 1024
 """How many submitted calls of a session are under way before the next one has to wait."""
-
-
-class CallLane(Protocol):
-    """A way for calls. Each has an id of its own; see ``BlockingLane`` for what is raised."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
-
-    def call(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
-    ) -> execution_pb2.CallReply:
-        """Sends a call and waits for the reply."""
-
-    def begin(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
-    ) -> int:
-        """Begins a call, which is sent by ``flush`` at the latest; returns its id."""
-
-    def flush(self) -> None:
-        """Sends what has begun."""
-
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more for a call that has begun."""
-
-    def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
 
 
 class BlockingCalls:
@@ -72,38 +47,42 @@ class BlockingCalls:
         introduce: Callable[[], tuple[ServerInfo, int]],
     ) -> None:
         self._endpoint = endpoint
-        self._channel = channel
-        self._introduce = introduce
-        self._is_closed = False
-        self._lane: CallLane
-        self.lane = "grpc"
-        """The lane's name."""
-        self._opening = threading.Lock()  # a lane that broke is opened again by one thread
+        self._daemon = DaemonLane(endpoint, channel, introduce)
+        self._direct = DirectLanes()
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
+        # The lanes on which something has begun that may not have been sent.
+        self._unsent: dict[CallLane, None] = {}
         self._callbacks = ThreadPoolExecutor(1, "call-callbacks")
+
+    @property
+    def lane(self) -> str:
+        """The name of the lane to the daemon."""
+        return self._daemon.name
 
     def open(self, info: ServerInfo, limit: int) -> None:
         """Chooses a lane for messages of at most ``limit`` bytes.
 
         Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
         """
-        self.lane, self._lane = self._choose(info.lane, limit)
+        self._daemon.open(info, limit)
 
     def close(self) -> None:
         """Ends all calls; no others can be made. Idempotent."""
-        self._is_closed = True
-        if hasattr(self, "_lane"):
-            self._lane.close()
+        self._daemon.close()
+        self._direct.close()
         self._callbacks.shutdown(wait=False)
 
     def call(self, rpc: Rpc[T]) -> T:
         """Makes a call and waits for its result. Raises what went wrong."""
-        lane = self._open_lane()
-        request, timeout = self._request_of(rpc)
+        attempt = CallAttempt(rpc, self._endpoint)
         try:
-            reply = lane.call(request, timeout, rpc.what)
-        except (TimeoutError, LaneClosedError) as error:
-            raise self._failure(error) from None
+            reply = self._call_directly(attempt)
+            if reply is None:
+                lane = self._daemon.get()
+                reply = lane.call(attempt.request, attempt.time_left(), rpc.what)
+                self._learn(attempt, reply)
+        except (TimeoutError, LaneClosedError, OSError) as error:
+            raise self._failure(error, attempt) from None
         return rpc.read(reply)
 
     def submit(self, make: Callable[[], Rpc[Any]], *, flush: bool = True) -> Future[Any]:
@@ -116,88 +95,139 @@ class BlockingCalls:
             self._slots.acquire()
         future = CallFuture(self._run_callback, self._slots.release)
         try:
-            self._begin(make(), future)
+            self._begin(CallAttempt(make(), self._endpoint), future)
         except Exception as error:
-            future.fail(self._failure(error))
+            future.fail(error)
         if flush:
             self.flush()
         return future
 
     def flush(self) -> None:
         """Sends what has been submitted."""
-        self._lane.flush()
+        while self._unsent:
+            with contextlib.suppress(KeyError):  # another thread has taken the last one
+                self._unsent.popitem()[0].flush()
 
-    def _begin(self, rpc: Rpc[Any], future: CallFuture) -> None:
+    def _begin(self, attempt: CallAttempt, future: CallFuture) -> None:
+        try:
+            if not self._begin_directly(attempt, future):
+                self._begin_at_daemon(attempt, future)
+        except (LaneClosedError, OSError) as error:
+            raise self._failure(error, attempt) from None
+
+    def _begin_at_daemon(self, attempt: CallAttempt, future: CallFuture) -> None:
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
-            try:
-                if isinstance(result, Exception):
-                    raise self._failure(result)
-                value = rpc.read(result)
-            except BaseException as error:  # the future's, whatever it is
-                future.fail(error)
-            else:
-                future.succeed(value)
+            if not isinstance(result, Exception):
+                self._learn(attempt, result)
+            self._end(attempt, future, result)
 
-        lane = self._open_lane()
-        request, timeout = self._request_of(rpc)
-        number = lane.begin(request, timeout, rpc.what, on_done)
+        self._begin_on(self._daemon.get(), attempt, future, on_done)
+
+    def _begin_on(
+        self, lane: CallLane, attempt: CallAttempt, future: CallFuture, on_done: OnDone
+    ) -> None:
+        number = lane.begin(attempt.request, attempt.time_left(), attempt.rpc.what, on_done)
         future.cancel_call = lambda: lane.cancel(number)
+        self._unsent[lane] = None
 
-    def _request_of(self, rpc: Rpc[Any]) -> tuple[execution_pb2.CallRequest, float | None]:
-        request, timeout = rpc.request, self._endpoint.timeout
-        assert isinstance(request, execution_pb2.CallRequest), "it comes from rpcs.call"
-        if timeout is not None:
-            request.timeout = timeout
-        return request, timeout
+    def _end(
+        self,
+        attempt: CallAttempt,
+        future: CallFuture,
+        result: execution_pb2.CallReply | Exception,
+    ) -> None:
+        try:
+            if isinstance(result, Exception):
+                raise self._failure(result, attempt)
+            value = attempt.rpc.read(result)
+        except BaseException as error:  # the future's, whatever it is
+            future.fail(error)
+        else:
+            future.succeed(value)
 
-    def _failure(self, error: Exception) -> Exception:
-        """What the caller is told of an error of the lane."""
-        if isinstance(error, TimeoutError):
-            return late_answer_error(self._endpoint.address)
-        if isinstance(error, LaneClosedError):
-            if self._is_closed:
-                return self._endpoint.closed_error()
-            return lost_connection_error(self._endpoint.address, str(error))
-        return error
+    # -- calls that go directly to an interpreter -----------------------------------------------
+
+    def _find_way(self, attempt: CallAttempt) -> DirectWay[BlockingLane] | None:
+        """How a call can go without the daemon; else it asks the daemon for that."""
+        shape = attempt.rpc.shape
+        if shape is None or not self._endpoint.direct or self._daemon.name != "local":
+            return None
+        way = self._direct.find(shape, self._daemon.max_message_bytes)
+        if way is None:
+            attempt.request.wants_route = self._direct.routes.wants(shape)
+        else:
+            way.route.direct(attempt.request)
+        return way
+
+    def _learn(self, attempt: CallAttempt, reply: execution_pb2.CallReply) -> None:
+        if attempt.request.wants_route:
+            self._direct.routes.learn(attempt.rpc.shape, reply)
+
+    def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
+        """The reply; None if the daemon is to be asked."""
+        way = self._find_way(attempt)
+        if way is None:
+            return None
+        try:
+            reply = way.lane.call(attempt.request, attempt.time_left(), attempt.rpc.what)
+        except LaneClosedError as error:
+            self._direct_call_failed(attempt, way, error)
+            return None
+        if is_refused(reply):
+            self._direct_call_failed(attempt, way, None)
+            return None
+        return reply
+
+    def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
+        """Whether the call has begun; else the daemon is to be asked."""
+        way = self._find_way(attempt)
+        if way is None:
+            return False
+
+        def on_done(result: execution_pb2.CallReply | Exception) -> None:
+            lost = result if isinstance(result, LaneClosedError) else None
+            if lost is None and (isinstance(result, Exception) or not is_refused(result)):
+                self._end(attempt, future, result)
+                return
+            try:
+                # Not in this thread, which reads replies: sending may have to wait.
+                self._callbacks.submit(ask_daemon, lost)
+            except RuntimeError:
+                future.fail(self._endpoint.closed_error())
+
+        def ask_daemon(lost: LaneClosedError | None) -> None:
+            try:
+                self._direct_call_failed(attempt, way, lost)
+                self._begin_at_daemon(attempt, future)
+            except Exception as error:
+                future.fail(self._failure(error, attempt))
+            self.flush()
+
+        try:
+            self._begin_on(way.lane, attempt, future, on_done)
+        except LaneClosedError as error:
+            self._direct_call_failed(attempt, way, error)
+            return False
+        return True
+
+    def _direct_call_failed(
+        self, attempt: CallAttempt, way: DirectWay[BlockingLane], lost: LaneClosedError | None
+    ) -> None:
+        if self._daemon.is_closed:
+            raise self._endpoint.closed_error()
+        attempt.leave(way, self._direct.routes, lost)
+
+    def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
+        """What the caller is told of an error on the way."""
+        if isinstance(error, LaneClosedError) and self._daemon.is_closed:
+            return self._endpoint.closed_error()
+        return attempt.explain(error)
 
     def _run_callback(self, callback: Callback, future: CallFuture) -> None:
         with contextlib.suppress(RuntimeError):  # the session is closed
             self._callbacks.submit(_run_logged, callback, future)
             return
         _run_logged(callback, future)
-
-    # -- the choice of a lane -------------------------------------------------------------------
-
-    def _open_lane(self) -> CallLane:
-        """The lane, opened again if it broke. Raises DaemonUnavailableError."""
-        if self._is_closed:
-            raise self._endpoint.closed_error()
-        lane = self._lane
-        if not lane.is_closed:
-            return lane
-        with self._opening:
-            if self._lane is lane:
-                self.open(*self._introduce())
-            return self._lane
-
-    def _choose(self, path: str, limit: int) -> tuple[str, CallLane]:
-        endpoint, wanted = self._endpoint, self._endpoint.lane
-        if wanted in ("auto", "local"):
-            why = endpoint.why_no_lane(path)
-            if not why:
-                try:
-                    return "local", BlockingLane.connect(path, limit)
-                except (OSError, OpdispatchError) as error:
-                    why = str(error)
-            if wanted == "local":
-                raise endpoint.no_lane_error(why)
-        if wanted in ("auto", "stream"):
-            try:
-                return "stream", BlockingStream.open(self._channel, limit)
-            except LaneClosedError as error:
-                if wanted == "stream":
-                    raise endpoint.no_stream_error(str(error)) from None
-        return "grpc", UnaryCalls(self._channel, endpoint.address, limit)
 
 
 def _run_logged(callback: Callback, future: CallFuture) -> None:

@@ -34,6 +34,8 @@ class Endpoint:
     or whichever is fastest and works."""
     retry: bool = True
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
+    direct: bool = True
+    """Whether calls over a local lane go directly to interpreters, where they can."""
 
     @property
     def options(self) -> list[tuple[str, int]]:
@@ -99,6 +101,7 @@ def resolve_endpoint(
     max_message_bytes: int | None,
     lane: LaneChoice = "auto",
     retry: bool = True,
+    direct: bool = True,
 ) -> Endpoint:
     """Checks the parameters of ``connect`` and fills in what they leave open.
 
@@ -119,6 +122,7 @@ def resolve_endpoint(
         ),
         lane=lane,
         retry=retry,
+        direct=direct,
     )
     _ = endpoint.options  # raises for a limit out of range, before anything is opened
     return endpoint

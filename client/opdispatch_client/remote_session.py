@@ -36,6 +36,19 @@ class RemoteSession:
 
         return Calls(call, self._operator_names)
 
+    def call(self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any) -> Any:
+        """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
+
+        Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
+        arrays. Arguments that the operator writes to are updated in place. Raises
+        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
+        and WireError for an argument that cannot be sent.
+
+        With `remote`, tensors among the results are RemoteTensors: they stay where they are.
+        An operator's own argument of that name can be given through ``ops``.
+        """
+        return self._call_operator(operator, args, kwargs, remote=remote)
+
     def put(self, array: Any, on: str | None = None) -> RemoteTensor:
         """Puts a copy of an array into an interpreter: into the one named `on`, or any.
 

@@ -54,6 +54,7 @@ def connect(
     max_message_bytes: int | None = None,
     lane: LaneChoice = "auto",
     retry: bool = True,
+    direct: bool = True,
 ) -> Session:
     """Opens a session with the daemon at `address`.
 
@@ -66,13 +67,19 @@ def connect(
 
     Calls take the local lane, a unix socket without gRPC, if the daemon is a process of the same
     user on the same machine, and gRPC otherwise: one stream for all calls, or a request for each.
-    `lane` may insist on "local", "stream" or "grpc".
+    `lane` may insist on "local", "stream" or "grpc". Over the local lane, calls like one that the
+    daemon has answered go to the interpreters themselves, unless `direct` is false.
 
     Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
     there, WireError if the daemon speaks another version of the protocol.
     """
     endpoint = resolve_endpoint(
-        address, timeout=timeout, max_message_bytes=max_message_bytes, lane=lane, retry=retry
+        address,
+        timeout=timeout,
+        max_message_bytes=max_message_bytes,
+        lane=lane,
+        retry=retry,
+        direct=direct,
     )
     session = Session(endpoint)
     try:
@@ -136,19 +143,6 @@ class Session(RemoteSession):
     def ops(self) -> RemoteOps[Any]:
         """The daemon's operators: ``session.ops.namespace.name(...)``."""
         return self.with_options().ops
-
-    def call(self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any) -> Any:
-        """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
-
-        Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
-        arrays. Arguments that the operator writes to are updated in place. Raises
-        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
-        and WireError for an argument that cannot be sent.
-
-        With `remote`, tensors among the results are RemoteTensors: they stay where they are.
-        An operator's own argument of that name can be given through ``ops``.
-        """
-        return self._call_operator(operator, args, kwargs, remote=remote)
 
     def submit(self, operator: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Begins a call and returns at once; the future has its result, or what went wrong.

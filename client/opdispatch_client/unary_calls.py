@@ -20,7 +20,7 @@ class UnaryCalls:
 
     def __init__(self, channel: grpc.Channel, address: str, limit: int) -> None:
         self._address = address
-        self._limit = limit
+        self.max_message_bytes = limit
         self._method: Any = channel.unary_unary(
             CALL, response_deserializer=execution_pb2.CallReply.FromString
         )
@@ -33,7 +33,7 @@ class UnaryCalls:
         self, request: execution_pb2.CallRequest, timeout: float | None, what: str
     ) -> execution_pb2.CallReply:
         """Sends a call and waits for the reply. Raises the error that is its status."""
-        payload = serialize_message(request, self._limit, what)
+        payload = serialize_message(request, self.max_message_bytes, what)
         try:
             reply: execution_pb2.CallReply = self._method(payload, timeout=timeout)
         except (grpc.RpcError, ValueError) as error:
@@ -44,7 +44,7 @@ class UnaryCalls:
         self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
     ) -> int:
         """Begins a call and returns its id; see ``BlockingLane.begin``."""
-        payload = serialize_message(request, self._limit, what)
+        payload = serialize_message(request, self.max_message_bytes, what)
         number = next(self._numbers)
 
         def end(call: Any) -> None:

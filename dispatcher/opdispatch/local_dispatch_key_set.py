@@ -70,6 +70,14 @@ def local_dispatch_key_set() -> tuple[DispatchKeySet, DispatchKeySet]:
     return DispatchKeySet(state.included), DispatchKeySet(state.excluded)
 
 
+def local_dispatch_key_set_is_default() -> bool:
+    """Whether the keys of the current task's calls are what they are without any guard."""
+    state = LOCAL_STATE.get()
+    return state is DEFAULT_STATE or (
+        state.included == DEFAULT_STATE.included and state.excluded == DEFAULT_STATE.excluded
+    )
+
+
 def tls_is_dispatch_key_included(key: DispatchKey | str) -> bool:
     """Whether the current task adds ``key`` to its calls."""
     return local_dispatch_key_set()[0].has(key)
@@ -125,6 +133,22 @@ class LocalStateGuard:
         traceback: TracebackType | None,
     ) -> None:
         LOCAL_STATE.reset(self._tokens.pop())
+
+
+class ForceLocalState:
+    """Puts ``state`` in the place of all that is switched on, for one ``with`` block."""
+
+    __slots__ = ("_state", "_token")
+
+    def __init__(self, state: LocalState) -> None:
+        self._state = state
+
+    def __enter__(self) -> Self:
+        self._token = LOCAL_STATE.set(self._state)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        LOCAL_STATE.reset(self._token)
 
 
 class ForceDispatchKeyGuard(LocalStateGuard):

@@ -22,8 +22,10 @@ class AsyncLane:
         self._loop = asyncio.get_running_loop()
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
+        self.number = 0
+        """What the other side calls this connection."""
         self._replies = AwaitedReplies()
-        self._welcome: asyncio.Future[int] | None = self._loop.create_future()
+        self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
         self._stream = FrameStream(connection, limit, self._take, self._end, always_reads=True)
@@ -43,7 +45,9 @@ class AsyncLane:
         try:
             lane._stream.send(FrameKind.HELLO, lane_messages.hello(limit))
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
-                lane.max_message_bytes = min(limit, await lane._welcome)
+                welcome = await lane._welcome
+                lane.max_message_bytes = min(limit, welcome.max_message_bytes)
+                lane.number = welcome.lane
         except BaseException:
             lane.close()
             raise
@@ -55,13 +59,18 @@ class AsyncLane:
         """Whether calls have no chance any more."""
         return self._stream.is_closed
 
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+        return len(self._replies)
+
     def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
         Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
         """
         if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed")
+            raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
         payload = serialize_message(request, self.max_message_bytes, what)
         future = self._replies.expect(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -17,6 +18,9 @@ class AwaitedReplies:
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._replies: dict[int, Reply] = {}
+
+    def __len__(self) -> int:
+        return len(self._replies)
 
     def next_number(self) -> int:
         """An id that no call has had."""
@@ -46,7 +50,7 @@ class AwaitedReplies:
             fail(future, why, cause)
 
 
-def fail(future: asyncio.Future[int] | Reply, why: str, cause: Exception | None = None) -> None:
+def fail(future: asyncio.Future[Any], why: str, cause: Exception | None = None) -> None:
     """Has what waits for ``future`` end with LaneClosedError, if anything does."""
     if not future.done():
         failure = LaneClosedError(why)

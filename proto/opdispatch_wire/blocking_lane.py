@@ -72,6 +72,8 @@ class BlockingLane:
         self._is_closed = False
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
+        self.number = 0
+        """What the other side calls this connection."""
 
     @classmethod
     def connect(cls, path: str, limit: int) -> BlockingLane:
@@ -84,8 +86,9 @@ class BlockingLane:
         try:
             lane._write(FrameKind.HELLO, lane_messages.hello(limit))
             deadline = time.monotonic() + lane_messages.HANDSHAKE_TIMEOUT
-            told = lane_messages.read_welcome(lane._read_frame(deadline))
-            lane.max_message_bytes = min(limit, told)
+            welcome = lane_messages.read_welcome(lane._read_frame(deadline))
+            lane.max_message_bytes = min(limit, welcome.max_message_bytes)
+            lane.number = welcome.lane
         except BaseException:
             lane.close()
             raise
@@ -94,7 +97,13 @@ class BlockingLane:
     @property
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
-        return self._is_closed
+        # When nobody waits, nobody reads that the other side has gone.
+        return self._is_closed or (not self.calls_in_flight and self._has_been_left())
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+        return len(self._waiting) + len(self._pending)
 
     def call(
         self, request: execution_pb2.CallRequest, timeout: float | None, what: str
@@ -110,7 +119,7 @@ class BlockingLane:
         is_sent = False
         with self._mutex:
             if self._is_closed:
-                raise LaneClosedError("the lane is closed")
+                raise LaneClosedError("the lane is closed", was_sent=False)
             number = request.id = next(self._numbers)
             self._waiting[number] = waiter
         try:
@@ -157,8 +166,6 @@ class BlockingLane:
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
         with self._mutex:
-            if self._is_closed:
-                return
             self._is_closed = True
             waiting = list(self._waiting.values())
         # Whoever reads or writes notices, and closes nothing that is in use.
@@ -293,6 +300,21 @@ class BlockingLane:
             unused = not self._waiting and not self._reader_is_chosen
         if unused:
             self._socket.close()
+
+    def _has_been_left(self) -> bool:
+        with self._mutex:
+            # Whoever reads notices.
+            if self._reader_is_chosen or not self._readable.poll(0):
+                return False
+            try:
+                left = not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                left = True
+        if left:
+            self._break()
+        return left
 
     # -- the socket -----------------------------------------------------------------------------
 

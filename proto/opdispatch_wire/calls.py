@@ -22,7 +22,7 @@ Note [Arguments that are written to]
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key_set import (
@@ -31,7 +31,10 @@ from opdispatch.dispatch_key_set import (
     DispatchKeySet,
 )
 from opdispatch.errors import ReturnError
-from opdispatch.local_dispatch_key_set import local_dispatch_key_set
+from opdispatch.local_dispatch_key_set import (
+    local_dispatch_key_set,
+    local_dispatch_key_set_is_default,
+)
 from opdispatch.trace_line import TraceLine
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.mutations import add_mutations, argument_of, is_same_memory, prepare_write
@@ -81,8 +84,8 @@ def call_request(
 
 def add_local_keys(request: execution_pb2.CallRequest) -> None:
     """Says what local dispatch keys the current task has, unless they are the defaults."""
-    included, excluded = local_dispatch_key_set()
-    if (included, excluded) != (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
+    if not local_dispatch_key_set_is_default():
+        included, excluded = local_dispatch_key_set()
         request.local_keys.SetInParent()  # two empty sets are no default either
         request.local_keys.included = included.bits
         request.local_keys.excluded = excluded.bits
@@ -126,8 +129,8 @@ def decode_arguments(
     Only arrays that the schema says are written to are writable. Whether the arguments fit the
     schema is not looked at here; see ``OperatorHandle.bind``.
     """
-    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
     written = {argument.name for argument in schema.arguments if argument.is_write}
+    positional = [a for a in schema.arguments if not a.kwarg_only] if written else []
     args = [
         value_from_proto(
             message,
@@ -158,7 +161,7 @@ def reply_of_returns(
     returns: list[Any],
     *,
     interpreter: str = "",
-    trace: Iterable[TraceLine] = (),
+    trace: Sequence[TraceLine] = (),
     memory: CalleeMemory | None = None,
     keep: Callable[[list[Any], int], Any] | None = None,
 ) -> execution_pb2.CallReply:
@@ -170,7 +173,8 @@ def reply_of_returns(
     the caller's off the list, by its place, and gives what is to be sent for it.
     """
     reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
-    sent = _sent_arguments(request, schema, arguments)
+    refers = schema.is_mutable or any(declared.alias_info for declared in schema.returns)
+    sent = _sent_arguments(request, schema, arguments) if refers else []
     try:
         for argument, value, reference in sent:
             if argument.is_write:
@@ -189,7 +193,8 @@ def reply_of_returns(
             f"{schema.name} left a value that cannot be sent: {error.message}",
             operator=str(schema.name),
         ) from error
-    reply.trace.extend(trace_line_to_proto(line, interpreter=interpreter) for line in trace)
+    if trace:
+        reply.trace.extend(trace_line_to_proto(line, interpreter=interpreter) for line in trace)
     return reply
 
 

@@ -19,7 +19,12 @@ class LaneClosedError(ConnectionError):
     """A lane ended before the reply came.
 
     It stays within this project: what it means, each caller tells in an error of its own.
+    ``was_sent`` says whether the call may have reached the other side.
     """
+
+    def __init__(self, why: str, *, was_sent: bool = True) -> None:
+        super().__init__(why)
+        self.was_sent = was_sent
 
 
 def parsed(message: Message, payload: bytes | bytearray) -> Message:
@@ -40,10 +45,10 @@ def hello(max_message_bytes: int) -> bytes:
     return message.SerializeToString()
 
 
-def welcome(max_message_bytes: int) -> bytes:
-    """The payload of WELCOME."""
+def welcome(max_message_bytes: int, lane: int = 0) -> bytes:
+    """The payload of WELCOME, on the connection of that number."""
     return lane_pb2.LaneWelcome(
-        protocol_version=PROTOCOL_VERSION, max_message_bytes=max_message_bytes
+        protocol_version=PROTOCOL_VERSION, max_message_bytes=max_message_bytes, lane=lane
     ).SerializeToString()
 
 
@@ -64,8 +69,8 @@ def read_hello(frame: Frame) -> int:
     return int(message.max_message_bytes)
 
 
-def read_welcome(frame: Frame) -> int:
-    """The peer's message limit. Raises the error of a REFUSAL, and WireError."""
+def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
+    """What the peer says of itself. Raises the error of a REFUSAL, and WireError."""
     kind, payload = frame
     if kind is FrameKind.REFUSAL:
         raise refusal_error(payload)
@@ -74,7 +79,7 @@ def read_welcome(frame: Frame) -> int:
     message = lane_pb2.LaneWelcome()
     parsed(message, payload)
     _check_version(message.protocol_version)
-    return int(message.max_message_bytes)
+    return message
 
 
 def refusal_error(payload: bytes | bytearray) -> Exception:

@@ -26,8 +26,8 @@ class PendingCalls:
         self._ended: LaneClosedError | None = None
         self._watch = DeadlineWatch(self._expire)
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
+    def __len__(self) -> int:
+        return len(self._calls)
 
     def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
         """Adds a call; after ``timeout`` seconds it is told TimeoutError.
@@ -37,7 +37,7 @@ class PendingCalls:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._mutex:
             if self._ended is not None:
-                raise LaneClosedError(str(self._ended))
+                raise LaneClosedError(str(self._ended), was_sent=False)
             self._calls[number] = (on_done, deadline)
         if deadline is not None:
             self._watch.look_at(deadline)

@@ -117,10 +117,13 @@ def fill_tensor(
         message.CopyFrom(value.message)
         return
     array, device = _fetch(value.array if isinstance(value, Tensor) else value, at=at)
-    name = dtype_to_name(array.dtype, at=at)
+    dtype = array.dtype
+    name = dtype_to_name(dtype, at=at)
     if memory is None or not memory.place(message.memory, array, WIRE_DTYPES[name], value):
-        data = array.astype(WIRE_DTYPES[name], copy=False).tobytes()
-        if array.dtype == _BOOL and _has_odd_bools(data):  # as a view of bytes may have
+        if dtype != WIRE_DTYPES[name]:
+            array = array.astype(WIRE_DTYPES[name])
+        data = array.tobytes()
+        if dtype == _BOOL and _has_odd_bools(data):  # as a view of bytes may have
             data = np.not_equal(np.frombuffer(data, np.uint8), 0).tobytes()
         message.data = data
     if isinstance(value, Tensor):
@@ -188,7 +191,7 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(
             f"{at}.data has {len(data)} bytes; shape {list(shape)} of {dtype} needs {needed}"
         )
-    if math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
+    if not needed and math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
         raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
     if dtype == _BOOL:
         _check_bools(data, f"{at}.data")
@@ -256,6 +259,8 @@ def _default_key_bits(message: values_pb2.Tensor) -> int:
 
 def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
     """The elements of an array in host memory, and the device where it lives."""
+    if type(value) is np.ndarray:
+        return value, "cpu"
     if isinstance(value, np.ma.MaskedArray):
         raise WireError(
             f"{at}: a masked array would lose its mask; "

@@ -18,12 +18,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from opdispatch_server.direct_run import DirectRun
+from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.v1 import execution_pb2
 
 # One header for all of it: "DEPTH RUN LANE LIMIT", then the seconds that are left, if any are set.
@@ -32,11 +36,16 @@ MAX_DEPTH = 32
 
 _RUN_BYTES = 16
 
+# A call that is still queued is dropped this long before its deadline, so that its caller hears
+# that it never started; but not before that share of its time has passed.
+LAST_WORDS = 0.05
+LAST_WORDS_SHARE = 0.1
+
 KERNEL_THREADS = 32
 """The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; frozen ones take five times as long to make
 class CallContext:
     """``deadline`` is a time of ``time.monotonic``; None if there is none.
 
@@ -44,7 +53,8 @@ class CallContext:
     interpreter, the run that begins there; on the way back, the one that makes the call. 0: none.
     ``lane`` is the load id of the library that the call belongs to, 0 if it takes no slot, and
     ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
-    nobody's ``depth``, ``lane`` and ``limit``: it knows them.
+    nobody's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
+    interpreter notes of a call that has not come through the daemon.
     """
 
     deadline: float | None = None
@@ -52,6 +62,7 @@ class CallContext:
     run: int = 0
     lane: int = 0
     limit: int = 0
+    direct: DirectRun | None = None
 
     @classmethod
     def of(cls, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
@@ -125,20 +136,40 @@ def _deadline(seconds: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunningCall:
     """The call that a kernel is running for. ``deadline`` is a time of ``time.monotonic``."""
 
     deadline: float | None = None
     depth: int = 0
     run: int = 0
+    nested_calls: NestedTime | None = None
 
-    def nested(self) -> CallContext:
-        """The context of a call that the kernel makes."""
-        return CallContext(self.deadline, self.depth + 1, self.run)
+    @classmethod
+    def of(cls, context: CallContext) -> RunningCall:
+        """The call that begins to run."""
+        nested_calls = context.direct.nested_calls if context.direct is not None else None
+        return cls(context.deadline, context.depth, context.run, nested_calls)
+
+    @contextmanager
+    def nested(self) -> Iterator[CallContext]:
+        """The context of a call that the kernel makes, while that is under way."""
+        if self.nested_calls is None:
+            yield CallContext(self.deadline, self.depth + 1, self.run)
+            return
+        self.nested_calls.begin()
+        try:
+            yield CallContext(self.deadline, self.depth + 1, self.run)
+        finally:
+            self.nested_calls.end()
 
 
 NO_CALL = RunningCall()
 """Outside of any call, as during a library's import, and in threads that a kernel has started."""
 
 RUNNING_CALL: ContextVar[RunningCall] = ContextVar("opdispatch_running_call", default=NO_CALL)
+
+
+def with_last_words(seconds: float) -> float:
+    """How long a call that has so many seconds left may wait for its turn."""
+    return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)

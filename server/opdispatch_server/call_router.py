@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,11 +11,12 @@ from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch.operator_state import Resolution
 from opdispatch_server.admission import Admission
-from opdispatch_server.call_context import MAX_DEPTH, CallContext
+from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
+from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.kernel_runs import KernelRun, KernelRuns
+from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
@@ -33,10 +35,6 @@ from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
 NESTED_CALLS_PER_INTERPRETER = 1024
-# A call that is still queued is dropped this long before its deadline, so that its caller hears
-# that it never started; but not before that share of its time has passed.
-LAST_WORDS = 0.05
-LAST_WORDS_SHARE = 0.1
 # How often a call runs, if its interpreters die: it may be the call that kills them.
 RUNS_PER_CALL = 3
 
@@ -45,9 +43,11 @@ RUNS_PER_CALL = 3
 class _Progress:
     """What has become of one call so far."""
 
-    parent: KernelRun | None
+    parent: RunningKernel | None
     # Whether it may wait for a library that has no interpreter.
     may_wait: bool
+    # Where it has gone without the daemon, and had no reply.
+    lost: execution_pb2.LostCall | None = None
     # Runs that its interpreters' ends have cut short.
     runs: int = 0
     # When it gives up waiting, a time of the loop; None if it has not had to wait.
@@ -61,6 +61,7 @@ class CallRouter:
         self,
         operators: OperatorRegistry,
         libraries: LibraryRegistry,
+        routes: DirectRoutes,
         admission: Admission,
         runs: KernelRuns,
         recovery: CallRecovery,
@@ -69,6 +70,7 @@ class CallRouter:
     ) -> None:
         self._operators = operators
         self._libraries = libraries
+        self._routes = routes
         self._admission = admission
         self._runs = runs
         self._recovery = recovery
@@ -107,11 +109,13 @@ class CallRouter:
         context = CallContext(context.deadline, depth)
         self._in_flight += 1
         self._idle.clear()
+        lost = request.lost if request.HasField("lost") else None
+        progress = _Progress(parent, may_wait, lost)
         try:
             if parent is None:
-                return await self._call(request, context, _Progress(None, may_wait))
+                return await self._call(request, context, progress)
             with self._runs.nested_in(parent):
-                return await self._call(request, context, _Progress(parent, may_wait))
+                return await self._call(request, context, progress)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
@@ -131,13 +135,8 @@ class CallRouter:
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
         if request.program or request.adopt:
-            return await self._programs.call(
-                request,
-                context,
-                progress.parent,
-                _with_last_words,
-                lambda affects, error: self._wait(affects, error, request, context, progress),
-            )
+            wait = functools.partial(self._wait, request, context, progress)
+            return await self._programs.call(request, context, progress.parent, wait)
         while True:
             try:
                 remote = RemotePart(self._values, request)
@@ -145,6 +144,10 @@ class CallRouter:
                 line = _trace_line(request, op, choice) if request.trace else None
                 # Asked now: the operator may be gone with its kernel.
                 writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+                if progress.lost is not None:
+                    lost, progress.lost = progress.lost, None
+                    progress.runs += 1
+                    raise await self._runs.explain_lost(lost, str(op.name))
                 reply = await self._forward(request, context, op, keys, choice, progress, remote)
                 break
             except LibraryAwayError as away:
@@ -153,11 +156,11 @@ class CallRouter:
                     raise refusal from None
                 name = away.library.name
                 await self._wait(
-                    lambda version, name=name: version.name == name,  # type: ignore[misc]
-                    refusal,
                     request,
                     context,
                     progress,
+                    lambda version, name=name: version.name == name,  # type: ignore[misc]
+                    refusal,
                 )
             except InterpreterDiedError as error:
                 again = _never_started(error) or (
@@ -176,11 +179,11 @@ class CallRouter:
                 self.retries += 1
                 operator = str(op.name)
                 await self._wait(
-                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
-                    error,
                     request,
                     context,
                     progress,
+                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
+                    error,
                 )
         if line is not None:
             nested = list(reply.trace)
@@ -191,11 +194,11 @@ class CallRouter:
 
     async def _wait(
         self,
-        affects: Callable[[LibraryVersion], bool],
-        error: OpdispatchError,
         request: execution_pb2.CallRequest,
         context: CallContext,
         progress: _Progress,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
     ) -> None:
         """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
         now = asyncio.get_running_loop().time()
@@ -203,7 +206,7 @@ class CallRouter:
             progress.patience = now + RECOVERY_WAIT
         seconds = progress.patience - now
         if context.timeout is not None:
-            seconds = min(seconds, _with_last_words(context.timeout))
+            seconds = min(seconds, with_last_words(context.timeout))
         await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
     def _choose(
@@ -250,7 +253,7 @@ class CallRouter:
         replica = remote.choose_replica(library)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
-        request.operator = str(op.name)
+        name, request.operator = request.operator, str(op.name)
         if place is None:
             request.ClearField("kernel")
             request.redispatch_keys = keys.raw_repr()
@@ -259,12 +262,19 @@ class CallRouter:
             request.kernel.registration = place
             request.kernel.dispatch_keys = keys.raw_repr()
         may_run_again = _may_run_again(request, op)
+        # As of now: if the registry changes while the call runs, the route is refused.
+        route: execution_pb2.Route | None = None
+        if request.wants_route and place is not None and progress.parent is None:
+            route = self._routes.find(name, request, op, library, place, keys)
         library.begin_call()
         try:
             while True:
                 try:
                     if remote.is_empty:
-                        return await self._run(request, context, library, replica, progress.parent)
+                        reply = await self._run(request, context, library, replica, progress.parent)
+                        if route is not None:
+                            reply.route.CopyFrom(route)
+                        return reply
                     async with remote.at(replica.session, context) as keeping:
                         return await self._run(
                             request, context, library, replica, progress.parent, keeping
@@ -289,7 +299,7 @@ class CallRouter:
         context: CallContext,
         library: LibraryVersion,
         replica: Replica,
-        parent: KernelRun | None,
+        parent: RunningKernel | None,
         keeping: Keeping | None = None,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
@@ -309,7 +319,7 @@ class CallRouter:
         context: CallContext,
         library: LibraryVersion,
         session: InterpreterSession,
-        parent: KernelRun | None,
+        parent: RunningKernel | None,
     ) -> Slot | None:
         """Waits for the right to run a call. See Note [Nested calls take no slot]."""
         operator = request.operator
@@ -328,7 +338,7 @@ class CallRouter:
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is not None:
             return slot
-        timeout = None if context.timeout is None else _with_last_words(context.timeout)
+        timeout = None if context.timeout is None else with_last_words(context.timeout)
         try:
             async with asyncio.timeout(timeout):
                 return await gate.enter(
@@ -371,10 +381,6 @@ def _trace_line(
         kernel=choice.registered_at,
         reason=choice.reason,
     )
-
-
-def _with_last_words(seconds: float) -> float:
-    return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)
 
 
 def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bool:

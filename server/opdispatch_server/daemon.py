@@ -24,6 +24,7 @@ from opdispatch_server.call_lanes import CallLanes
 from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
+from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.environment_store import EnvironmentStore
 from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import add_service
@@ -61,6 +62,7 @@ from opdispatch_wire.v1 import (
     registry_pb2,
     registry_pb2_grpc,
 )
+from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
 LOG = logging.getLogger("opdispatch.daemon")
 
@@ -111,7 +113,10 @@ class Daemon:
         self._packages = folder.path / "packages.json"
         self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
-        transaction = LibraryTransaction(operators, self._sessions, store, self._kill_interpreter)
+        self._routes = DirectRoutes(operators, self._sessions)
+        transaction = LibraryTransaction(
+            operators, self._sessions, store, self._routes, self._kill_interpreter
+        )
         self._libraries = LibraryRegistry(
             transaction,
             self._sessions,
@@ -123,7 +128,8 @@ class Daemon:
         )
         limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
         admission = Admission(limits)
-        runs = KernelRuns(self._kill_interpreter, configuration.kernel_timeout)
+        timeout = configuration.kernel_timeout
+        runs = KernelRuns(self._sessions, self._kill_interpreter, timeout)
         recovery = CallRecovery(self._libraries.settling, limits)
         values = RemoteValueTable(
             ValueLimits(configuration.remote_values, configuration.remote_bytes)
@@ -133,7 +139,14 @@ class Daemon:
             operators, self._libraries, self._sessions, admission, runs, recovery, values
         )
         self._router = CallRouter(
-            operators, self._libraries, admission, runs, recovery, values, programs
+            operators,
+            self._libraries,
+            self._routes,
+            admission,
+            runs,
+            recovery,
+            values,
+            programs,
         )
         view = RegistryView(
             operators, self._libraries, self._sessions, self._supervisor, admission, values
@@ -149,6 +162,12 @@ class Daemon:
             lambda: self._supervisor.names,
             self._pools.find,
             self._leases,
+            runs,
+            DirectCallRules(
+                queue_calls=limits.calls,
+                queue_bytes=limits.bytes,
+                kernel_timeout=timeout or 0.0,
+            ),
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
             lane=folder.lane("kernels"),
@@ -218,6 +237,7 @@ class Daemon:
         await self._health.drain()
         self._waits.stop()
         self._value_leases.stop()
+        self._routes.end()
         if not await self._router.drain(CALLS_GRACE):
             LOG.warning("calls that are still running are cut off")
         await self._libraries.stop()
@@ -283,6 +303,7 @@ class Daemon:
             *("--daemon", self._private_address),
             *("--listen", self._folder.socket(f"{_file_name(name)}.sock")),
             *("--lane", self._folder.lane(_file_name(name))),
+            *("--direct-lane", self._folder.lane(f"{_file_name(name)}.direct")),
             *("--name", name),
             *("--parent", str(os.getpid())),
             *("--max-message-bytes", str(self._limit)),

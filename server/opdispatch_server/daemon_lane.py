@@ -87,9 +87,9 @@ class DaemonLane:
             str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys
         )
         check_message_size(request, self._limit, f"the call of {op.name}")
-        context = running.nested()
         hand_over_turn()
-        reply = self._send(request, context)
+        with running.nested() as context:
+            reply = self._send(request, context)
         if sink is not None:
             _emit_remote_lines(sink, reply)
         return returns_of_reply(reply, args, kwargs)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import platform
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,11 +20,13 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext
 from opdispatch_server.daemon_lane import DaemonLane
 from opdispatch_server.devices import find_devices
+from opdispatch_server.direct_calls import DirectCalls
+from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.kernel_lane import KernelLanes
+from opdispatch_server.kernel_lanes import DaemonCalls, KernelLanes
 from opdispatch_server.listeners import bind
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.peer_values import PeerValues
@@ -45,6 +49,8 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 # How long an instruction that is being carried out may keep a reconnection waiting.
 DROP_TIMEOUT = 30.0
+# How long calls that are running have to end when the interpreter is told to stop.
+LAST_CALLS_WAIT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +66,47 @@ class InterpreterSettings:
     name: str = ""
     insecure: bool = False
     lane: str = ""
-    """The path of its local lane for calls; empty: it has none."""
+    """The path of its local lane for the daemon's calls; empty: it has none."""
+    direct_lane: str = ""
+    """The same, for calls of clients."""
 
 
 class Interpreter:
-    """One interpreter, from hello to the end of its session."""
+    """One interpreter, from hello to the end of its session.
 
-    def __init__(self, settings: InterpreterSettings) -> None:
+    If the daemon vanishes, direct calls go on, until a daemon welcomes another one, in the same
+    process, whose ``predecessor`` this one is.
+    """
+
+    def __init__(
+        self, settings: InterpreterSettings, predecessor: Interpreter | None = None
+    ) -> None:
         self._settings = settings
+        self._predecessor = predecessor
         self._limit = internal_message_limit(settings.max_message_bytes)
         self._name = settings.name
         self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
         self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
         self._values = ValueStore()
         self._peers = PeerValues(self._limit)
+        programs = ProgramExecution(
+            self._libraries.dispatcher, self._values, self._peers, lambda: self._name
+        )
+        self._execution = KernelExecution(
+            self._libraries,
+            lambda: self._name,
+            settings.max_message_bytes,
+            self._values,
+            programs,
+        )
+        self._direct = DirectCalls(self._libraries)
+        self._direct_lanes = KernelLanes(self._execution, self._direct, settings.max_message_bytes)
         # One thread: instructions are carried out in the order in which they come.
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
         self._answering: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
         self._stopping = asyncio.Event()
+        self._attending: asyncio.Task[None] | None = None
         self.met_daemon = False
         self.may_come_back = False
 
@@ -96,45 +124,54 @@ class Interpreter:
         the daemon has vanished, or asks for it.
         """
         server = grpc.aio.server(options=server_options(self._limit))
-        execution = KernelExecution(
-            self._libraries,
-            lambda: self._name,
-            self._settings.max_message_bytes,
-            self._values,
-            ProgramExecution(
-                self._libraries.dispatcher, self._values, self._peers, lambda: self._name
-            ),
-        )
-        servicer = _InterpreterExecutionServicer(execution)
+        servicer = _InterpreterExecutionServicer(self._execution)
         add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
-        lanes = KernelLanes(execution, self._limit)
+        lanes = KernelLanes(self._execution, DaemonCalls(), self._limit)
         await server.start()
-        if self._settings.lane:
-            lanes.listen(self._settings.lane)
-            GUARD.own_listener(f"unix:{self._settings.lane}")
+        paths = (self._settings.lane, self._settings.direct_lane)
+        for path, each in zip(paths, (lanes, self._direct_lanes), strict=True):
+            if path:
+                each.listen(path)
+                GUARD.own_listener(f"unix:{path}")
         GUARD.own_listener(listener.address)
         GUARD.own_peer(self._settings.daemon)
         try:
             await self._hold_session(listener.address)
         finally:
-            await server.stop(grace=2.0 if self._stopping.is_set() else None)
+            await server.stop(grace=LAST_CALLS_WAIT if self._stopping.is_set() else None)
+            if not self.may_come_back:
+                await self._end_direct_calls()
             lanes.close()
             self._lane.close()
             self._peers.close()
             self._values.clear()  # nobody is there any more to claim them
             listener.close()
 
+    async def _end_direct_calls(self) -> None:
+        self._direct.take(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_CALLS_WAIT if self._stopping.is_set() else 0):
+                await self._direct.wait_idle()
+        self._close_direct_lanes()
+
+    def _close_direct_lanes(self) -> None:
+        self._direct_lanes.close()
+        if self._attending is not None:
+            self._attending.cancel()
+
     def stop(self) -> None:
         """Ends the session from this side; calls that are running finish."""
         self._stopping.set()
 
-    async def drop_libraries(self) -> None:
-        """Undoes and lets go of everything that the daemon had this interpreter load.
+    async def make_way(self) -> None:
+        """Ends what went on after the daemon had vanished: it is back, or another one is there.
 
-        Raises DaemonUnavailableError if an instruction of the daemon's is still being carried
-        out, and does not end.
+        Takes no more direct calls, and lets go of every library; calls that are running finish.
+        Raises DaemonUnavailableError if an instruction of the old daemon's is still being
+        carried out, and does not end.
         """
+        self._direct.take(0)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(DROP_TIMEOUT):
@@ -146,6 +183,9 @@ class Interpreter:
             ) from error
         finally:
             self._registrar.shutdown(wait=False)
+        task = asyncio.create_task(self._direct.wait_idle())
+        self._answering.add(task)
+        task.add_done_callback(lambda _: self._close_direct_lanes())
 
     async def _hold_session(self, address: str) -> None:
         daemon = self._settings.daemon
@@ -190,11 +230,12 @@ class Interpreter:
                     process_space=process_space(),
                     heartbeats=True,
                     lane=self._settings.lane,
+                    direct_lane=self._settings.direct_lane,
                     devices=await asyncio.to_thread(find_devices),
                 )
             )
         )
-        heart: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             while True:
                 message = await session.read()
@@ -202,32 +243,51 @@ class Interpreter:
                     return ""  # grpc.aio.EOF
                 match message.WhichOneof("kind"):
                     case "welcome":
+                        if self._predecessor is not None:
+                            await self._predecessor.make_way()
+                            self._predecessor = None
                         self._name = message.welcome.name
                         self.met_daemon = True
                         self._lane.use_local_lane(message.welcome.lane)
                         LOG.debug("welcome as %s", self._name)
+                        self._direct.follow(message.welcome.direct_calls, self._name)
+                        report = functools.partial(self._report, session)
+                        # Not for the session: direct calls go on without a daemon.
+                        self._attending = asyncio.create_task(self._direct.attend(report))
                         if period := message.welcome.heartbeat_seconds:
-                            heart = asyncio.create_task(self._beat(session, period))
+                            tasks.append(asyncio.create_task(self._beat(session, period)))
                     case "goodbye":
                         # Whatever becomes of the stream now, this is its last word.
                         self.may_come_back = message.goodbye.come_back
                         return message.goodbye.reason
                     case "release_values":
                         self._values.release(message.release_values)
+                    case "direct_calls":
+                        self._direct.take(message.direct_calls.epoch)
+                        await self._say(session, _done(message))
+                    case "await_direct_calls":
+                        self._answer_later(session, self._await_direct_calls(message))
                     case _:
                         self._carry_out(session, message)
         finally:
-            if heart is not None:
-                heart.cancel()
+            for task in tasks:
+                task.cancel()
 
     def _carry_out(self, session: Session, message: pb.DaemonMessage) -> None:
         # Handed over before the next message is read, so that the order stays; answered
         # later, so that the end of the session is noticed in the middle of an import.
         loop = asyncio.get_running_loop()
-        outcome = loop.run_in_executor(self._registrar, GUARD.run, self._obey, message)
-        task = asyncio.create_task(self._answer(session, outcome))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answer_later(
+            session, loop.run_in_executor(self._registrar, GUARD.run, self._obey, message)
+        )
+
+    async def _await_direct_calls(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
+        await self._direct.wait_idle(message.await_direct_calls.load_id)
+        return _done(message)
+
+    async def _report(self, session: Session, run: DirectRun) -> None:
+        overdue = pb.OverdueCall(operator=run.operator, lane=run.lane, id=run.id)
+        await self._say(session, pb.InterpreterMessage(overdue=overdue))
 
     async def _beat(self, session: Session, period: float) -> None:
         """Says again and again that this interpreter is alive.
@@ -235,16 +295,17 @@ class Interpreter:
         From the event loop: a library that keeps the interpreter lock, or a process that is
         stopped, is silent, as it should be; a kernel that lets go of the lock is not.
         """
-        beat = pb.InterpreterMessage(heartbeat=pb.Heartbeat())
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-            loop = asyncio.get_running_loop()
-            while True:
-                due = loop.time() + period
-                await asyncio.sleep(period)
-                if loop.time() > due + period:
-                    continue  # the process was stopped: first see what has come meanwhile
-                async with self._writing:
-                    await session.write(beat)  # the session may have ended meanwhile
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + period
+            await asyncio.sleep(period)
+            if loop.time() <= due + period:
+                calls = self._direct
+                beat = pb.Heartbeat(
+                    direct_calls_in_flight=calls.in_flight, direct_calls_total=calls.total
+                )
+                await self._say(session, pb.InterpreterMessage(heartbeat=beat))
+            # else the process was stopped: first see what has come meanwhile
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         try:
@@ -256,13 +317,22 @@ class Interpreter:
                 instruction_id=message.instruction_id, failed=status_from_error(error)
             )
 
-    async def _answer(
-        self, session: Session, outcome: asyncio.Future[pb.InterpreterMessage]
-    ) -> None:
-        answer = await outcome
+    def _answer_later(self, session: Session, outcome: Awaitable[pb.InterpreterMessage]) -> None:
+        async def answer() -> None:
+            await self._say(session, await outcome)
+
+        task = asyncio.create_task(answer())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _say(self, session: Session, message: pb.InterpreterMessage) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             async with self._writing:
-                await session.write(answer)  # the session may have ended meanwhile
+                await session.write(message)  # the session may have ended meanwhile
+
+
+def _done(message: pb.DaemonMessage) -> pb.InterpreterMessage:
+    return pb.InterpreterMessage(instruction_id=message.instruction_id, done=pb.Done())
 
 
 Session = grpc.aio.StreamStreamCall[pb.InterpreterMessage, pb.DaemonMessage]

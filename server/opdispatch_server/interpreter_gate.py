@@ -9,10 +9,10 @@ Note [Calls that are sent ahead]
 
 Note [Calls of several libraries]
     A program that uses several libraries takes a slot of each, in the order of their load ids, so
-    that no two can wait for each other. The interpreter does not hold it back for any of them:
-    it is never sent ahead, and while it runs, nothing else is. It runs in one thread, so its
-    first slot alone counts among those of the interpreter; if each did, programs that have some
-    of theirs could use them up.
+    that no two can wait for each other. It is never sent ahead, and while it runs, nothing else
+    is; in the interpreter it waits for calls that came there directly. It runs in one thread, so
+    its first slot alone counts among those of the interpreter; if each did, programs that have
+    some of theirs could use them up.
 """
 
 from __future__ import annotations

@@ -111,7 +111,9 @@ class InterpreterLibraries:
         except BaseException as error:  # a module may hide anything behind an attribute
             imported.abandon()
             raise _load_error(error, stage, imported) from error
-        self._staged = LoadedLibrary(stage.load_id, stage.name, registrations, imported)
+        self._staged = LoadedLibrary(
+            stage.load_id, stage.name, registrations, imported, max_concurrency
+        )
         batch = batch_to_proto(registrations, max_concurrency)
         if stage.WhichOneof("source") == "module":
             batch.sha256 = digest_module(stage.module)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         max_message_bytes=options.max_message_bytes,
         name=options.name,
         lane=options.lane,
+        direct_lane=options.direct_lane,
     )
     try:
         asyncio.run(_serve(settings))
@@ -68,7 +70,6 @@ def run_user_interpreter(
     and the error with which the daemon refuses it.
     """
     folder = None
-    lane = ""
     try:
         if not listen:
             if not is_loopback(daemon):
@@ -79,12 +80,18 @@ def run_user_interpreter(
                 )
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
-            lane = folder.lane("calls")
         GUARD.install()
+
+        numbers = itertools.count(1)
 
         def settings(name: str) -> InterpreterSettings:
             limit = _ask_message_limit(daemon)
-            return InterpreterSettings(daemon, listen, limit, name, insecure, lane)
+            if folder is None:
+                return InterpreterSettings(daemon, listen, limit, name, insecure)
+            # Each session has its own: clients may still use that of the one before.
+            direct = folder.lane(f"direct-{next(numbers)}")
+            lane = folder.lane("calls")
+            return InterpreterSettings(daemon, listen, limit, name, insecure, lane, direct)
 
         asyncio.run(_serve_again(ReturningInterpreter(settings, name, reconnect)))
     finally:
@@ -142,7 +149,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--daemon", required=True, help="the daemon's address")
     parser.add_argument("--listen", required=True, help="where to take calls")
-    parser.add_argument("--lane", required=True, help="the path of the local lane for calls")
+    parser.add_argument("--lane", required=True, help="the path of the daemon's local lane")
+    parser.add_argument("--direct-lane", required=True, help="the same, for calls of clients")
     parser.add_argument("--name", required=True, help="the interpreter's name")
     parser.add_argument("--parent", required=True, type=int, help="the daemon's process id")
     parser.add_argument("--max-message-bytes", required=True, type=int, help="the message limit")

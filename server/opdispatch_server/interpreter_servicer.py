@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import grpc
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import UNEXPLAINED, InterpreterSession, SessionContext
 from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.kernel_runs import RUN_BYTES, KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.process_watch import (
     UNKNOWN_END,
@@ -46,7 +48,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     ``reserved`` are the names of those, and ``pool_of`` says which of them take libraries of one
     kind only.
     ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
-    calls that kernels make.
+    calls that kernels make. ``direct_calls`` is what interpreters are told of calls that come to
+    them directly, and ``runs`` is told of those whose kernels run for too long.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         reserved: Callable[[], tuple[str, ...]],
         pool_of: Callable[[str], InterpreterPool | None],
         leases: LeaseWatch,
+        runs: KernelRuns,
+        direct_calls: pb.DirectCallRules,
         *,
         max_message_bytes: int,
         insecure: bool,
@@ -68,6 +73,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._reserved = reserved
         self._pool_of = pool_of
         self._leases = leases
+        self._runs = runs
+        self._direct_calls = direct_calls
         self._process_space = process_space()
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
@@ -93,13 +100,17 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             pool=self._pool_of(name),
             max_message_bytes=self._max_message_bytes,
             lease=self._leases.grant() if hello.heartbeats else None,
+            direct_lane=hello.direct_lane if self._is_near(hello) else "",
         )
+        session.on_overdue = functools.partial(self._runs.stop_overdue, session)
         welcome = pb.Welcome(
             name=name,
             max_message_bytes=self._max_message_bytes,
             heartbeat_seconds=self._leases.heartbeat,
             lane=self._lane,
+            direct_calls=self._direct_calls,
         )
+        welcome.direct_calls.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)
         self._sessions.admit(session)
         self._end_if_stopping(session)
         stop_watching = self._watch_process(session, hello)

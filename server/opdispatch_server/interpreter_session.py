@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -38,6 +39,8 @@ LANE_END_WAIT = 0.2
 UNEXPLAINED = "its session ended"
 EXPLANATION_WAIT = 0.4
 
+_NUMBERS = itertools.count(secrets.randbits(62))
+
 
 class InterpreterSession:
     """One live interpreter. Belongs to the event loop."""
@@ -51,12 +54,19 @@ class InterpreterSession:
         max_message_bytes: int,
         pool: InterpreterPool | None = None,
         lease: Lease | None = None,
+        direct_lane: str = "",
     ) -> None:
         self.name = name
         self.pid = hello.pid
         self.process_space = hello.process_space
         self.lease = lease  # None: it sends no heartbeats
         self.address = hello.address
+        # Where clients can reach it directly; "" if they cannot.
+        self.direct_lane = direct_lane
+        self.number = next(_NUMBERS)
+        """No other session has it, of this daemon or of another one."""
+        # Is told of a direct call whose kernel has run for too long.
+        self.on_overdue: Callable[[interpreter_pb2.OverdueCall], None] = lambda call: None
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
@@ -68,8 +78,11 @@ class InterpreterSession:
         self.ready = False  # has every library mirrored, and may be given one
         self.loading = False  # is kept for one import, from its choice to its publication
         self.importing = ""  # the version whose code that import is running now, if any
+        # Calls that the daemon has sent.
         self.calls_in_flight = 0
         self.calls_total = 0
+        # Of those that clients have sent, what the last heartbeat said.
+        self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
         # Why it ended, and what the interpreter is told of that.
         self._reason = UNEXPLAINED
@@ -134,6 +147,13 @@ class InterpreterSession:
         except TimeoutError as error:
             raise self.silence(message, timeout) from error
         return checked_answer(reply)
+
+    async def wait_for_direct_calls(self, load_id: int) -> None:
+        """Waits until it is running no direct call of a library, or has ended."""
+        if self.direct_lane and self.alive:
+            wait = interpreter_pb2.AwaitDirectCalls(load_id=load_id)
+            with contextlib.suppress(InterpreterDiedError):
+                await self.post(interpreter_pb2.DaemonMessage(await_direct_calls=wait))
 
     def silence(
         self, message: interpreter_pb2.DaemonMessage, timeout: float
@@ -286,6 +306,10 @@ class InterpreterSession:
                 return  # grpc.aio.EOF
             if self.lease is not None:
                 self.lease.renew()
+            if message.HasField("overdue"):
+                self.on_overdue(message.overdue)
+            elif message.HasField("heartbeat"):
+                self.heartbeat = message.heartbeat
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)

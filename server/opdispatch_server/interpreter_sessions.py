@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_wire.errors import InterpreterNotFoundError
 
 LOG = logging.getLogger("opdispatch.interpreters")
+
+ENDED_REMEMBERED = 64
+"""How many sessions that have ended are remembered."""
 
 SessionEvent = Callable[[InterpreterSession], Awaitable[None]]
 
@@ -24,6 +28,8 @@ class InterpreterSessions:
 
     def __init__(self) -> None:
         self._by_name: dict[str, InterpreterSession] = {}
+        # The live ones, and the last that have ended: calls ask what has become of them.
+        self._by_number: OrderedDict[int, InterpreterSession] = OrderedDict()
         self._changed = asyncio.Condition()
         self.on_joined: SessionEvent = _nothing
         self.on_ready: SessionEvent = _nothing
@@ -41,6 +47,10 @@ class InterpreterSessions:
     def find(self, name: str) -> InterpreterSession | None:
         """The live interpreter of that name."""
         return self._by_name.get(name)
+
+    def find_number(self, number: int) -> InterpreterSession | None:
+        """The session of that number, if it is live or has ended not long ago."""
+        return self._by_number.get(number)
 
     def get_ready(self, name: str) -> InterpreterSession:
         """The ready interpreter of that name. Raises InterpreterNotFoundError."""
@@ -90,6 +100,7 @@ class InterpreterSessions:
     def admit(self, session: InterpreterSession) -> None:
         """Gives a new interpreter its name, which must be free."""
         self._by_name[session.name] = session
+        self._by_number[session.number] = session
 
     async def join(self, session: InterpreterSession) -> None:
         """Makes an admitted interpreter ready."""
@@ -113,8 +124,15 @@ class InterpreterSessions:
         finally:
             if self._by_name.get(session.name) is session:
                 del self._by_name[session.name]
+            self._by_number.move_to_end(session.number)
+            self._forget_old_ones()
             await self._announce()
             await session.close()
+
+    def _forget_old_ones(self) -> None:
+        ended = [number for number, session in self._by_number.items() if not session.alive]
+        for number in ended[:-ENDED_REMEMBERED]:
+            del self._by_number[number]
 
     async def _announce(self) -> None:
         async with self._changed:

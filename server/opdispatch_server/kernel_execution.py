@@ -6,13 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from opdispatch import (
-    DispatchKeySet,
-    ForceDispatchKeyGuard,
-    KernelFunction,
-    OperatorHandle,
-    OperatorName,
-)
 from opdispatch.errors import (
     AmbiguousKernelError,
     InternalError,
@@ -20,15 +13,14 @@ from opdispatch.errors import (
     OpdispatchError,
     ReturnError,
 )
-from opdispatch.local_dispatch_key_set import LocalStateGuard
-from opdispatch.signature import Signature
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
+from opdispatch_server.chosen_kernel import ChosenKernel
 from opdispatch_server.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.library_turns import LibraryTurns
-from opdispatch_server.loaded_library import LoadedLibrary
-from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_server.program_execution import ProgramExecution
+from opdispatch_server.several_turns import turns_of_all
 from opdispatch_server.user_traceback import (
     describe_exception,
     exception_message,
@@ -36,72 +28,13 @@ from opdispatch_server.user_traceback import (
 )
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
-from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
 from opdispatch_wire.v1 import execution_pb2
 
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
 # finds no kernel, a return that breaks the schema's promise.
 _OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
-
-
-class _ChosenKernel:
-    """A kernel, and how to call it."""
-
-    def __init__(
-        self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
-    ) -> None:
-        self.name = name
-        self.signature = signature
-        self.call = call
-
-    @classmethod
-    def of_library(
-        cls,
-        libraries: InterpreterLibraries,
-        library: LoadedLibrary,
-        name: OperatorName,
-        ref: execution_pb2.KernelRef,
-    ) -> _ChosenKernel:
-        """The kernel of a library that the daemon has chosen.
-
-        It can be called though the operator has changed or gone since, if its library
-        defined it, and unless it is a boxed one, which takes the operator as an argument.
-        """
-        keys = DispatchKeySet.from_raw_repr(ref.dispatch_keys)
-        kernel = library.get_kernel(ref.registration)
-        signature = library.find_signature(name)
-        if signature is None or kernel.is_boxed:
-            op = libraries.dispatcher.get_schema(name)
-            return cls(name, signature or op.signature, _boxed(kernel, op, keys))
-        own = signature
-        first = (keys,) if kernel.with_keyset else ()
-
-        def call(stack: list[Any]) -> list[Any]:
-            args, kwargs = own.split(stack)
-            function = library.get_function(ref.registration, own)
-            return own.box_returns(function(*first, *args, **kwargs))
-
-        return cls(name, own, call)
-
-    @classmethod
-    def of_slot(
-        cls, libraries: InterpreterLibraries, name: OperatorName, bits: int
-    ) -> _ChosenKernel:
-        """The kernel for exactly these keys."""
-        keys = DispatchKeySet.from_raw_repr(bits)
-        op = libraries.dispatcher.get_schema(name)
-        return cls(name, op.signature, _boxed(op.lookup(keys).kernel, op, keys))
-
-
-def _boxed(
-    kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet
-) -> Callable[[list[Any]], list[Any]]:
-    def call(stack: list[Any]) -> list[Any]:
-        kernel.call_boxed(op, keys, stack)
-        return stack
-
-    return call
 
 
 class KernelExecution:
@@ -129,9 +62,11 @@ class KernelExecution:
         """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
         return self._libraries.get(load_id).turns
 
-    def serialize(self, reply: execution_pb2.CallReply) -> bytes:
-        """The bytes of a reply. Raises MessageTooLargeError."""
-        return serialize_message(reply, self._limit, "the result of the call")
+    def serialize(
+        self, reply: execution_pb2.CallReply, limit: int = MAX_MESSAGE_BYTES_HIGHEST
+    ) -> bytes:
+        """The bytes of a reply, at most ``limit``. Raises MessageTooLargeError."""
+        return serialize_message(reply, min(limit, self._limit), "the result of the call")
 
     def run(
         self, request: execution_pb2.CallRequest, context: CallContext
@@ -153,19 +88,17 @@ class KernelExecution:
             )
         if request.program or request.adopt:
             return self._run_program(request, context)
-        name = parse_operator_name(request.operator)
         if request.HasField("kernel"):
             library = self._libraries.get(request.kernel.load_id)
-            choice = _ChosenKernel.of_library(self._libraries, library, name, request.kernel)
+            choice = library.kernels.find(self._libraries.dispatcher, request)
         else:
             library = None
-            choice = _ChosenKernel.of_slot(self._libraries, name, request.redispatch_keys)
+            choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
         if library is not None:
             library.begin_call()
-        token = RUNNING_CALL.set(RunningCall(context.deadline, context.depth, context.run))
+        token = RUNNING_CALL.set(RunningCall.of(context))
         try:
-            with ForceDispatchKeyGuard(*local_keys_of(request)):
-                return self._run(request, choice)
+            return self._run(request, choice)
         finally:
             RUNNING_CALL.reset(token)
             if library is not None:
@@ -176,25 +109,27 @@ class KernelExecution:
     ) -> execution_pb2.CallReply:
         if request.adopt:
             return self._programs.adopt(request, context)
-        used = list(request.libraries)
-        if request.HasField("kernel"):
-            used.append(request.kernel.load_id)
-        libraries = [self._libraries.get(load_id) for load_id in used]
-        token = RUNNING_CALL.set(RunningCall(context.deadline, context.depth, context.run))
+        libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        token = RUNNING_CALL.set(RunningCall.of(context))
         try:
-            with ForceDispatchKeyGuard(*local_keys_of(request)):
+            with (
+                turns_of_all(libraries, request.operator),
+                ForceLocalState(_local_state_of(request, None)),
+            ):
+                if request.HasField("kernel"):  # whose turn it is already
+                    libraries.append(self._libraries.get(request.kernel.load_id))
                 return self._programs.run(request, libraries)
         finally:
             RUNNING_CALL.reset(token)
 
     def _run(
-        self, request: execution_pb2.CallRequest, choice: _ChosenKernel
+        self, request: execution_pb2.CallRequest, choice: ChosenKernel
     ) -> execution_pb2.CallReply:
         signature = choice.signature
         args, kwargs = decode_arguments(request, signature.schema, remote=self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
-        with LocalStateGuard(trace=trace.sink() if trace else None):
+        with ForceLocalState(_local_state_of(request, trace)):
             stack = self._call(choice, list(arguments))
         name = self._interpreter()
         returns = signature.check_returns(stack)
@@ -208,9 +143,10 @@ class KernelExecution:
             trace=trace.lines if trace else (),
             keep=self._keeping(request),
         )
-        for line, message in zip(trace.lines if trace else (), reply.trace, strict=True):
-            if isinstance(line, RemoteTraceLine):
-                message.interpreter = line.interpreter
+        if trace:
+            for line, message in zip(trace.lines, reply.trace, strict=True):
+                if isinstance(line, RemoteTraceLine):
+                    message.interpreter = line.interpreter
         return reply
 
     def _keeping(
@@ -221,7 +157,7 @@ class KernelExecution:
         check_keep(request.keep)
         return KeptResults(self._values, request.keep, self._interpreter()).take
 
-    def _call(self, choice: _ChosenKernel, stack: list[Any]) -> list[Any]:
+    def _call(self, choice: ChosenKernel, stack: list[Any]) -> list[Any]:
         try:
             return choice.call(stack)
         except InternalError:
@@ -244,3 +180,11 @@ class KernelExecution:
             exception_message=message,
             traceback=format_user_traceback(error),
         )
+
+
+def _local_state_of(request: execution_pb2.CallRequest, trace: CallTrace | None) -> LocalState:
+    """What is switched on for a kernel: what its caller had, and nothing of this thread's."""
+    if trace is None and not request.HasField("local_keys"):
+        return DEFAULT_STATE
+    included, excluded = local_keys_of(request)
+    return LocalState(included.bits, excluded.bits, trace.sink() if trace else None)

@@ -24,21 +24,22 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Protocol
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.lane_listener import LaneListener
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
+from opdispatch_server.reply_writer import ReplyWriter
+from opdispatch_server.waiting_room import WaitingRoom
 from opdispatch_wire import lane_messages
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.status import status_from_error
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
@@ -52,10 +53,51 @@ _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
 
 
-class _Call(NamedTuple):
-    lane: KernelLane
-    request: execution_pb2.CallRequest
-    context: CallContext
+class CallRules(Protocol):
+    """Which calls of a lane may run. Any thread may ask."""
+
+    @property
+    def room(self) -> WaitingRoom | None:
+        """Where those wait that cannot run yet; None: the other side knows how many may."""
+
+    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
+        """What a call may do; ``end`` follows. Raises OpdispatchError if it may not run."""
+
+    def begin(self, context: CallContext) -> None:
+        """The kernel of a call begins to run, in this thread."""
+
+    def end(self, context: CallContext) -> None:
+        """A call has ended, or will never run."""
+
+
+class _Call:
+    """One call; it is dropped if it is cancelled while it waits for its turn."""
+
+    __slots__ = ("context", "is_cancelled", "lane", "request", "size")
+
+    def __init__(
+        self,
+        lane: KernelLane,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        size: int,
+    ) -> None:
+        self.lane = lane
+        self.request = request
+        self.context = context
+        self.size = size
+        self.is_cancelled = False
+
+    @property
+    def source(self) -> KernelLane:
+        return self.lane
+
+    @property
+    def operator(self) -> str:
+        return self.request.operator
+
+    def start(self, turns: LibraryTurns[_Call]) -> None:
+        self.lane.start_call(self, turns)
 
 
 class _Rest:
@@ -68,27 +110,33 @@ class _Rest:
 
 
 class KernelLane:
-    """One connection on which calls come; ``limit`` is the longest message, in bytes.
+    """One connection on which calls come, which is known as ``number``.
 
-    ``on_end`` is called, in any thread, when the connection has ended.
+    ``limit`` is the longest message, in bytes. ``on_end`` is called, in any thread, when the
+    connection has ended.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         execution: KernelExecution,
+        rules: CallRules,
         watch: TurnWatch,
         limit: int,
+        number: int,
         on_end: Callable[[KernelLane], None],
     ) -> None:
         connection.settimeout(None)
         self._socket = connection
         self._execution = execution
+        self._rules = rules
         self._watch = watch
         self._limit = limit
+        self._number = number
+        self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
         self._on_end = on_end
         self._reader = FrameReader(limit)
-        self._writer = FrameWriter(connection)
+        self._writer = ReplyWriter(connection)
         self._mutex = threading.Lock()
         self._turn = 1
         self._resting: list[_Rest] = []
@@ -96,6 +144,8 @@ class KernelLane:
         self._busy_since = 0.0
         self.was_busy = False  # since the watch last looked
         self._gathering_since = 0.0
+        # The calls that wait for others to end, by id.
+        self._waiting: dict[int, _Call] = {}
         self._is_closed = False
 
     def start(self) -> None:
@@ -169,9 +219,11 @@ class KernelLane:
 
     def _shake_hands(self) -> None:
         self._socket.settimeout(lane_messages.HANDSHAKE_TIMEOUT)
-        lane_messages.read_hello(self._next_frame())
+        told = lane_messages.read_hello(self._next_frame())
+        self._reply_limit = told or MAX_MESSAGE_BYTES_HIGHEST
         self._socket.settimeout(None)
-        self._writer.put(FrameKind.WELCOME, lane_messages.welcome(self._limit))
+        welcome = lane_messages.welcome(self._limit, self._number)
+        self._writer.put(FrameKind.WELCOME, welcome)
 
     def _serve(self, turn: int) -> None:
         """Reads and runs while it is this turn. Raises EOFError, OSError, WireError at the end."""
@@ -180,38 +232,79 @@ class KernelLane:
             if kind is FrameKind.CALL:
                 request = execution_pb2.CallRequest()
                 lane_messages.parsed(request, payload)
-                self._take(_Call(self, request, CallContext.of_request(request)), turn)
-            elif kind is not FrameKind.CANCEL:  # the daemon knows whose slots are taken
+                self._take(request, len(payload), turn)
+            elif kind is FrameKind.CANCEL:
+                cancel = lane_pb2.LaneCancel()
+                lane_messages.parsed(cancel, payload)
+                if (waiting := self._waiting.get(cancel.id)) is not None:
+                    waiting.is_cancelled = True
+            else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
-    def _take(self, call: _Call, turn: int) -> None:
+    def _take(self, request: execution_pb2.CallRequest, size: int, turn: int) -> None:
         """Runs a call, and those that have waited for it to end; or leaves it to who does."""
+        try:
+            call = _Call(self, request, self._rules.admit(self._number, request), size)
+        except OpdispatchError as error:
+            self._reply(_failure(request, error))
+            return
         turns: LibraryTurns[_Call] | None = None
         try:
-            if call.request.HasField("kernel"):
-                turns = self._execution.turns_of(call.request.kernel.load_id)
+            if request.HasField("kernel"):
+                turns = self._execution.turns_of(request.kernel.load_id)
+            # Calls that kernels make take no turn.
+            ordered = turns if call.context.lane else None
+            # Before the next call can be read: they begin in the order of their coming.
+            if ordered is not None and not self._begin_turn(call, ordered):
+                return
         except OpdispatchError as error:
-            self._reply(_failure(call.request, error))
-            return
-        takes_slot = turns is not None and call.context.lane != 0
-        # Before the next call can be read: those of a library begin in the order of their coming.
-        if takes_slot and turns is not None and not turns.begin(call, call.context.limit):
+            self._rules.end(call.context)
+            self._reply(_failure(request, error))
             return
         if turns is None or turns.seconds > QUICK:
             self.hand_over(turn)
-        following: _Call | None = call
-        while following is not None:
-            began = self._begin_kernel(turn)
-            reply = self._run(following)
-            if turns is not None:
-                turns.note(time.monotonic() - began)
-            following.lane._reply(reply)
-            if following.lane is not self or self._turn != turn:
-                following.lane._flush()
-            following = turns.end() if takes_slot and turns is not None else None
+        self._work_off(call, turns, ordered, turn)
         with self._mutex:
             if self._turn == turn:
                 self._busy_since = 0.0
+
+    def start_call(self, call: _Call, turns: LibraryTurns[_Call]) -> None:
+        """Runs a call whose turn it is, and those that wait for it to end, in a thread."""
+        threading.Thread(
+            target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
+        ).start()
+
+    def _work_off(
+        self,
+        call: _Call,
+        turns: LibraryTurns[_Call] | None,
+        ordered: LibraryTurns[_Call] | None,
+        turn: int,
+    ) -> None:
+        following: _Call | None = call
+        while following is not None:
+            began = self._begin_kernel(turn)
+            following.lane._answer(following)
+            if turns is not None:
+                turns.note(time.monotonic() - began)
+            if following.lane is not self or self._turn != turn:
+                following.lane._flush()
+            following = ordered.end() if ordered is not None else None
+            if following is not None and not isinstance(following, _Call):
+                following.start(ordered)  # a thread waits for its turn itself
+                return
+
+    def _begin_turn(self, call: _Call, turns: LibraryTurns[_Call]) -> bool:
+        """Whether the call may run now; else it waits. Raises QueueFullError."""
+        number = call.request.id
+        self._waiting[number] = call
+        may_run = True
+        try:
+            may_run = turns.begin(call, call.context.limit, self._rules.room)
+        finally:
+            if may_run:
+                self._waiting.pop(number, None)
+        return may_run
 
     def _begin_kernel(self, turn: int) -> float:
         now = time.monotonic()
@@ -221,6 +314,17 @@ class KernelLane:
                 self.was_busy = True
         self._watch.notice()
         return now
+
+    def _answer(self, call: _Call) -> None:
+        """Runs a call, unless nobody waits for it any more, and replies."""
+        self._waiting.pop(call.request.id, None)
+        try:
+            if call.is_cancelled or self._is_closed:
+                return
+            self._rules.begin(call.context)
+            self._reply(self._run(call))
+        finally:
+            self._rules.end(call.context)
 
     def _run(self, call: _Call) -> execution_pb2.CallReply:
         try:
@@ -253,6 +357,7 @@ class KernelLane:
             if frame is not None:
                 return frame
             self._flush()
+            self._writer.wait_for_room()
             count = self._socket.recv_into(self._reader.space())
             if not count:
                 raise EOFError
@@ -261,7 +366,7 @@ class KernelLane:
     def _reply(self, reply: execution_pb2.CallReply) -> None:
         """Sends a reply, or keeps it for a moment in which others may follow."""
         try:
-            payload = self._execution.serialize(reply)
+            payload = self._execution.serialize(reply, self._reply_limit)
         except OpdispatchError as error:
             payload = _failure(reply, error).SerializeToString()
         self._writer.put(FrameKind.REPLY, payload)
@@ -273,47 +378,10 @@ class KernelLane:
 
     def _flush(self) -> None:
         self._gathering_since = 0.0
-        with contextlib.suppress(OSError):  # who reads will notice
-            self._writer.flush()
+        self._writer.flush()
 
 
 def _failure(
     call: execution_pb2.CallRequest | execution_pb2.CallReply, error: BaseException
 ) -> execution_pb2.CallReply:
     return execution_pb2.CallReply(id=call.id, error=status_from_error(error))
-
-
-class KernelLanes:
-    """All lanes of an interpreter. ``listen`` and ``close`` belong to the event loop."""
-
-    def __init__(self, execution: KernelExecution, limit: int) -> None:
-        self._execution = execution
-        self._limit = limit
-        self._watch = TurnWatch()
-        self._listener: LaneListener | None = None
-        self._mutex = threading.Lock()  # protects _lanes
-        self._lanes: set[KernelLane] = set()
-
-    def listen(self, path: str) -> None:
-        """Takes calls at ``path``. Raises OSError."""
-        self._listener = LaneListener(path, self._add)
-
-    def close(self) -> None:
-        """Ends every lane."""
-        if self._listener is not None:
-            self._listener.close()
-        with self._mutex:
-            lanes = list(self._lanes)
-        for lane in lanes:
-            lane.close()
-        self._watch.stop()
-
-    def _add(self, connection: socket.socket) -> None:
-        lane = KernelLane(connection, self._execution, self._watch, self._limit, self._remove)
-        with self._mutex:
-            self._lanes.add(lane)
-        lane.start()
-
-    def _remove(self, lane: KernelLane) -> None:
-        with self._mutex:
-            self._lanes.discard(lane)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -19,6 +20,8 @@ import grpc.aio
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.nested_time import NestedTime
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DeadlineExceededError,
@@ -28,10 +31,10 @@ from opdispatch_wire.errors import (
 )
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import DETAILS_KEY
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
-# Whoever knows the number of a run may make calls in its name, which wait for nobody.
-RUN_NUMBER_BITS = 128
+RUN_BYTES = 16
+"""Whoever knows the number of a run may make calls in its name, which wait for nobody."""
 
 
 class HeldSlot(Protocol):
@@ -47,31 +50,33 @@ class HeldSlot(Protocol):
 StopInterpreter = Callable[[InterpreterSession, str], None]
 
 
-class KernelRun:
+class RunningKernel:
+    """A kernel that is running, as the calls see it that it makes."""
+
+    def __init__(self, operator: str, depth: int = 0) -> None:
+        self.number = secrets.randbits(8 * RUN_BYTES)
+        self.operator = operator
+        self.depth = depth
+        self.is_abandoned = False  # its caller waits no more
+        self.nested_calls = NestedTime()
+
+
+class KernelRun(RunningKernel):
     """One run of a kernel in an interpreter. Belongs to the event loop."""
 
     def __init__(
         self,
-        number: int,
         operator: str,
         session: InterpreterSession,
         slot: HeldSlot | None,
         depth: int = 0,
     ) -> None:
-        self.number = number
-        self.depth = depth
-        self.operator = operator
+        super().__init__(operator, depth)
         self.session = session
         self._slot = slot
-        self.is_abandoned = False  # its caller waits no more
         self.is_overdue = False
         self.timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
-        # What it calls elsewhere does not count as its own time.
-        self._nested_calls = 0
-        self._nested_since = 0.0
-        self._nested_time = 0.0
+        self._began = time.monotonic()
 
     @property
     def is_ahead(self) -> bool:
@@ -79,61 +84,64 @@ class KernelRun:
         return self._slot is not None and self._slot.is_ahead
 
     @property
-    def waits_for_nested_calls(self) -> bool:
-        """Whether calls that its kernel has made are under way."""
-        return self._nested_calls > 0
-
-    @property
     def own_seconds(self) -> float:
         """How long its kernel has run, without the calls that it made through the daemon."""
         if self.is_ahead:
             return 0.0
-        now = self._nested_since if self._nested_calls else self._loop.time()
-        began = self._slot.began if self._slot is not None else self._began
-        return now - began - self._nested_time
-
-    def begin_nested_call(self) -> None:
-        """Counts a call that the kernel makes."""
-        if not self._nested_calls:
-            self._nested_since = self._loop.time()
-        self._nested_calls += 1
-
-    def end_nested_call(self) -> None:
-        """Takes such a call off the count."""
-        self._nested_calls -= 1
-        if not self._nested_calls:
-            self._nested_time += self._loop.time() - self._nested_since
+        return self.nested_calls.own_seconds(self._slot.began if self._slot else self._began)
 
 
 class KernelRuns:
     """All runs, by number. Belongs to the event loop.
 
-    ``stop_interpreter`` ends the process of an interpreter; ``timeout`` is how many seconds a
-    kernel may run, None: for ever.
+    Direct calls run without the daemon; for what they call, those of one interpreter are one run.
+    ``stop_interpreter`` ends the process of an interpreter; ``timeout`` is how
+    many seconds a kernel may run, None: for ever.
     """
 
-    def __init__(self, stop_interpreter: StopInterpreter, timeout: float | None) -> None:
+    def __init__(
+        self,
+        sessions: InterpreterSessions,
+        stop_interpreter: StopInterpreter,
+        timeout: float | None,
+    ) -> None:
+        self._sessions = sessions
         self._stop_interpreter = stop_interpreter
         self._timeout = timeout
         self._runs: dict[int, KernelRun] = {}
         self._answers: set[asyncio.Future[execution_pb2.CallReply]] = set()
         # The interpreters that were stopped because of a kernel, and whose kernel it was.
         self._culprits: WeakKeyDictionary[InterpreterSession, str] = WeakKeyDictionary()
+        self._overdue_direct_calls: WeakKeyDictionary[InterpreterSession, tuple[int, int]]
+        self._overdue_direct_calls = WeakKeyDictionary()
+        self._direct_calls: dict[int, RunningKernel] = {}
 
-    def find(self, number: int) -> KernelRun | None:
+    def find(self, number: int) -> RunningKernel | None:
         """The run of that number, if its kernel has not ended."""
-        return self._runs.get(number)
+        return self._runs.get(number) or self._direct_calls.get(number)
+
+    def begin_direct_calls(self, session: InterpreterSession) -> int:
+        """The number for whatever the kernels of direct calls call, until the session ends."""
+        run = RunningKernel("a direct call")
+        self._direct_calls[run.number] = run
+
+        def forget() -> None:
+            del self._direct_calls[run.number]
+
+        session.at_end(forget)
+        return run.number
 
     @contextmanager
-    def nested_in(self, parent: KernelRun) -> Iterator[None]:
+    def nested_in(self, parent: RunningKernel) -> Iterator[None]:
         """While a call is under way that the kernel of ``parent`` has made."""
-        parent.begin_nested_call()
+        parent.nested_calls.begin()
         try:
             yield
         finally:
-            parent.end_nested_call()
-            if parent.timer is None and parent.number in self._runs:
-                self._watch(parent)
+            parent.nested_calls.end()
+            run = self._runs.get(parent.number)
+            if run is not None and run.timer is None:
+                self._watch(run)
 
     async def run(
         self,
@@ -153,9 +161,7 @@ class KernelRuns:
         Raises DeadlineExceededError, KernelTimeoutError, InterpreterDiedError,
         MessageTooLargeError, and as grpc.aio.AioRpcError the interpreter's own answer.
         """
-        run = KernelRun(
-            secrets.randbits(RUN_NUMBER_BITS), request.operator, session, slot, context.depth
-        )
+        run = KernelRun(request.operator, session, slot, context.depth)
         try:
             answer = session.call(request, context.for_run(run.number))
         except LaneClosedError as error:
@@ -223,16 +229,44 @@ class KernelRuns:
         timeout = self._timeout
         if timeout is None:
             return
-        if run.waits_for_nested_calls or not run.session.alive:
+        if run.nested_calls.is_running or not run.session.alive:
             return  # watched again when they have ended
         if run.own_seconds < timeout:
             self._watch(run)
             return
         run.is_overdue = True
-        self._culprits[run.session] = run.operator
+        self._stop(run.session, run.operator, timeout)
+
+    def stop_overdue(self, session: InterpreterSession, call: interpreter_pb2.OverdueCall) -> None:
+        """Stops an interpreter that says so itself of a direct call's kernel."""
+        if self._timeout is not None and session.alive:
+            self._overdue_direct_calls[session] = (call.lane, call.id)
+            self._stop(session, call.operator, self._timeout)
+
+    def _stop(self, session: InterpreterSession, operator: str, timeout: float) -> None:
+        self._culprits[session] = operator
         self._stop_interpreter(
-            run.session, f"its kernel of {run.operator} ran for longer than {timeout:g} s"
+            session, f"its kernel of {operator} ran for longer than {timeout:g} s"
         )
+
+    async def explain_lost(
+        self, call: execution_pb2.LostCall, operator: str
+    ) -> KernelTimeoutError | InterpreterDiedError:
+        """What has become of a direct call that never had a reply; waits until that is known."""
+        session = self._sessions.find_number(call.session)
+        doing = f"running {operator}"
+        if session is not None:
+            await session.explain_end()
+            if self._overdue_direct_calls.get(session) == (call.lane, call.id):
+                return self._timeout_error(session, operator)
+        if session is None or session.alive:
+            name = session.name if session is not None else call.interpreter[:64]
+            return InterpreterDiedError(
+                f"the connection to interpreter {name} was lost while it was {doing}",
+                interpreter=name,
+                operator=operator,
+            )
+        return session.death(doing, operator=operator, **self._blame(session))
 
     def _explain_failure(
         self, error: grpc.aio.AioRpcError, run: KernelRun
@@ -249,16 +283,22 @@ class KernelRuns:
         return self._explain_end(run)
 
     def _explain_end(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
-        if not run.is_overdue or self._timeout is None:
-            culprit = self._culprits.get(run.session)
-            facts = {"culprit": culprit} if culprit is not None else {}
-            return run.session.death(f"running {run.operator}", operator=run.operator, **facts)
+        session, operator = run.session, run.operator
+        if run.is_overdue:
+            return self._timeout_error(session, operator)
+        return session.death(f"running {operator}", operator=operator, **self._blame(session))
+
+    def _blame(self, session: InterpreterSession) -> dict[str, str]:
+        culprit = self._culprits.get(session)
+        return {"culprit": culprit} if culprit is not None else {}
+
+    def _timeout_error(self, session: InterpreterSession, operator: str) -> KernelTimeoutError:
         return KernelTimeoutError(
-            f"the kernel of {run.operator} ran for longer than {self._timeout:g} s in interpreter "
-            f"{run.session.name}, which has been stopped",
+            f"the kernel of {operator} ran for longer than {self._timeout:g} s in interpreter "
+            f"{session.name}, which has been stopped",
             hint="raise the limit with `opdispatch serve --kernel-timeout`",
-            operator=run.operator,
-            interpreter=run.session.name,
+            operator=operator,
+            interpreter=session.name,
             seconds=f"{self._timeout:g}",
         )
 

@@ -49,7 +49,7 @@ class LibraryCatalog:
 
     def newest(self) -> list[LibraryVersion]:
         """Of each library, the version that is active, or will be when it has an interpreter."""
-        return [self._versions[name][-1] for name in sorted(self._versions)]
+        return [_current(self._versions[name]) for name in sorted(self._versions)]
 
     def newest_of(self, name: str) -> LibraryVersion | None:
         """That version of one library; None if there is none of that name."""
@@ -139,3 +139,9 @@ class LibraryCatalog:
         return LibraryNotFoundError(
             f"no library named {name!r} is loaded; loaded: {loaded}", library=name
         )
+
+
+def _current(versions: list[LibraryVersion]) -> LibraryVersion:
+    """The last one, unless that is on its way out and the one below has taken its place."""
+    in_force = (VersionState.ACTIVE, VersionState.WAITING)
+    return next((v for v in reversed(versions) if v.state in in_force), versions[-1])

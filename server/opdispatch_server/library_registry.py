@@ -29,6 +29,10 @@ from opdispatch_wire.errors import LibraryNotFoundError, WireError
 
 LOG = logging.getLogger("opdispatch.libraries")
 
+# How long a change waits for direct calls, which the daemon does not see, before it leaves the rest
+# to the background, as it does with those that it sees.
+DIRECT_CALLS_WAIT = 0.1
+
 
 class LibraryRegistry:
     """What can be done with libraries.
@@ -190,7 +194,7 @@ class LibraryRegistry:
                     - set(below[-1].operators if below else ()),
                     f"library {name!r}, which had it, was unloaded",
                 )
-                async with self._transaction.publication:
+                async with self._transaction.routes.closed(), self._transaction.publication:
                     await self._transaction.withdraw(gone, VersionState.GONE)
                 fault_point(FaultPoint.WITHDRAWN)
                 self._catalog.set_versions(name, below)
@@ -244,6 +248,7 @@ class LibraryRegistry:
             await self._pools.provide_for(version)
             failure = await self._replicas.fill_locked(version)
             self._replicas.shrink_locked(version)
+            await self._replicas.see_off(version, DIRECT_CALLS_WAIT)
         if failure is not None:
             raise failure
         return version
@@ -315,7 +320,14 @@ class LibraryRegistry:
 
         All together: kernels of an older version may call operators of the newer one.
         """
-        if any(version.calls_in_flight for version in versions):
+        busy = any(version.calls_in_flight for version in versions)
+        if not busy:
+            try:
+                async with asyncio.timeout(DIRECT_CALLS_WAIT):
+                    await asyncio.gather(*(version.wait_idle() for version in versions))
+            except TimeoutError:
+                busy = True
+        if busy:
             self._leaving.add(self._start(self._retire_all_when_idle(versions)))
         else:
             await self._retire_all_when_idle(versions)

@@ -64,7 +64,7 @@ class LibraryReplicas:
         self.restoring: Sequence[LibraryVersion] = ()
         # Names that somebody is about to look after.
         self._cared_for: set[str] = set()
-        self._demotions: dict[asyncio.Task[Any], InterpreterSession] = {}
+        self._demotions: dict[asyncio.Task[Any], Replica] = {}
         placement.on_freed = self.look_after_all
 
     # -- interpreters ---------------------------------------------------------------------------
@@ -130,7 +130,13 @@ class LibraryReplicas:
         """
         names = {v.name for v in self._catalog.all_versions() if v.find_replica(session)}
         await asyncio.gather(*(self._look_after(name) for name in sorted(names)))
-        leaving = [task for task, left in self._demotions.items() if left is session]
+        leaving = [task for task, left in self._demotions.items() if left.session is session]
+        if leaving:
+            await asyncio.wait(leaving, timeout=patience)
+
+    async def see_off(self, version: LibraryVersion, patience: float) -> None:
+        """Waits, for up to ``patience`` seconds, for the replicas that leave a version."""
+        leaving = [task for task, left in self._demotions.items() if left in version.replicas]
         if leaving:
             await asyncio.wait(leaving, timeout=patience)
 
@@ -286,14 +292,16 @@ class LibraryReplicas:
         """Gives a replica no more calls; its code goes when it has finished those it has."""
         if replica.state is not ReplicaState.LEAVING:
             replica.state = ReplicaState.LEAVING
+            self._transaction.routes.renew()
             task = self._start(self._demote_when_idle(version, replica, version.load_id))
-            self._demotions[task] = replica.session
+            self._demotions[task] = replica
             task.add_done_callback(self._demotions.pop)
 
     async def _demote_when_idle(
         self, version: LibraryVersion, replica: Replica, load_id: int
     ) -> None:
         await replica.wait_idle()
+        await replica.session.wait_for_direct_calls(load_id)
         if (
             replica.state is ReplicaState.LEAVING
             and replica in version.replicas

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from opdispatch_server.batch_comparison import check_same_batch
+from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.followers import INSTRUCTION_TIMEOUT, Followers, finish
 from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
@@ -53,9 +54,11 @@ class LibraryTransaction:
         operators: OperatorRegistry,
         sessions: InterpreterSessions,
         store: LibraryStore,
+        routes: DirectRoutes,
         kill_interpreter: Callable[[InterpreterSession, str], None],
     ) -> None:
         self.publication = asyncio.Lock()
+        self.routes = routes
         self._order = asyncio.Lock()
         self._operators = operators
         self._store = store
@@ -162,6 +165,7 @@ class LibraryTransaction:
                 self._kill_interpreter(session, f"it failed to join {version}")
             raise
         replica.state = ReplicaState.SERVING
+        self.routes.renew()  # so that direct calls go there, too
 
     async def abandon(self, version: LibraryVersion, session: InterpreterSession) -> None:
         """Has an interpreter forget what it has staged."""
@@ -212,6 +216,7 @@ class LibraryTransaction:
                 for task in self._followers.mirror(session, version, None)
             ]
             session.ready = session.alive
+            self.routes.announce(session)
         await finish(mirrors)
 
     async def demote(self, version: LibraryVersion, replica: Replica) -> None:
@@ -229,6 +234,8 @@ class LibraryTransaction:
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
         """Takes versions out of the registry, in one publication. The lock is held.
 
+        Unless their interpreters have died, the routes are closed.
+
         Those that lose their last interpreter are retired in the others at once: they may be
         published again under the same load id.
         """
@@ -242,6 +249,8 @@ class LibraryTransaction:
         for version in versions:
             self._operators.disown(version)
             version.handles = ()
+        if handles:
+            self.routes.renew()
 
     async def _keep_content(self, version: LibraryVersion) -> None:
         """Stores an upload, before anybody is told that it is loaded."""
@@ -267,7 +276,7 @@ class LibraryTransaction:
         try:
             await session.instruct(instruction, timeout=INSTRUCTION_TIMEOUT)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
-            async with self.publication:
+            async with self.routes.closed(), self.publication:
                 if not session.alive:
                     raise session.death(f"loading {version}")
                 old = replaced.handles if replaced else ()

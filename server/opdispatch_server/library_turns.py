@@ -3,46 +3,88 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from typing import Generic, TypeVar
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import Any, Generic, Protocol, TypeVar
 
-Job = TypeVar("Job")
+from opdispatch_server.waiting_room import WaitingRoom
 
 # The weight of the newest call in the average.
 _NEWEST_SHARE = 0.2
 
 
-class LibraryTurns(Generic[Job]):
+class Job(Protocol):
+    """A call that may have to wait."""
+
+    @property
+    def source(self) -> Hashable:
+        """Who sent it."""
+
+    @property
+    def operator(self) -> str:
+        """What it calls."""
+
+    @property
+    def size(self) -> int:
+        """What it occupies while it waits, in bytes."""
+
+    def start(self, turns: LibraryTurns[Any]) -> None:
+        """``LibraryTurns.end`` has given it back in a thread that does not run calls: it begins
+        in another one, and ends in its turn.
+        """
+
+
+J = TypeVar("J", bound=Job)
+
+
+class LibraryTurns(Generic[J]):
     """The calls of one library that run, and those that wait for one of them to end.
 
-    The daemon sends a few calls more than the library runs at a time: see Note [Calls that are
-    sent ahead]. ``_lock`` protects all of it; somebody waits only while ``limit`` calls run, and
-    each of these, when it ends, starts the next one in its place.
+    Calls of one source begin in the order of their coming; sources that wait take turns. The
+    daemon is one source, and sends a few calls more than the library runs at a time: see
+    Note [Calls that are sent ahead].
+
+    ``_lock`` protects all of it; somebody waits only while ``limit`` calls run, and each of
+    these, when it ends, starts the next one in its place.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running = 0
-        self._waiting: deque[Job] = deque()
+        self._waiting: OrderedDict[Hashable, deque[tuple[J, WaitingRoom | None]]] = OrderedDict()
         self.seconds = 0.0
         """How long a call takes, on average; 0 before the first one has ended."""
 
-    def begin(self, job: Job, limit: int) -> bool:
-        """Whether the call may run now; otherwise ``end`` of another one gives it back."""
+    def begin(self, job: J, limit: int, room: WaitingRoom | None = None) -> bool:
+        """Whether the call may run now; otherwise ``end`` of another one gives it back.
+
+        Raises QueueFullError if it would have to wait, and there is no ``room`` for it.
+        """
         with self._lock:
             if self._running < max(limit, 1) and not self._waiting:
                 self._running += 1
                 return True
-            self._waiting.append(job)
+            if room is not None:
+                room.enter(job.operator, job.size, self.seconds)
+            queue = self._waiting.get(job.source)
+            if queue is None:
+                queue = self._waiting[job.source] = deque()
+            queue.append((job, room))
             return False
 
-    def end(self) -> Job | None:
+    def end(self) -> J | None:
         """A call has ended: the one that is to run in its place, if one waits."""
         with self._lock:
-            if self._waiting:
-                return self._waiting.popleft()
-            self._running -= 1
-            return None
+            if not self._waiting:
+                self._running -= 1
+                return None
+            source, queue = self._waiting.popitem(last=False)
+            job, room = queue.popleft()
+            if queue:
+                self._waiting[source] = queue
+            if room is not None:
+                room.leave(job.size)
+            return job
 
     def note(self, seconds: float) -> None:
         """Counts the time that a call took."""

@@ -191,8 +191,10 @@ class LibraryVersion:
             self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Waits until none of its calls is running."""
+        """Waits until none of its calls is running, whichever way they have come."""
         await self._idle.wait()
+        direct = [r.session.wait_for_direct_calls(self.load_id) for r in self.replicas]
+        await asyncio.gather(*direct)
 
     def to_proto(self) -> registry_pb2.Library:
         """The version as clients see it."""

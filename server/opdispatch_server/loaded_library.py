@@ -13,6 +13,7 @@ from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch.signature import Signature
 from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.chosen_kernel import ChosenKernels
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.module_import import LibraryImport
 
@@ -30,11 +31,13 @@ class LoadedLibrary:
         name: str,
         registrations: Sequence[Registration],
         imported: LibraryImport | None = None,
+        max_concurrency: int = 1,
     ) -> None:
         self.load_id = load_id
         self.name = name
         self.registrations = registrations
         self.imported = imported
+        self.max_concurrency = max_concurrency
         self.handles: Sequence[RegistrationHandle] = ()
         self._signatures = {
             registration.schema.name: Signature(registration.schema)
@@ -47,6 +50,7 @@ class LoadedLibrary:
         self._lifted: list[int] = []
         self._threads: ThreadPoolExecutor | None = None
         self.turns: LibraryTurns[Any] = LibraryTurns()
+        self.kernels = ChosenKernels(self)
         self._lock = threading.Lock()
         self._running = 0
         self._released = False

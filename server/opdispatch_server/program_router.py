@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, contextmanager
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.admission import Admission
-from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.call_recovery import CallRecovery, LibraryAwayError
 from opdispatch_server.interpreter_gate import Slot, SlotKind
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.kernel_runs import KernelRun, KernelRuns
+from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
@@ -77,13 +77,11 @@ class ProgramRouter:
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        parent: KernelRun | None,
-        deadline_of: Callable[[float], float],
+        parent: RunningKernel | None,
         wait: WaitForLibrary,
     ) -> execution_pb2.CallReply:
         """Runs one program. Raises as CallRouter.call does.
 
-        ``deadline_of`` gives the time until which it may wait for its turn, of what it has left;
         ``wait`` waits for a library that has lost its interpreters.
         """
         if request.adopt:
@@ -110,7 +108,7 @@ class ProgramRouter:
             request.operator = plan.description
             runs += 1
             try:
-                return await self._run(request, context, plan, session, remote, deadline_of)
+                return await self._run(request, context, plan, session, remote)
             except InterpreterDiedError as error:
                 again = error.facts.get("started") == "no" or (
                     (request.retry or not request.HasField("retry"))
@@ -182,7 +180,6 @@ class ProgramRouter:
         plan: ProgramPlan,
         session: InterpreterSession,
         remote: RemotePart,
-        deadline_of: Callable[[float], float],
     ) -> execution_pb2.CallReply:
         here = [
             version
@@ -199,7 +196,7 @@ class ProgramRouter:
             for version in here:
                 stack.enter_context(_counted(version, session))
             keeping = await stack.enter_async_context(remote.at(session, context))
-            timeout = None if context.timeout is None else deadline_of(context.timeout)
+            timeout = None if context.timeout is None else with_last_words(context.timeout)
             slot = await self._admit(here, session, request, timeout)
             if len(here) == 1:
                 context = context.in_lane(here[0].load_id, here[0].max_concurrency)

@@ -178,14 +178,15 @@ class RegistryView:
         held = [v for v in self._libraries.all_versions() if v.find_replica(session)]
         gate = self._admission.find(session)
         kept, kept_bytes = self._values.count_at(session)
+        direct = session.heartbeat
         message = pb.Interpreter(
             name=session.name,
             pid=session.pid,
             supervised=session.supervised,
             state=self._state(session, held),
             libraries=[str(version) for version in held],
-            calls_in_flight=session.calls_in_flight,
-            calls_total=session.calls_total,
+            calls_in_flight=session.calls_in_flight + direct.direct_calls_in_flight,
+            calls_total=session.calls_total + direct.direct_calls_total,
             python_version=session.python_version,
             devices=session.devices,
             calls_queued=gate.calls_queued if gate else 0,

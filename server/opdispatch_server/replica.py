@@ -49,7 +49,9 @@ class Replica:
     def load(self) -> tuple[bool, int, int, int]:
         """The smallest is to have the next call. Calls that are queued for it count."""
         distrusted = time.monotonic() < self._distrusted_until
-        return distrusted, self.calls_in_flight, self.session.calls_in_flight, self.last_call
+        session = self.session
+        elsewhere = session.calls_in_flight + session.heartbeat.direct_calls_in_flight
+        return distrusted, self.calls_in_flight, elsewhere, self.last_call
 
     def note_failure(self) -> None:
         """A call has not come back."""

@@ -20,7 +20,7 @@ _PASSING = (DaemonUnavailableError, DeadlineExceededError, RefusedError)
 
 
 class ReturningInterpreter:
-    """One session after the other, with nothing left of one in the next.
+    """One session after the other, with nothing left of one once the next has begun.
 
     ``settings_for`` asks the daemon what it must know, and makes the settings for a name; it
     blocks. ``patience`` is how many seconds a daemon that has vanished is looked for.
@@ -35,6 +35,8 @@ class ReturningInterpreter:
         self._patience = patience
         self._stopping = asyncio.Event()
         self._current: Interpreter | None = None
+        # The last one that a daemon has welcomed and left: it serves direct calls until then.
+        self._vanished: Interpreter | None = None
 
     def stop(self) -> None:
         """Ends the session from this side; calls that are running finish."""
@@ -62,7 +64,7 @@ class ReturningInterpreter:
                     LOG.warning("%s; looking for it again", error)
                     lost_at, pause = loop.time(), FIRST_PAUSE
                     self._name = session.name
-                    await session.drop_libraries()
+                    self._vanished = session
                 elif lost_at is None or loop.time() - lost_at > self._patience:
                     raise
                 elif isinstance(error, RefusedError) and not self._wanted_name:
@@ -75,7 +77,7 @@ class ReturningInterpreter:
         settings = await asyncio.to_thread(self._settings_for, self._name)
         if self._stopping.is_set():
             return
-        self._current = Interpreter(settings)
+        self._current = Interpreter(settings, self._vanished)
         await self._current.run()
 
     async def _wait(self, pause: float) -> None:

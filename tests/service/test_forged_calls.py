@@ -137,7 +137,7 @@ def test_numbers_of_runs_cannot_be_guessed(start_daemon: StartDaemon, write_libr
         "lib.define('number(Tensor x) -> str')\n"
         "lib.impl('number', lambda x: str(RUNNING_CALL.get().run), 'CPU')\n"
     )
-    with daemon.connect() as session, plain_channel(daemon) as channel:
+    with daemon.connect(direct=False) as session, plain_channel(daemon) as channel:
         session.load(write_library("runs", text))
         numbers = [int(session.ops.runs.number(X)) for _ in range(50)]
         assert len(set(numbers)) == 50

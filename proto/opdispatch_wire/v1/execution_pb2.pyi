@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "keep", "program", "libraries", "adopt")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,9 @@ class CallRequest(_message.Message):
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    WANTS_ROUTE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
@@ -46,11 +49,48 @@ class CallRequest(_message.Message):
     timeout: float
     path: CallPath
     cancel: bool
+    wants_route: bool
+    route_epoch: int
+    lost: LostCall
     keep: _remote_pb2.Keep
     program: bytes
     libraries: _containers.RepeatedScalarFieldContainer[int]
     adopt: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ...) -> None: ...
+
+class LostCall(_message.Message):
+    __slots__ = ("session", "lane", "id", "interpreter")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    lane: int
+    id: int
+    interpreter: str
+    def __init__(self, session: _Optional[int] = ..., lane: _Optional[int] = ..., id: _Optional[int] = ..., interpreter: _Optional[str] = ...) -> None: ...
+
+class Route(_message.Message):
+    __slots__ = ("epoch", "operator", "kernel", "targets")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    operator: str
+    kernel: KernelRef
+    targets: _containers.RepeatedCompositeFieldContainer[RouteTarget]
+    def __init__(self, epoch: _Optional[int] = ..., operator: _Optional[str] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[RouteTarget, _Mapping]]] = ...) -> None: ...
+
+class RouteTarget(_message.Message):
+    __slots__ = ("interpreter", "lane", "session")
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    interpreter: str
+    lane: str
+    session: int
+    def __init__(self, interpreter: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
 
 class CallPath(_message.Message):
     __slots__ = ("depth", "run", "lane", "limit")
@@ -83,20 +123,22 @@ class KernelRef(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
 
 class CallReply(_message.Message):
-    __slots__ = ("id", "returns", "error", "mutations", "trace", "interpreter")
+    __slots__ = ("id", "returns", "error", "mutations", "trace", "interpreter", "route")
     ID_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MUTATIONS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     id: int
     returns: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
     error: _status_pb2.Status
     mutations: _containers.RepeatedCompositeFieldContainer[Mutation]
     trace: _containers.RepeatedCompositeFieldContainer[TraceLine]
     interpreter: str
-    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ...) -> None: ...
+    route: Route
+    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ...) -> None: ...
 
 class Mutation(_message.Message):
     __slots__ = ("argument", "item", "value")

@@ -9,23 +9,25 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InterpreterMessage(_message.Message):
-    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat")
+    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     hello: Hello
     staged: RegistrationBatch
     done: Done
     failed: _status_pb2.Status
     heartbeat: Heartbeat
-    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    overdue: OverdueCall
+    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane")
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +37,7 @@ class Hello(_message.Message):
     PROCESS_SPACE_FIELD_NUMBER: _ClassVar[int]
     HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_LANE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     pid: int
@@ -44,18 +47,33 @@ class Hello(_message.Message):
     process_space: str
     heartbeats: bool
     lane: str
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ...) -> None: ...
+    direct_lane: str
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total")
+    DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    direct_calls_in_flight: int
+    direct_calls_total: int
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ...) -> None: ...
+
+class OverdueCall(_message.Message):
+    __slots__ = ("operator", "lane", "id")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    lane: int
+    id: int
+    def __init__(self, operator: _Optional[str] = ..., lane: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class DaemonMessage(_message.Message):
-    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "release_values")
+    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "release_values")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +84,8 @@ class DaemonMessage(_message.Message):
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     TRIM_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_VALUES_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     welcome: Welcome
@@ -77,20 +97,48 @@ class DaemonMessage(_message.Message):
     restore: Restore
     goodbye: Goodbye
     trim: TrimMemory
+    direct_calls: DirectCalls
+    await_direct_calls: AwaitDirectCalls
     release_values: _remote_pb2.ReleaseValues
-    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
+    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane")
+    __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_message_bytes: int
     heartbeat_seconds: float
     lane: str
-    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ...) -> None: ...
+    direct_calls: DirectCallRules
+    def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ...) -> None: ...
+
+class DirectCallRules(_message.Message):
+    __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CALLS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    queue_calls: int
+    queue_bytes: int
+    kernel_timeout: float
+    def __init__(self, run: _Optional[bytes] = ..., queue_calls: _Optional[int] = ..., queue_bytes: _Optional[int] = ..., kernel_timeout: _Optional[float] = ...) -> None: ...
+
+class DirectCalls(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class AwaitDirectCalls(_message.Message):
+    __slots__ = ("load_id",)
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    load_id: int
+    def __init__(self, load_id: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason", "come_back")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18opdispatch/v1/lane.proto\x12\ropdispatch.v1\"@\n\tLaneHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\"B\n\x0bLaneWelcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\"\x18\n\nLaneCancel\x12\n\n\x02id\x18\x01 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18opdispatch/v1/lane.proto\x12\ropdispatch.v1\"@\n\tLaneHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\"P\n\x0bLaneWelcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04lane\x18\x03 \x01(\x04\"\x18\n\nLaneCancel\x12\n\n\x02id\x18\x01 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LANEHELLO']._serialized_start=43
   _globals['_LANEHELLO']._serialized_end=107
   _globals['_LANEWELCOME']._serialized_start=109
-  _globals['_LANEWELCOME']._serialized_end=175
-  _globals['_LANECANCEL']._serialized_start=177
-  _globals['_LANECANCEL']._serialized_end=201
+  _globals['_LANEWELCOME']._serialized_end=189
+  _globals['_LANECANCEL']._serialized_start=191
+  _globals['_LANECANCEL']._serialized_end=215
 # @@protoc_insertion_point(module_scope)

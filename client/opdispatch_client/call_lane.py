@@ -1,0 +1,38 @@
+"""What a blocking session needs of a way for calls, whichever it is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from opdispatch_wire.pending_calls import OnDone
+from opdispatch_wire.v1 import execution_pb2
+
+
+class CallLane(Protocol):
+    """A way for calls. Each has an id of its own; see ``BlockingLane`` for what is raised."""
+
+    max_message_bytes: int
+    """The longest request that the other side takes, in bytes."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
+
+    def call(
+        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+    ) -> execution_pb2.CallReply:
+        """Sends a call and waits for the reply."""
+
+    def begin(
+        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+    ) -> int:
+        """Begins a call, which is sent by ``flush`` at the latest; returns its id."""
+
+    def flush(self) -> None:
+        """Sends what has begun."""
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits any more for a call that has begun."""
+
+    def close(self) -> None:
+        """Ends all calls with LaneClosedError. Idempotent."""

@@ -1,0 +1,45 @@
+"""What a call has in common with others that the daemon sends the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from opdispatch import Tensor
+
+# A list counts with the kinds of all its items.
+_LONGEST_LIST = 16
+_PLAIN = frozenset({bool, int, float, complex, str, type(None), np.ndarray})
+
+
+class _UnknownKindError(Exception):
+    """An argument that says nothing about the next call."""
+
+
+def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
+    """Equal for calls for which the daemon chooses the same overload and the same kernel.
+
+    That is, calls of one operator with arguments of the same kinds, and tensors of the same
+    dispatch keys, whatever the elements, shapes and dtypes. (Where the daemon chooses by the
+    text of an argument, it gives no route.) None for arguments that it does not know.
+    """
+    try:
+        if not kwargs:
+            return operator, tuple([_kind(value) for value in args])
+        named = frozenset((name, _kind(value)) for name, value in kwargs.items())
+        return operator, tuple([_kind(value) for value in args]), named
+    except _UnknownKindError:
+        return None
+
+
+def _kind(value: Any) -> Hashable:
+    cls: Any = type(value)  # Hashable, which mypy does not see
+    if cls in _PLAIN:
+        return cast(Hashable, cls)
+    if cls is Tensor:
+        return int(value.key_bits)
+    if cls in (list, tuple) and len(value) <= _LONGEST_LIST:
+        return tuple([_kind(item) for item in value])
+    raise _UnknownKindError

@@ -1,0 +1,90 @@
+"""The kernel that a call names, ready to be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandle, OperatorName
+from opdispatch.signature import Signature
+from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_wire.v1 import execution_pb2
+
+if TYPE_CHECKING:
+    from opdispatch_server.loaded_library import LoadedLibrary
+
+MOST_KERNELS = 4096
+"""How many a library keeps ready: clients that call directly say themselves what they name."""
+
+
+class ChosenKernel:
+    """A kernel, and how to call it."""
+
+    __slots__ = ("call", "name", "signature")
+
+    def __init__(
+        self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
+    ) -> None:
+        self.name = name
+        self.signature = signature
+        self.call = call
+
+    @classmethod
+    def of_slot(cls, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
+        """The one that this process has for exactly the keys that a request names."""
+        keys = DispatchKeySet.from_raw_repr(request.redispatch_keys)
+        op = dispatcher.get_schema(parse_operator_name(request.operator))
+        return cls(op.name, op.signature, _boxed(op.lookup(keys).kernel, op, keys))
+
+
+class ChosenKernels:
+    """Those of one library, by what calls name. Any thread may ask."""
+
+    def __init__(self, library: LoadedLibrary) -> None:
+        self._library = library
+        self._ready: dict[tuple[str, int, int], ChosenKernel] = {}
+
+    def find(self, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
+        """The kernel of the library that a request names.
+
+        It can be called though the operator has changed or gone since, if its library
+        defined it, and unless it is a boxed one, which takes the operator as an argument.
+        Raises InternalError if there is no such kernel, and OperatorNotFoundError.
+        """
+        place, bits = request.kernel.registration, request.kernel.dispatch_keys
+        found = self._ready.get((request.operator, place, bits))
+        if found is not None:
+            return found
+        keys = DispatchKeySet.from_raw_repr(bits)
+        name = parse_operator_name(request.operator)
+        kernel = self._library.get_kernel(place)
+        signature = self._library.find_signature(name)
+        if signature is None or kernel.is_boxed:
+            op = dispatcher.get_schema(name)
+            return ChosenKernel(name, signature or op.signature, _boxed(kernel, op, keys))
+        chosen = ChosenKernel(name, signature, self._unboxed(place, kernel, signature, keys))
+        if len(self._ready) < MOST_KERNELS:
+            self._ready[request.operator, place, bits] = chosen
+        return chosen
+
+    def _unboxed(
+        self, place: int, kernel: KernelFunction, signature: Signature, keys: DispatchKeySet
+    ) -> Callable[[list[Any]], list[Any]]:
+        function = self._library.get_function(place, signature)
+        first = (keys,) if kernel.with_keyset else ()
+
+        def call(stack: list[Any]) -> list[Any]:
+            args, kwargs = signature.split(stack)
+            return signature.box_returns(function(*first, *args, **kwargs))
+
+        return call
+
+
+def _boxed(
+    kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet
+) -> Callable[[list[Any]], list[Any]]:
+    def call(stack: list[Any]) -> list[Any]:
+        kernel.call_boxed(op, keys, stack)
+        return stack
+
+    return call

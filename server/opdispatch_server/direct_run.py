@@ -1,0 +1,35 @@
+"""One call that a client has sent to an interpreter directly, from its coming to its reply."""
+
+from __future__ import annotations
+
+import time
+
+from opdispatch_server.nested_time import NestedTime
+
+
+class DirectRun:
+    """``began`` is a time of ``time.monotonic``, 0 while the call waits for its turn."""
+
+    __slots__ = ("began", "id", "is_reported", "lane", "load_id", "nested_calls", "operator")
+
+    def __init__(self, operator: str, load_id: int, lane: int, number: int) -> None:
+        self.operator = operator
+        self.load_id = load_id
+        self.lane = lane
+        self.id = number
+        self.nested_calls = NestedTime()
+        self.began = 0.0
+        self.is_reported = False
+        """The daemon has been told that it takes too long."""
+
+    def begin(self) -> None:
+        """Its kernel begins."""
+        self.began = time.monotonic()
+
+    def is_overdue(self, timeout: float) -> bool:
+        """Whether its kernel has run for longer, without the calls that it makes."""
+        return (
+            self.began > 0
+            and not self.nested_calls.is_running
+            and self.nested_calls.own_seconds(self.began) > timeout
+        )

@@ -1,0 +1,44 @@
+"""The time that a kernel spends waiting for the calls that it makes: not its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class NestedTime:
+    """Of one run of a kernel. Any thread may begin and end such calls, and look.
+
+    ``_lock`` protects the count and the sums: time passes while at least one call is under way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._since = 0.0
+        self._total = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether such a call is under way."""
+        return self._calls > 0
+
+    def begin(self) -> None:
+        """The kernel makes a call."""
+        with self._lock:
+            if not self._calls:
+                self._since = time.monotonic()
+            self._calls += 1
+
+    def end(self) -> None:
+        """One of its calls has ended."""
+        with self._lock:
+            self._calls -= 1
+            if not self._calls:
+                self._total += time.monotonic() - self._since
+
+    def own_seconds(self, began: float) -> float:
+        """The kernel's own time, if it began at ``began``, a time of ``time.monotonic``."""
+        with self._lock:
+            now = self._since if self._calls else time.monotonic()
+            return now - began - self._total

@@ -1,0 +1,113 @@
+"""Writing replies to a lane without making the threads wait that have them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+
+from opdispatch_wire.frame_stream import HIGH_WATER
+from opdispatch_wire.frames import FrameKind, frame_header
+
+# Small frames are copied together; a large payload is written from where it is.
+_COPIED_AT_MOST = 64 * 1024
+
+Buffers = list[bytes | bytearray | memoryview]
+
+
+class ReplyWriter:
+    """The writing half of a connection; any thread may use it.
+
+    A thread that flushes writes what the system takes at once. If that is not all, a thread of
+    its own writes the rest, and goes when everything is written: a peer that does not read
+    keeps that one waiting, and nobody else.
+
+    ``_writing`` is held by whoever writes, and makes frames whole; a thread that is started
+    for the rest takes it over. After each of its releases somebody looks whether anything
+    has been put meanwhile, so that nothing is left behind.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._writing = threading.Lock()
+        self._outbox: deque[tuple[FrameKind, bytes]] = deque()
+        self._is_free = threading.Event()
+        self._is_free.set()
+
+    def put(self, kind: FrameKind, payload: bytes) -> None:
+        """Adds a frame to what the next ``flush`` writes."""
+        self._outbox.append((kind, payload))
+
+    def flush(self) -> None:
+        """Writes what there is, or leaves it to the thread that is writing.
+
+        Does not wait. That the connection has ended, whoever reads it will notice.
+        """
+        while self._outbox and self._writing.acquire(blocking=False):
+            is_handed_over = False
+            try:
+                rest = self._write_now()
+                if rest:
+                    is_handed_over = True
+                    self._is_free.clear()
+                    threading.Thread(
+                        target=self._write_rest, args=(rest,), name="reply-writer", daemon=True
+                    ).start()
+            except OSError:
+                self._outbox.clear()
+            finally:
+                if not is_handed_over:
+                    self._writing.release()
+
+    def wait_for_room(self) -> None:
+        """Waits while the peer does not take what is there for it already."""
+        while not self._is_free.is_set():
+            if sum(len(payload) for _, payload in list(self._outbox)) <= HIGH_WATER:
+                return
+            self._is_free.wait()
+
+    def _write_now(self) -> Buffers:
+        """Writes until the system takes no more; what it did not take."""
+        while self._outbox:
+            buffers = self._next_buffers()
+            try:
+                sent = self._socket.sendmsg(buffers, [], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            if rest := _after(buffers, sent):
+                return rest
+        return []
+
+    def _write_rest(self, rest: Buffers) -> None:
+        try:
+            while rest:
+                for buffer in rest:
+                    self._socket.sendall(buffer)
+                rest = self._next_buffers() if self._outbox else []
+        except OSError:
+            self._outbox.clear()
+        finally:
+            self._is_free.set()
+            self._writing.release()
+        self.flush()
+
+    def _next_buffers(self) -> Buffers:
+        """The next frames, to be written together."""
+        together = bytearray()
+        while self._outbox and len(together) < _COPIED_AT_MOST:
+            kind, payload = self._outbox.popleft()
+            together += frame_header(kind, len(payload))
+            if len(payload) > _COPIED_AT_MOST:
+                return [together, payload]
+            together += payload
+        return [together]
+
+
+def _after(buffers: Buffers, sent: int) -> Buffers:
+    """What is left of ``buffers`` after so many bytes."""
+    left: Buffers = []
+    for buffer in buffers:
+        if sent < len(buffer):
+            left.append(memoryview(buffer)[sent:])
+        sent = max(sent - len(buffer), 0)
+    return left

@@ -1,0 +1,53 @@
+"""How much may wait in an interpreter of what has come there directly."""
+
+from __future__ import annotations
+
+import threading
+
+from opdispatch_wire.errors import QueueFullError
+
+# Between two calls of a library of which none has ended yet, in seconds.
+_UNKNOWN_PACE = 0.1
+
+
+class WaitingRoom:
+    """The calls that wait, and their bytes, of all libraries together.
+
+    ``_lock`` protects both counts, which are within the limits.
+    """
+
+    def __init__(self, interpreter: str, calls: int, size: int) -> None:
+        self._interpreter = interpreter
+        self._most_calls = calls
+        self._most_bytes = size
+        self._lock = threading.Lock()
+        self.calls = 0
+        self.bytes = 0
+
+    def enter(self, operator: str, size: int, seconds: float) -> None:
+        """A call begins to wait; those of its library take ``seconds``. Raises QueueFullError."""
+        with self._lock:
+            # One that comes alone may be as large as any message.
+            if not self.calls or (
+                self.calls < self._most_calls and self.bytes + size <= self._most_bytes
+            ):
+                self.calls += 1
+                self.bytes += size
+                return
+            calls, waiting = self.calls, self.bytes
+        delay = max((seconds or _UNKNOWN_PACE) * (calls // 2 + 1), 0.001)
+        raise QueueFullError(
+            f"{calls} calls with {waiting} bytes are queued for interpreter {self._interpreter}, "
+            f"which is as much as may wait; the call of {operator} never started",
+            hint=f"try again in {delay:.3g} s; `opdispatch serve --queue N` sets how many wait",
+            operator=operator,
+            interpreter=self._interpreter,
+            started="no",
+            retry_after=f"{delay:.3f}",
+        )
+
+    def leave(self, size: int) -> None:
+        """A call waits no more."""
+        with self._lock:
+            self.calls -= 1
+            self.bytes -= size

@@ -1,0 +1,261 @@
+"""What a peer on a local lane can do to others: nothing. The daemon's lanes, and interpreters'."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import opdispatch_client as oc
+from opdispatch_wire import lane_messages
+from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.frames import HEADER, FrameKind, frame_header
+from opdispatch_wire.status import error_from_status
+from opdispatch_wire.v1 import execution_pb2
+from tests.service.raw_lane import RawLane, find_route, raw_lane
+
+X = np.arange(3.0)
+
+Door = tuple[str, execution_pb2.Route | None]
+
+
+@pytest.fixture(params=["daemon", "interpreter"])
+def door(unharmed: oc.Session, request: pytest.FixtureRequest) -> Door:
+    """The path of a lane, and what calls on it need."""
+    if request.param == "daemon":
+        return unharmed.server_info.lane, None
+    return interpreters_door(unharmed)
+
+
+def interpreters_door(session: oc.Session) -> Door:
+    route = find_route(session, "image::scale", X)
+    return route.targets[0].lane, route
+
+
+def _garbage(lane: RawLane) -> None:
+    lane.socket.sendall(b"\xde\xad\xbe\xef" * 1000)
+
+
+def _http(lane: RawLane) -> None:
+    lane.socket.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+def _call_before_hello(lane: RawLane) -> None:
+    lane.call(1, "image::scale", X)
+
+
+def _reply(lane: RawLane) -> None:
+    lane.greet()
+    lane.say(FrameKind.REPLY, execution_pb2.CallReply(id=1).SerializeToString())
+
+
+def _hello_twice(lane: RawLane) -> None:
+    lane.greet()
+    lane.say(FrameKind.HELLO, lane_messages.hello(1 << 24))
+
+
+def _no_request(lane: RawLane) -> None:
+    lane.greet()
+    lane.say(FrameKind.CALL, b"\xff" * 20)
+
+
+def _too_large(lane: RawLane) -> None:
+    lane.greet()
+    lane.socket.sendall(HEADER.pack(2**32 - 1, FrameKind.CALL, bytes(3)))
+
+
+def _long_cancel(lane: RawLane) -> None:
+    lane.greet()
+    lane.say(FrameKind.CANCEL, bytes(100_000))
+
+
+@pytest.mark.parametrize(
+    "speak",
+    [
+        _garbage,
+        _http,
+        _call_before_hello,
+        _reply,
+        _hello_twice,
+        _no_request,
+        _too_large,
+        _long_cancel,
+    ],
+)
+def test_what_makes_no_sense_ends_that_lane_and_no_other(
+    unharmed: oc.Session, door: Door, speak: Callable[[RawLane], None]
+):
+    with raw_lane(*door) as lane:
+        speak(lane)
+        last = lane.hear()
+        if last is not None:
+            assert last[0] is FrameKind.REFUSAL
+            assert isinstance(lane_messages.refusal_error(last[1]), WireError)
+            assert lane.hear() is None
+
+
+def test_a_bad_call_is_an_error_of_that_call_alone(unharmed: oc.Session, door: Door):
+    with raw_lane(*door) as lane:
+        lane.greet()
+        wrong = lane.request(1, "no::such", X)
+        wrong.operator = "no::such"
+        lane.ask(wrong)
+        lane.call(2, "image::scale", X)
+        replies = {}
+        for _ in range(2):
+            kind, payload = lane.hear() or (None, b"")
+            assert kind is FrameKind.REPLY
+            reply = execution_pb2.CallReply.FromString(payload)
+            replies[reply.id] = reply
+        assert "no::such" in replies[1].error.message
+        assert not replies[2].HasField("error")
+
+
+@pytest.mark.parametrize("cut", [1, 7, 8, 9, 60])
+def test_a_frame_that_is_cut_off_hurts_nobody(unharmed: oc.Session, door: Door, cut: int):
+    with raw_lane(*door) as lane:
+        lane.greet()
+        request = lane.request(1, "image::scale", X).SerializeToString()
+        lane.socket.sendall((frame_header(FrameKind.CALL, len(request)) + request)[:cut])
+        lane.socket.shutdown(socket.SHUT_WR)
+        frame = lane.hear()
+        assert frame is None or frame[0] is FrameKind.REFUSAL
+
+
+def _say_until_nobody_listens(lane: RawLane, x: np.ndarray) -> int:
+    """How many calls the daemon takes of a client that never reads a reply."""
+    for sent in range(10_000):
+        try:
+            lane.call(sent + 1, "image::scale", x)
+        except TimeoutError:
+            return sent
+    return 10_000
+
+
+def test_a_client_that_stops_reading_is_not_read_any_more(unharmed: oc.Session, door: Door):
+    big = np.zeros(100_000)
+    with raw_lane(*door) as lane:
+        lane.greet()
+        lane.socket.settimeout(1.0)
+        sent = _say_until_nobody_listens(lane, big)
+        assert 0 < sent < 1000
+        np.testing.assert_array_equal(unharmed.ops.image.pipeline(X), 1 - X * 3)
+
+
+def _write_half(path: str) -> None:
+    lane = RawLane(path)
+    lane.greet()
+    lane.socket.sendall(HEADER.pack(1_000_000, FrameKind.CALL, bytes(3)) + bytes(500_000))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_client_that_is_killed_in_the_middle_of_a_write(unharmed: oc.Session, door: Door):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_write_half, args=(door[0],))
+    process.start()
+    process.join(20)
+    assert process.exitcode == -signal.SIGKILL
+
+
+# -- direct calls alone -----------------------------------------------------------------------
+
+
+def _wrong_epoch(request: execution_pb2.CallRequest) -> None:
+    request.route_epoch += 1
+
+
+def _no_epoch(request: execution_pb2.CallRequest) -> None:
+    request.route_epoch = 0
+
+
+def _no_kernel(request: execution_pb2.CallRequest) -> None:
+    request.ClearField("kernel")
+
+
+def _unknown_library(request: execution_pb2.CallRequest) -> None:
+    request.kernel.load_id = 2**63
+
+
+def _unknown_kernel(request: execution_pb2.CallRequest) -> None:
+    request.kernel.registration = 2**31
+
+
+def _no_kernel_there(request: execution_pb2.CallRequest) -> None:
+    request.kernel.registration = 0  # the namespace
+
+
+def _another_kernel(request: execution_pb2.CallRequest) -> None:
+    request.operator = "image::no_such"
+
+
+def _no_operator(request: execution_pb2.CallRequest) -> None:
+    request.operator = ""
+
+
+def _no_arguments(request: execution_pb2.CallRequest) -> None:
+    del request.args[:]
+
+
+def _says_that_it_is_late(request: execution_pb2.CallRequest) -> None:
+    request.timeout = -1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (_wrong_epoch, RefusedError),
+        (_no_epoch, RefusedError),
+        (_no_kernel, WireError),
+        (_unknown_library, RefusedError),
+        (_unknown_kernel, oc.OpdispatchError),
+        (_no_kernel_there, oc.OpdispatchError),
+        (_another_kernel, oc.OpdispatchError),
+        (_no_operator, oc.OpdispatchError),
+        (_no_arguments, oc.ArgumentError),
+        (_says_that_it_is_late, oc.DeadlineExceededError),
+    ],
+)
+def test_a_direct_call_that_is_wrong_is_an_error_of_that_call_alone(
+    unharmed: oc.Session,
+    change: Callable[[execution_pb2.CallRequest], None],
+    error: type[Exception],
+):
+    with raw_lane(*interpreters_door(unharmed)) as lane:
+        lane.greet()
+        wrong = lane.request(1, "image::scale", X)
+        change(wrong)
+        lane.ask(wrong)
+        assert isinstance(error_from_status(lane.reply().error), error)
+        lane.call(2, "image::scale", X)
+        assert not lane.reply().HasField("error")
+
+
+def test_a_client_cannot_give_itself_more_than_the_library_allows(unharmed: oc.Session):
+    """What only the daemon may say is not believed on a client's lane."""
+    with raw_lane(*interpreters_door(unharmed)) as lane:
+        lane.greet()
+        for depth, run, load_id, limit in ((31, b"x" * 16, 0, 0), (1, b"", 7, 10**6)):
+            forged = lane.request(depth, "image::scale", X)
+            path = forged.path
+            path.depth, path.run, path.lane, path.limit = depth, run, load_id, limit
+            lane.ask(forged)
+            assert not lane.reply().HasField("error")
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(data=st.binary(min_size=1, max_size=400), kind=st.sampled_from(list(FrameKind)))
+def test_no_frame_harms_anybody(unharmed: oc.Session, data: bytes, kind: FrameKind):
+    for path in (unharmed.server_info.lane, interpreters_door(unharmed)[0]):
+        with raw_lane(path) as lane:
+            lane.greet()
+            lane.say(kind, data)
+            lane.socket.shutdown(socket.SHUT_WR)
+            while lane.hear() is not None:
+                pass
