@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Collection, Container, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,8 @@ class RemotePart:
     def __init__(self, table: RemoteValueTable, request: execution_pb2.CallRequest) -> None:
         """Raises WireError, RemoteValueGoneError, RemoteLimitError."""
         self._table = table
-        self.values: list[HeldValue] = []
+        # Each once, in the order of the arguments.
+        self.values: dict[HeldValue, None] = {}
         self._messages: list[tuple[values_pb2.RemoteTensor, HeldValue]] = []
         self._keep = request.keep if request.HasField("keep") else None
         self._holder: ValueHolder | None = None
@@ -55,8 +56,7 @@ class RemotePart:
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> HeldValue:
         """One of the call's arguments. Raises RemoteValueGoneError."""
         value = self._table.find(message, at)
-        if value not in self.values:
-            self.values.append(value)
+        self.values[value] = None
         self._messages.append((message, value))
         return value
 
@@ -170,7 +170,7 @@ class Keeping:
 
 
 async def _pin(
-    table: RemoteValueTable, values: Sequence[HeldValue], session: InterpreterSession
+    table: RemoteValueTable, values: Collection[HeldValue], session: InterpreterSession
 ) -> None:
     """Waits until all are in that interpreter, and has them stay. See Note [Where a value is]."""
     while True:
