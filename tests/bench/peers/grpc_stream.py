@@ -1,0 +1,74 @@
+"""A bare echo over one open gRPC stream, asyncio on the server's side: the bytes of a call."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+
+import grpc
+from conversation import converse
+
+SERVER = """
+import asyncio, sys
+import grpc
+
+async def echo(requests, context):
+    async for request in requests:
+        yield request
+
+async def main():
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+    handler = grpc.stream_stream_rpc_method_handler(echo)
+    service = grpc.method_handlers_generic_handler("Echo", {"Go": handler})
+    server.add_generic_rpc_handlers((service,))
+    server.add_insecure_port(sys.argv[1])
+    await server.start()
+    print("ready", flush=True)
+    await server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
+
+def main() -> None:
+    """The server in a process of its own, and the conversation."""
+    with tempfile.TemporaryDirectory(prefix="od-echo-") as folder:
+        address = f"unix:{folder}/echo.sock"
+        command = (sys.executable, "-c", SERVER, address)
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()
+            options = [("grpc.max_receive_message_length", -1)]
+            with grpc.insecure_channel(address, options=options) as channel:
+                requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+                replies = channel.stream_stream("/Echo/Go")(iter(requests.get, None))
+
+                def add(elements: int) -> Callable[[], object]:
+                    payload = bytes(8 * elements)
+
+                    def call() -> object:
+                        requests.put(payload)
+                        return next(replies)
+
+                    return call
+
+                def many(count: int, in_flight: int) -> None:
+                    for number in range(count + in_flight):
+                        if number < count:
+                            requests.put(bytes(32))
+                        if number >= in_flight:
+                            next(replies)
+
+                converse(add, many)
+                requests.put(None)
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+if __name__ == "__main__":
+    main()
