@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, NoReturn, TypeVar
 
@@ -72,7 +73,9 @@ async def _answer(error: Exception, what: str, context: Context) -> NoReturn:
         await _pass_on(context, error)
     if not isinstance(error, OpdispatchError):
         LOG.error("%s failed", what, exc_info=error)
-    await abort_with(context, error)
+    with _unless_gone():
+        await abort_with(context, error)
+    raise AssertionError("abort returns never")
 
 
 async def abort_with_code(
@@ -82,7 +85,9 @@ async def abort_with_code(
     status = status_from_error(error)
     status.code = code.value[0]
     details = ((DETAILS_KEY, status.SerializeToString()),)
-    await context.abort(code, status.message, details)
+    with _unless_gone():
+        await context.abort(code, status.message, details)
+    raise AssertionError("abort returns never")
 
 
 def status_of_rpc_error(error: grpc.aio.AioRpcError) -> status_pb2.Status:
@@ -99,11 +104,26 @@ async def abort_with_status(context: Context, status: status_pb2.Status) -> NoRe
     codes = {code.value[0]: code for code in grpc.StatusCode}
     code = codes.get(status.code, grpc.StatusCode.UNKNOWN)
     details = ((DETAILS_KEY, status.SerializeToString()),)
-    await context.abort(code, status.message, details)
+    with _unless_gone():
+        await context.abort(code, status.message, details)
+    raise AssertionError("abort returns never")
 
 
 async def _pass_on(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
     details = tuple(
         (key, value) for key, value in error.trailing_metadata() or () if key == DETAILS_KEY
     )
-    await context.abort(error.code(), error.details() or "", details)
+    with _unless_gone():
+        await context.abort(error.code(), error.details() or "", details)
+    raise AssertionError("abort returns never")
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Around an abort. gRPC cannot tell a client that cancels in that moment: nobody waits."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:
+        raise asyncio.CancelledError from error
