@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from opdispatch.errors import ArgumentError
@@ -60,8 +60,7 @@ class TracedFunction:
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Trace, list[Any]]:
         """The program for these arguments, and its inputs. Raises what the function raises."""
-        given = [*args, *kwargs.values()]
-        inputs = [value for value in given if is_remote_or_tensor(value)]
+        inputs = [*_tensors_in(args), *_tensors_in(kwargs.values())]
         key = (
             tuple(_key_of(value) for value in args),
             tuple((name, _key_of(value)) for name, value in kwargs.items()),
@@ -69,7 +68,7 @@ class TracedFunction:
         with self._lock:
             try:
                 trace = self._traces.get(key)
-            except TypeError:  # a list, say: nobody knows whether it is still the same
+            except TypeError:  # a set, say: nobody knows whether it is still the same
                 return self._trace(args, kwargs), inputs
             if trace is not None:
                 self._traces.move_to_end(key)
@@ -85,6 +84,8 @@ class TracedFunction:
         recording = Recording()
 
         def stand_in(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return _sequence(value, [stand_in(item) for item in value])
             return recording.new_input(value) if is_remote_or_tensor(value) else value
 
         placed = [stand_in(value) for value in args]
@@ -102,7 +103,7 @@ class TracedFunction:
 
     def _add_outputs(self, recording: Recording, value: Any) -> Any:
         if isinstance(value, list | tuple):
-            return type(value)([self._add_outputs(recording, item) for item in value])
+            return _sequence(value, [self._add_outputs(recording, item) for item in value])
         if isinstance(value, dict):
             return {key: self._add_outputs(recording, item) for key, item in value.items()}
         if isinstance(value, Placeholder) or is_remote_or_tensor(value):
@@ -119,17 +120,32 @@ def _key_of(value: Any) -> Any:
             "it was made from",
             hint="it is the attribute __wrapped__",
         )
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_key_of(item) for item in value)
     return _TENSOR if is_remote_or_tensor(value) else (type(value), value)
 
 
+def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The inputs, in the order in which they are met, also in lists and tuples."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _tensors_in(value)
+        elif is_remote_or_tensor(value):
+            yield value
+
+
 _TENSOR = "a tensor"
+
+
+def _sequence(like: list[Any] | tuple[Any, ...], items: list[Any]) -> list[Any] | tuple[Any, ...]:
+    return items if isinstance(like, list) else tuple(items)
 
 
 def _fill(shape: Any, results: Sequence[Any]) -> Any:
     if isinstance(shape, _Output):
         return results[shape.place]
     if isinstance(shape, list | tuple):
-        return type(shape)([_fill(item, results) for item in shape])
+        return _sequence(shape, [_fill(item, results) for item in shape])
     if isinstance(shape, dict):
         return {key: _fill(item, results) for key, item in shape.items()}
     return shape
