@@ -37,7 +37,9 @@ from opdispatch_client.listings import (
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
-from opdispatch_client.remote_ops import Calls, RemoteOps
+from opdispatch_client.remote_calls import AsyncRemoteCalls
+from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.remote_session import AsyncRemoteSession
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
@@ -110,7 +112,7 @@ class Connecting:
         return session
 
 
-class AsyncSession:
+class AsyncSession(AsyncRemoteSession):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same
@@ -125,6 +127,7 @@ class AsyncSession:
         self._limit = endpoint.max_message_bytes
         self._closed = False
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
+        self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call)
 
     @property
     def address(self) -> str:
@@ -156,11 +159,13 @@ class AsyncSession:
     @property
     def ops(self) -> RemoteOps[Coroutine[Any, Any, Any]]:
         """The daemon's operators: ``await session.ops.namespace.name(...)``."""
-        return RemoteOps(self.call)
+        return self.with_options().ops
 
-    async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
         """Calls an operator; see ``Session.call``."""
-        return await self._call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+        return self.with_options(remote=remote).call(operator, *args, **kwargs)
 
     async def map(
         self,
@@ -188,14 +193,6 @@ class AsyncSession:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def with_options(self, *, retry: bool) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call`` and ``ops`` with another choice; see ``Session.with_options``."""
-
-        async def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return await self._call(rpcs.call(operator, args, kwargs, retry=retry))
-
-        return Calls(call)
 
     async def trace(
         self, operator: str, /, *args: Any, **kwargs: Any
@@ -295,6 +292,7 @@ class AsyncSession:
     async def close(self) -> None:
         """Closes the connection; may be called again. Calls of other tasks fail."""
         self._closed = True
+        await self._remote.close()
         self._calls.close()
         await self._channel.close()
 

@@ -10,6 +10,7 @@ from opdispatch.operator_state import Resolution
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_wire.calls import local_keys_of, undecoded_arguments
 from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.values import DecodeRemote
 
 MOST_CHOICES = 4096
 """How many are remembered."""
@@ -42,8 +43,13 @@ class CallChooser:
         self._epoch = -1
         self._choices: dict[Hashable, Choice] = {}
 
-    def choose(self, request: execution_pb2.CallRequest) -> Choice:
-        """Raises OperatorNotFoundError, ArgumentError, NoKernelError, ... and WireError."""
+    def choose(
+        self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
+    ) -> Choice:
+        """Raises OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
+
+        And what ``find_remote`` raises, which is asked for each remote tensor.
+        """
         epoch = self._operators.epoch
         if epoch != self._epoch:
             self._epoch = epoch
@@ -53,15 +59,15 @@ class CallChooser:
             known = self._choices.get(shape)
             if known is not None:
                 return known
-        choice = self._look(request)
+        choice = self._look(request, find_remote)
         if shape is not None and self._operators.epoch == epoch:
             if len(self._choices) >= MOST_CHOICES:
                 self._choices.clear()
             self._choices[shape] = choice
         return choice
 
-    def _look(self, request: execution_pb2.CallRequest) -> Choice:
-        args, kwargs = undecoded_arguments(request)
+    def _look(self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None) -> Choice:
+        args, kwargs = undecoded_arguments(request, find_remote)
         with ForceDispatchKeyGuard(*local_keys_of(request)):
             dispatcher = self._operators.dispatcher
             name = str(parse_operator_name(request.operator))

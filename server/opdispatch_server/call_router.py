@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch_server.admission import Admission
 from opdispatch_server.call_chooser import CallChooser, Choice
-from opdispatch_server.call_context import MAX_DEPTH, CallContext
+from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
@@ -18,6 +19,9 @@ from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.program_router import ProgramRouter
+from opdispatch_server.remote_part import Keeping, RemotePart
+from opdispatch_server.remote_value_table import RemoteValueTable
 from opdispatch_server.replica import Replica
 from opdispatch_wire.errors import (
     DeadlineExceededError,
@@ -29,10 +33,6 @@ from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
 NESTED_CALLS_PER_INTERPRETER = 1024
-# A call that is still queued is dropped this long before its deadline, so that its caller hears
-# that it never started; but not before that share of its time has passed.
-LAST_WORDS = 0.05
-LAST_WORDS_SHARE = 0.1
 # How often a call runs, if its interpreters die: it may be the call that kills them.
 RUNS_PER_CALL = 3
 
@@ -63,6 +63,8 @@ class CallRouter:
         admission: Admission,
         runs: KernelRuns,
         recovery: CallRecovery,
+        values: RemoteValueTable,
+        programs: ProgramRouter,
     ) -> None:
         self._operators = operators
         self._chooser = CallChooser(operators)
@@ -71,6 +73,8 @@ class CallRouter:
         self._admission = admission
         self._runs = runs
         self._recovery = recovery
+        self._values = values
+        self._programs = programs
         self._draining = False
         self._in_flight = 0
         # Calls that ran again elsewhere because an interpreter had died.
@@ -129,16 +133,20 @@ class CallRouter:
     async def _call(
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
+        if request.program or request.adopt:
+            wait = functools.partial(self._wait, request, context, progress)
+            return await self._programs.call(request, context, progress.parent, wait)
         while True:
             try:
-                choice = self._choose(request)
+                remote = RemotePart(self._values, request)
+                choice = self._choose(request, remote)
                 line = _trace_line(request, choice) if request.trace else None
                 may_run_again = _may_run_again(request, choice)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
                     progress.runs += 1
                     raise await self._runs.explain_lost(lost, str(choice.op.name))
-                reply = await self._forward(request, context, choice, progress)
+                reply = await self._forward(request, context, choice, progress, remote)
                 break
             except LibraryAwayError as away:
                 refusal = self._recovery.refusal(away)
@@ -146,11 +154,11 @@ class CallRouter:
                     raise refusal from None
                 name = away.library.name
                 await self._wait(
-                    lambda version, name=name: version.name == name,  # type: ignore[misc]
-                    refusal,
                     request,
                     context,
                     progress,
+                    lambda version, name=name: version.name == name,  # type: ignore[misc]
+                    refusal,
                 )
             except InterpreterDiedError as error:
                 again = _never_started(error) or (
@@ -169,11 +177,11 @@ class CallRouter:
                 self.retries += 1
                 operator = str(choice.op.name)
                 await self._wait(
-                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
-                    error,
                     request,
                     context,
                     progress,
+                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
+                    error,
                 )
         if line is not None:
             nested = list(reply.trace)
@@ -184,11 +192,11 @@ class CallRouter:
 
     async def _wait(
         self,
-        affects: Callable[[LibraryVersion], bool],
-        error: OpdispatchError,
         request: execution_pb2.CallRequest,
         context: CallContext,
         progress: _Progress,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
     ) -> None:
         """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
         now = asyncio.get_running_loop().time()
@@ -196,12 +204,12 @@ class CallRouter:
             progress.patience = now + RECOVERY_WAIT
         seconds = progress.patience - now
         if context.timeout is not None:
-            seconds = min(seconds, _with_last_words(context.timeout))
+            seconds = min(seconds, with_last_words(context.timeout))
         await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
-    def _choose(self, request: execution_pb2.CallRequest) -> Choice:
+    def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
         try:
-            return self._chooser.choose(request)
+            return self._chooser.choose(request, remote.find)
         except OperatorNotFoundError as error:
             raise self._explain_absence(request.operator, error) from error
 
@@ -222,11 +230,12 @@ class CallRouter:
         context: CallContext,
         choice: Choice,
         progress: _Progress,
+        remote: RemotePart,
     ) -> execution_pb2.CallReply:
         op, keys = choice.op, choice.keys
         library, place = self._find_kernel(choice)
         tried: list[InterpreterSession] = []
-        replica = library.choose_replica()
+        replica = remote.choose_replica(library)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
         name, request.operator = request.operator, str(op.name)
@@ -246,14 +255,19 @@ class CallRouter:
         try:
             while True:
                 try:
-                    reply = await self._run(request, context, library, replica, progress.parent)
-                    if route is not None:
-                        reply.route.CopyFrom(route)
-                    return reply
+                    if remote.is_empty:
+                        reply = await self._run(request, context, library, replica, progress.parent)
+                        if route is not None:
+                            reply.route.CopyFrom(route)
+                        return reply
+                    async with remote.at(replica.session, context) as keeping:
+                        return await self._run(
+                            request, context, library, replica, progress.parent, keeping
+                        )
                 except InterpreterDiedError as error:
                     replica.note_failure()
                     tried.append(replica.session)
-                    other = library.choose_replica(excluding=tried)
+                    other = remote.choose_replica(library, tried)
                     never_started = _never_started(error)
                     progress.runs += not never_started
                     again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
@@ -271,6 +285,7 @@ class CallRouter:
         library: LibraryVersion,
         replica: Replica,
         parent: RunningKernel | None,
+        keeping: Keeping | None = None,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
@@ -278,7 +293,8 @@ class CallRouter:
             slot = await self._admit(request, context, library, replica.session, parent)
             if slot is not None:
                 context = context.in_lane(library.load_id, library.max_concurrency)
-            return await self._runs.run(replica.session, request, context, slot)
+            on_end = keeping.take if keeping is not None else None
+            return await self._runs.run(replica.session, request, context, slot, on_end)
         finally:
             replica.end_call()
 
@@ -307,7 +323,7 @@ class CallRouter:
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is not None:
             return slot
-        timeout = None if context.timeout is None else _with_last_words(context.timeout)
+        timeout = None if context.timeout is None else with_last_words(context.timeout)
         try:
             async with asyncio.timeout(timeout):
                 return await gate.enter(
@@ -348,10 +364,6 @@ def _trace_line(request: execution_pb2.CallRequest, choice: Choice) -> execution
         kernel=resolution.registered_at,
         reason=resolution.reason,
     )
-
-
-def _with_last_words(seconds: float) -> float:
-    return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)
 
 
 def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:

@@ -47,12 +47,15 @@ from opdispatch_server.load_request import read_load_request
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.process_watch import ProcessEnd
+from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
+from opdispatch_server.remote_value_table import RemoteValueTable, ValueLimits
 from opdispatch_server.run_folder import RunFolder
 from opdispatch_server.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
+from opdispatch_server.value_leases import ValueLeases
 from opdispatch_wire.channel import server_options
 from opdispatch_wire.v1 import (
     execution_pb2_grpc,
@@ -132,10 +135,26 @@ class Daemon:
         timeout = configuration.kernel_timeout
         runs = KernelRuns(self._sessions, self._kill_interpreter, timeout)
         recovery = CallRecovery(self._libraries.settling, limits)
-        self._router = CallRouter(
-            operators, self._libraries, self._routes, admission, runs, recovery
+        values = RemoteValueTable(
+            ValueLimits(configuration.remote_values, configuration.remote_bytes)
         )
-        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
+        self._value_leases = ValueLeases(values)
+        programs = ProgramRouter(
+            operators, self._libraries, self._sessions, admission, runs, recovery, values
+        )
+        self._router = CallRouter(
+            operators,
+            self._libraries,
+            self._routes,
+            admission,
+            runs,
+            recovery,
+            values,
+            programs,
+        )
+        view = RegistryView(
+            operators, self._libraries, self._sessions, self._supervisor, admission, values
+        )
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         lane = folder.lane("clients")
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses, lane)
@@ -222,6 +241,7 @@ class Daemon:
     async def _shut_down(self) -> None:
         await self._health.drain()
         self._waits.stop()
+        self._value_leases.stop()
         self._routes.end()
         if not await self._router.drain(CALLS_GRACE):
             LOG.warning("calls that are still running are cut off")
@@ -256,7 +276,7 @@ class Daemon:
         os._exit(1)
 
     def _serve_on(self, server: grpc.aio.Server, registry: RegistryServicer) -> None:
-        execution = ExecutionServicer(self._router)
+        execution = ExecutionServicer(self._router, self._value_leases)
         add_service(server, registry_pb2_grpc.add_RegistryServiceServicer_to_server, registry)
         for each in (server, self._private):
             add_service(each, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, execution)

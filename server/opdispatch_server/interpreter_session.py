@@ -102,6 +102,7 @@ class InterpreterSession:
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._limit = limit
         self._lane: AsyncLane | None = None
+        self.lane_path = ""  # of its local lane, if calls take that
 
     @property
     def alive(self) -> bool:
@@ -164,6 +165,11 @@ class InterpreterSession:
             interpreter=self.name,
         )
 
+    def tell(self, message: interpreter_pb2.DaemonMessage) -> None:
+        """Says something that is not answered, if the interpreter is still there."""
+        if self.alive:
+            self._outbox.put_nowait(message)
+
     async def open_lane(self, path: str) -> None:
         """Has calls take the interpreter's local lane from now on, if it can be reached."""
         try:
@@ -175,6 +181,7 @@ class InterpreterSession:
             lane.close()
             return
         self._lane = lane
+        self.lane_path = path
         lane.ended.add_done_callback(self._lane_ended)
 
     def call(

@@ -12,13 +12,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.nested_time import NestedTime
@@ -35,6 +35,17 @@ from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 RUN_BYTES = 16
 """Whoever knows the number of a run may make calls in its name, which wait for nobody."""
+
+
+class HeldSlot(Protocol):
+    """What a run gives back when it ends: a Slot, or several."""
+
+    is_ahead: bool
+    began: float
+
+    def release(self) -> None:
+        """Lets the next one run."""
+
 
 StopInterpreter = Callable[[InterpreterSession, str], None]
 
@@ -54,7 +65,11 @@ class KernelRun(RunningKernel):
     """One run of a kernel in an interpreter. Belongs to the event loop."""
 
     def __init__(
-        self, operator: str, session: InterpreterSession, slot: Slot | None, depth: int = 0
+        self,
+        operator: str,
+        session: InterpreterSession,
+        slot: HeldSlot | None,
+        depth: int = 0,
     ) -> None:
         super().__init__(operator, depth)
         self.session = session
@@ -133,9 +148,12 @@ class KernelRuns:
         session: InterpreterSession,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        slot: Slot | None,
+        slot: HeldSlot | None,
+        on_end: Callable[[execution_pb2.CallReply | None], None] | None = None,
     ) -> execution_pb2.CallReply:
         """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
+
+        ``on_end`` is told the reply then, also if nobody waits for it; None if there is none.
 
         An InterpreterDiedError has ``facts["culprit"]`` if the interpreter was stopped because
         the kernel of another call, of that operator, ran for too long.
@@ -162,8 +180,12 @@ class KernelRuns:
             if run.timer is not None:
                 run.timer.cancel()
             _release(slot)
-            if not answer.cancelled():
-                answer.exception()  # if nobody waits for it, nobody needs to know
+            reply = None
+            # If nobody waits for its error, nobody needs to know.
+            if not answer.cancelled() and answer.exception() is None:
+                reply = answer.result()
+            if on_end is not None:
+                on_end(reply)
 
         answer.add_done_callback(end)
         self._watch(run)
@@ -281,6 +303,6 @@ class KernelRuns:
         )
 
 
-def _release(slot: Slot | None) -> None:
+def _release(slot: HeldSlot | None) -> None:
     if slot is not None:
         slot.release()

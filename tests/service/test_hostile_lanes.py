@@ -219,9 +219,31 @@ def _says_that_it_is_late(request: execution_pb2.CallRequest) -> None:
     request.timeout = -1.0
 
 
+def _fetch_for_me(request: execution_pb2.CallRequest) -> None:
+    request.adopt = True
+    remote = request.args.add().remote
+    remote.id, remote.session, remote.source.lane = b"x" * 16, b"y" * 16, "/somewhere"
+
+
+def _program(request: execution_pb2.CallRequest) -> None:
+    request.program = b"\x0a\x00"
+
+
+def _keep_for_me(request: execution_pb2.CallRequest) -> None:
+    request.keep.session, request.keep.prefix = b"y" * 16, b"x" * 12
+
+
+def _somebodys_value(request: execution_pb2.CallRequest) -> None:
+    request.args[0].remote.id = b"x" * 16
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
+        (_fetch_for_me, RefusedError),
+        (_program, RefusedError),
+        (_keep_for_me, RefusedError),
+        (_somebodys_value, RefusedError),
         (_wrong_epoch, RefusedError),
         (_no_epoch, RefusedError),
         (_no_kernel, WireError),
