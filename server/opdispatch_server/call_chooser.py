@@ -28,6 +28,22 @@ class Choice(NamedTuple):
     writes: bool
     """Whether the operator writes to any of its arguments."""
 
+    def name_kernel(
+        self, request: execution_pb2.CallRequest, load_id: int, place: int | None
+    ) -> None:
+        """Says in a request what an interpreter is to run: the kernel at ``place`` of a load.
+
+        Without a place, what it has itself for these keys.
+        """
+        request.operator = str(self.op.name)
+        if place is None:
+            request.ClearField("kernel")
+            request.redispatch_keys = self.keys.bits
+        else:
+            request.kernel.load_id = load_id
+            request.kernel.registration = place
+            request.kernel.dispatch_keys = self.keys.bits
+
 
 class CallChooser:
     """Chooses, and remembers what it chose. Belongs to the event loop.
@@ -42,6 +58,13 @@ class CallChooser:
         self._operators = operators
         self._epoch = -1
         self._choices: dict[Hashable, Choice] = {}
+
+    def find(self, request: execution_pb2.CallRequest) -> Choice | None:
+        """The choice for a request, if it is remembered."""
+        if self._operators.epoch != self._epoch:
+            return None
+        shape = _shape_of(request)
+        return None if shape is None else self._choices.get(shape)
 
     def choose(
         self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None

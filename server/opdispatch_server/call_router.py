@@ -15,11 +15,12 @@ from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, Library
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
+from opdispatch_server.kernel_runs import KernelRun, KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_router import ProgramRouter
+from opdispatch_server.quick_calls import OnReply, QuickCall, QuickCalls
 from opdispatch_server.remote_part import Keeping, RemotePart
 from opdispatch_server.remote_value_table import RemoteValueTable
 from opdispatch_server.replica import Replica
@@ -46,6 +47,8 @@ class _Progress:
     may_wait: bool
     # Where it has gone without the daemon, and had no reply.
     lost: execution_pb2.LostCall | None = None
+    # Its run that ended with the interpreter.
+    broken: KernelRun | None = None
     # Runs that its interpreters' ends have cut short.
     runs: int = 0
     # When it gives up waiting, a time of the loop; None if it has not had to wait.
@@ -75,6 +78,7 @@ class CallRouter:
         self._recovery = recovery
         self._values = values
         self._programs = programs
+        self._quick_calls = QuickCalls(self._chooser, routes, admission, runs)
         self._draining = False
         self._in_flight = 0
         # Calls that ran again elsewhere because an interpreter had died.
@@ -82,10 +86,27 @@ class CallRouter:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
+    ) -> QuickCall | None:
+        """Begins a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+        if self._draining:
+            return None
+        quick = self._quick_calls.begin(request, context, on_reply, self._call_ended)
+        if quick is not None:
+            self._call_begins()
+        return quick
+
     async def call(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs one call.
+        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
 
         Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
         QueueFullError, and as grpc.aio.AioRpcError the status with which an interpreter answered.
@@ -106,19 +127,25 @@ class CallRouter:
         may_wait = parent is not None or not context.is_from_kernel
         depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
         context = CallContext(context.deadline, depth)
-        self._in_flight += 1
-        self._idle.clear()
+        self._call_begins()
         lost = request.lost if request.HasField("lost") else None
-        progress = _Progress(parent, may_wait, lost)
+        progress = _Progress(parent, may_wait, lost, broken)
         try:
             if parent is None:
                 return await self._call(request, context, progress)
             with self._runs.nested_in(parent):
                 return await self._call(request, context, progress)
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
+            self._call_ended()
+
+    def _call_begins(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _call_ended(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
 
     async def drain(self, grace: float) -> bool:
         """Refuses new calls and waits for those in flight; False if they need longer."""
@@ -146,6 +173,10 @@ class CallRouter:
                     lost, progress.lost = progress.lost, None
                     progress.runs += 1
                     raise await self._runs.explain_lost(lost, str(choice.op.name))
+                if progress.broken is not None:
+                    run, progress.broken = progress.broken, None
+                    progress.runs += 1
+                    raise await self._runs.explain(run)
                 reply = await self._forward(request, context, choice, progress, remote)
                 break
             except LibraryAwayError as away:
@@ -238,14 +269,8 @@ class CallRouter:
         replica = remote.choose_replica(library)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
-        name, request.operator = request.operator, str(op.name)
-        if place is None:
-            request.ClearField("kernel")
-            request.redispatch_keys = keys.raw_repr()
-        else:
-            request.kernel.load_id = library.load_id
-            request.kernel.registration = place
-            request.kernel.dispatch_keys = keys.raw_repr()
+        name = request.operator
+        choice.name_kernel(request, library.load_id, place)
         may_run_again = _may_run_again(request, choice)
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
