@@ -15,7 +15,7 @@ from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.memory_tender import TEND_SECONDS
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_client.session_memory import SessionMemory
@@ -86,7 +86,7 @@ class AsyncCalls:
             self._tending.cancel()
         self.memory.close()
 
-    async def call(self, call: OperatorCall, send: Callable[[Rpc[Any]], Awaitable[Any]]) -> Any:
+    async def call(self, call: Call, send: Callable[[Rpc[Any]], Awaitable[Any]]) -> Any:
         """Makes a call, with ``send`` if it is a gRPC request of its own.
 
         Raises what went wrong.

@@ -20,7 +20,7 @@ from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.memory_tender import MemoryTender
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
@@ -77,7 +77,7 @@ class BlockingCalls:
         self.memory.close()
         self._callbacks.shutdown(wait=False)
 
-    def call(self, call: OperatorCall) -> Any:
+    def call(self, call: Call) -> Any:
         """Makes a call and waits for its result. Raises what went wrong."""
         attempt = CallAttempt(call, self._endpoint)
         try:
@@ -90,7 +90,7 @@ class BlockingCalls:
             raise self._failure(error, attempt) from None
         return attempt.read(reply)
 
-    def submit(self, make: Callable[[], OperatorCall], *, flush: bool = True) -> Future[Any]:
+    def submit(self, make: Callable[[], Call], *, flush: bool = True) -> Future[Any]:
         """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
 
         Waits while SUBMITTED_AT_MOST calls are under way. What is not flushed may stay here.

@@ -8,7 +8,7 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import Routes
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.errors import DaemonUnavailableError, InterpreterDiedError
@@ -27,7 +27,7 @@ class CallAttempt:
 
     __slots__ = ("_address", "_deadline", "call", "memory", "request")
 
-    def __init__(self, call: OperatorCall, endpoint: Endpoint) -> None:
+    def __init__(self, call: Call, endpoint: Endpoint) -> None:
         self.call = call
         self.request: execution_pb2.CallRequest
         self.memory: CallerMemory | None = None

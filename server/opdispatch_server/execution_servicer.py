@@ -8,14 +8,16 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.call_stream import CallStream
 from opdispatch_server.status_answers import Context, abort_with_status, answers
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+from opdispatch_server.value_leases import ValueLeases
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 
 
 class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     """The wire's side of CallRouter."""
 
-    def __init__(self, router: CallRouter) -> None:
+    def __init__(self, router: CallRouter, leases: ValueLeases) -> None:
         self._router = router
+        self._leases = leases
 
     @answers
     async def Call(  # noqa: N802
@@ -33,3 +35,10 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> None:
         """Calls operators, many at a time."""
         await CallStream(self._router, context).serve(requests)
+
+    @answers
+    async def HoldValues(  # noqa: N802
+        self, requests: AsyncIterator[remote_pb2.HoldValuesRequest], context: Context
+    ) -> None:
+        """Holds a client's values."""
+        await self._leases.serve(requests, context)

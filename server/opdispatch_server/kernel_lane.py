@@ -83,6 +83,9 @@ class _Call:
     def operator(self) -> str:
         return self.request.operator
 
+    def start(self, turns: LibraryTurns[_Call]) -> None:
+        self.lane.start_call(self, turns)
+
 
 class _Rest:
     """One thread that waits for a turn."""
@@ -266,6 +269,24 @@ class KernelLane:
             return
         if turns is None or turns.seconds > QUICK:
             self.hand_over(turn)
+        self._work_off(call, turns, ordered, turn)
+        with self._mutex:
+            if self._turn == turn:
+                self._busy_since = 0.0
+
+    def start_call(self, call: _Call, turns: LibraryTurns[_Call]) -> None:
+        """Runs a call whose turn it is, and those that wait for it to end, in a thread."""
+        threading.Thread(
+            target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
+        ).start()
+
+    def _work_off(
+        self,
+        call: _Call,
+        turns: LibraryTurns[_Call] | None,
+        ordered: LibraryTurns[_Call] | None,
+        turn: int,
+    ) -> None:
         following: _Call | None = call
         while following is not None:
             began = self._begin_kernel(turn)
@@ -275,9 +296,9 @@ class KernelLane:
             if following.lane is not self or self._turn != turn:
                 following.lane._flush()
             following = ordered.end() if ordered is not None else None
-        with self._mutex:
-            if self._turn == turn:
-                self._busy_since = 0.0
+            if following is not None and not isinstance(following, _Call):
+                following.start(ordered)  # a thread waits for its turn itself
+                return
 
     def _begin_turn(self, call: _Call, turns: LibraryTurns[_Call]) -> bool:
         """Whether the call may run now; else it waits. Raises QueueFullError."""
