@@ -26,10 +26,11 @@ import time
 from collections.abc import Callable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import KERNEL_THREADS, CallContext
+from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.call_rules import CallRules
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
+from opdispatch_server.lane_call import LaneCall
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
 from opdispatch_server.reply_writer import ReplyWriter
@@ -55,36 +56,6 @@ _GATHERING = 0.0002
 # Threads that have nothing to do, and how long they wait for a turn.
 _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
-
-
-class _Call:
-    """One call; it is dropped if it is cancelled while it waits for its turn."""
-
-    __slots__ = ("context", "is_cancelled", "lane", "request", "size")
-
-    def __init__(
-        self,
-        lane: KernelLane,
-        request: execution_pb2.CallRequest,
-        context: CallContext,
-        size: int,
-    ) -> None:
-        self.lane = lane
-        self.request = request
-        self.context = context
-        self.size = size
-        self.is_cancelled = False
-
-    @property
-    def source(self) -> KernelLane:
-        return self.lane
-
-    @property
-    def operator(self) -> str:
-        return self.request.operator
-
-    def start(self, turns: LibraryTurns[_Call]) -> None:
-        self.lane.start_call(self, turns)
 
 
 class _Rest:
@@ -136,7 +107,7 @@ class KernelLane:
         self.was_busy = False  # since the watch last looked
         self._gathering_since = 0.0
         # The calls that wait for others to end, by id.
-        self._waiting: dict[int, _Call] = {}
+        self._waiting: dict[int, LaneCall] = {}
         self._is_closed = False
 
     def start(self) -> None:
@@ -250,11 +221,11 @@ class KernelLane:
     def _take(self, request: execution_pb2.CallRequest, size: int, turn: int) -> None:
         """Runs a call, and those that have waited for it to end; or leaves it to who does."""
         try:
-            call = _Call(self, request, self._rules.admit(self._number, request), size)
+            call = LaneCall(self, request, self._rules.admit(self._number, request), size)
         except OpdispatchError as error:
             self._reply(_failure(request, error))
             return
-        turns: LibraryTurns[_Call] | None = None
+        turns: LibraryTurns[LaneCall] | None = None
         try:
             if request.HasField("kernel"):
                 turns = self._execution.turns_of(request.kernel.load_id)
@@ -274,7 +245,7 @@ class KernelLane:
             if self._turn == turn:
                 self._busy_since = 0.0
 
-    def start_call(self, call: _Call, turns: LibraryTurns[_Call]) -> None:
+    def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
         """Runs a call whose turn it is, and those that wait for it to end, in a thread."""
         threading.Thread(
             target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
@@ -282,12 +253,12 @@ class KernelLane:
 
     def _work_off(
         self,
-        call: _Call,
-        turns: LibraryTurns[_Call] | None,
-        ordered: LibraryTurns[_Call] | None,
+        call: LaneCall,
+        turns: LibraryTurns[LaneCall] | None,
+        ordered: LibraryTurns[LaneCall] | None,
         turn: int,
     ) -> None:
-        following: _Call | None = call
+        following: LaneCall | None = call
         while following is not None:
             began = self._begin_kernel(turn)
             following.lane._answer(following)
@@ -296,11 +267,11 @@ class KernelLane:
             if following.lane is not self or self._turn != turn:
                 following.lane._flush()
             following = ordered.end() if ordered is not None else None
-            if following is not None and not isinstance(following, _Call):
+            if following is not None and not isinstance(following, LaneCall):
                 following.start(ordered)  # a thread waits for its turn itself
                 return
 
-    def _begin_turn(self, call: _Call, turns: LibraryTurns[_Call]) -> bool:
+    def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
         """Whether the call may run now; else it waits. Raises QueueFullError."""
         number = call.request.id
         self._waiting[number] = call
@@ -321,7 +292,7 @@ class KernelLane:
         self._watch.notice()
         return now
 
-    def _answer(self, call: _Call) -> None:
+    def _answer(self, call: LaneCall) -> None:
         """Runs a call, unless nobody waits for it any more, and replies."""
         self._waiting.pop(call.request.id, None)
         try:
@@ -342,7 +313,7 @@ class KernelLane:
         finally:
             self._rules.end(call.context)
 
-    def _run(self, call: _Call, memory: CalleeMemory | None) -> execution_pb2.CallReply:
+    def _run(self, call: LaneCall, memory: CalleeMemory | None) -> execution_pb2.CallReply:
         try:
             return GUARD.run(self._execution.run, call.request, call.context, memory)
         except BaseException as error:  # a call is always answered
