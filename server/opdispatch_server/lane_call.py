@@ -9,6 +9,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 if TYPE_CHECKING:
     from opdispatch_server.kernel_lane import KernelLane
+    from opdispatch_server.library_turns import LibraryTurns
 
 
 class LaneCall:
@@ -39,5 +40,6 @@ class LaneCall:
         """What it calls."""
         return self.request.operator
 
-    def start(self, turns: LibraryTurns[_Call]) -> None:
+    def start(self, turns: LibraryTurns[LaneCall]) -> None:
+        """Runs it in a thread of its lane's: its turn has come."""
         self.lane.start_call(self, turns)
