@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 from opdispatch_wire import lane_messages, lane_socket
-from opdispatch_wire.awaited_replies import AwaitedReplies, Reply, fail
+from opdispatch_wire.awaited_replies import AwaitedReplies, OnReply, Reply, fail
 from opdispatch_wire.channel import serialize_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
@@ -76,6 +76,18 @@ class AsyncLane:
         future = self._replies.expect(number)
         self._stream.send(FrameKind.CALL, payload)
         return future
+
+    def call_then(self, request: execution_pb2.CallRequest, what: str, on_reply: OnReply) -> None:
+        """``call``, but for ``on_reply``, which is called as soon as the reply is read.
+
+        It must not wait for anything, and raise nothing.
+        """
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed", was_sent=False)
+        number = request.id = self._replies.next_number()
+        payload = serialize_message(request, self.max_message_bytes, what)
+        self._replies.tell(number, on_reply)
+        self._stream.send(FrameKind.CALL, payload)
 
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""

@@ -20,6 +20,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.admission import Admission
+from opdispatch_server.byte_budget import ByteBudget
 from opdispatch_server.call_lanes import CallLanes
 from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
@@ -72,6 +73,9 @@ INTERPRETER_WAIT = 10.0
 # How long a start waits for the libraries of the journal: one that hangs must not keep all
 # others from being served.
 RESTORE_WAIT = 10.0
+# Of the arguments of large calls that clients send through the daemon, what it holds at a time.
+# Each is there two or three times on its way: as it came, taken apart, and as it goes on.
+LARGE_CALLS_BYTES = 40 * 2**20
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
 SERVER_GRACE = 0.25
@@ -154,7 +158,7 @@ class Daemon:
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         lane = folder.lane("clients")
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses, lane)
-        self._lanes = CallLanes(self._router)
+        self._lanes = CallLanes(self._router, ByteBudget(LARGE_CALLS_BYTES))
         self._interpreters = InterpreterServicer(
             self._sessions,
             self._supervisor.pid_of,
@@ -202,7 +206,8 @@ class Daemon:
         await self._libraries.adopt()
         await self._private.start()
         await self._public.start()
-        self._lanes.listen(self._folder.lane("kernels"), internal_message_limit(self._limit))
+        internal_limit = internal_message_limit(self._limit)
+        self._lanes.listen(self._folder.lane("kernels"), internal_limit, is_for_kernels=True)
         self._lanes.listen(self._folder.lane("clients"), self._limit)
         self._supervisor.start()
         # A signal must not have to wait for a start that hangs.

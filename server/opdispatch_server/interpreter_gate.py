@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
+
+# The clock of the event loop.
+_now = time.monotonic
 
 CALLS_AHEAD = 7
 QUICK = 0.02
@@ -356,7 +360,3 @@ class Pace:
         # A kernel that takes its time slows the queue down.
         since = now - self._last if self._last is not None else 0.0
         return min(max(self._average * calls, since, SHORTEST_RETRY), LONGEST_RETRY)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

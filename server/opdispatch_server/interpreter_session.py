@@ -26,6 +26,7 @@ from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
 )
+from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2
 
@@ -201,6 +202,30 @@ class InterpreterSession:
         self.calls_total += 1
         reply.add_done_callback(self._call_ended)
         return reply
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether ``call_then`` can be used."""
+        return self._lane is not None and not self._lane.is_closed
+
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        on_reply: Callable[[execution_pb2.CallReply | LaneClosedError], None],
+    ) -> None:
+        """``call`` over the local lane; ``on_reply`` is called as soon as the reply is read."""
+        if self._lane is None:
+            raise LaneClosedError("there is no local lane", was_sent=False)
+
+        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
+            self.calls_in_flight -= 1
+            on_reply(result)
+
+        context.write_to(request)
+        self._lane.call_then(request, request.operator, end)
+        self.calls_in_flight += 1
+        self.calls_total += 1
 
     async def _call_over_grpc(
         self, request: execution_pb2.CallRequest, context: CallContext

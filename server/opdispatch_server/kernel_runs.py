@@ -83,6 +83,16 @@ class KernelRun(RunningKernel):
         """Whether it waits in the interpreter for another one to end."""
         return self._slot is not None and self._slot.is_ahead
 
+    def late_error(self) -> DeadlineExceededError:
+        """The error of a caller whose deadline has passed."""
+        what = "about to run" if self.is_ahead else "running"
+        return DeadlineExceededError(
+            f"the deadline passed while interpreter {self.session.name} was {what} {self.operator}",
+            operator=self.operator,
+            interpreter=self.session.name,
+            started="unknown" if self.is_ahead else "yes",
+        )
+
     @property
     def own_seconds(self) -> float:
         """How long its kernel has run, without the calls that it made through the daemon."""
@@ -143,6 +153,46 @@ class KernelRuns:
             if run is not None and run.timer is None:
                 self._watch(run)
 
+    def begin(
+        self,
+        session: InterpreterSession,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        slot: HeldSlot,
+        on_end: Callable[[execution_pb2.CallReply | None], None],
+    ) -> KernelRun:
+        """``run``, over a local lane, for whoever waits in no task.
+
+        ``on_end`` is told the reply, which may be an error, when the slot is free again; None if
+        the interpreter has gone: see ``explain``. Raises LaneClosedError and
+        MessageTooLargeError, and then nothing has begun.
+        """
+        run = KernelRun(request.operator, session, slot, context.depth)
+
+        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
+            self._end(run, slot)
+            on_end(None if isinstance(result, LaneClosedError) else result)
+
+        try:
+            session.call_then(request, context.for_run(run.number), end)
+        except BaseException:
+            _release(slot)
+            raise
+        self._runs[run.number] = run
+        self._watch(run)
+        return run
+
+    async def explain(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
+        """Why a run has had no reply; waits until that is known."""
+        await run.session.explain_end()
+        return self._explain_end(run)
+
+    def _end(self, run: KernelRun, slot: HeldSlot | None) -> None:
+        del self._runs[run.number]
+        if run.timer is not None:
+            run.timer.cancel()
+        _release(slot)
+
     async def run(
         self,
         session: InterpreterSession,
@@ -176,10 +226,7 @@ class KernelRuns:
 
         def end(answer: asyncio.Future[execution_pb2.CallReply]) -> None:
             self._answers.discard(answer)
-            del self._runs[run.number]
-            if run.timer is not None:
-                run.timer.cancel()
-            _release(slot)
+            self._end(run, slot)
             reply = None
             # If nobody waits for its error, nobody needs to know.
             if not answer.cancelled() and answer.exception() is None:
@@ -193,13 +240,7 @@ class KernelRuns:
             async with asyncio.timeout(context.timeout):
                 return await asyncio.shield(answer)
         except TimeoutError as error:
-            what = "about to run" if run.is_ahead else "running"
-            raise DeadlineExceededError(
-                f"the deadline passed while interpreter {session.name} was {what} {run.operator}",
-                operator=run.operator,
-                interpreter=session.name,
-                started="unknown" if run.is_ahead else "yes",
-            ) from error
+            raise run.late_error() from error
         except grpc.aio.AioRpcError as error:
             if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
                 raise  # the interpreter's own answer

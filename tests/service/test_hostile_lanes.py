@@ -164,6 +164,18 @@ def test_a_client_that_is_killed_in_the_middle_of_a_write(unharmed: oc.Session, 
     assert process.exitcode == -signal.SIGKILL
 
 
+def test_large_calls_that_are_begun_and_never_sent_keep_no_other_waiting(unharmed: oc.Session):
+    path = unharmed.server_info.lane
+    with raw_lane(path) as one, raw_lane(path) as two, raw_lane(path) as last:
+        for lane in (one, two, last):
+            lane.greet()
+        for lane in (one, two):
+            lane.socket.sendall(HEADER.pack(15 << 20, FrameKind.CALL, bytes(3)) + bytes(100))
+        big = np.zeros(2_000_000)
+        last.call(1, "image::scale", big)
+        assert not last.reply().HasField("error")
+
+
 # -- direct calls alone -----------------------------------------------------------------------
 
 
