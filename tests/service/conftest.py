@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from tests.service import shared_memory
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon
 
@@ -95,6 +96,18 @@ def loaded(shared_daemon: RunningDaemon) -> RunningDaemon:
     with shared_daemon.connect() as session:
         session.load(path)
     return shared_daemon
+
+
+@pytest.fixture(scope="module")
+def mem_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon with one interpreter, which holds the library of ``shared_memory``."""
+    daemon = RunningDaemon(tmp_path_factory.mktemp("mem"), workers=1)
+    try:
+        daemon.wait_until_ready()
+        shared_memory.load(daemon)
+        yield daemon
+    finally:
+        daemon.clean_up()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.service.running_daemon import wait_for
+import opdispatch_client as oc
+from tests.service.running_daemon import RunningDaemon, wait_for
 
 LIBRARY = """\
 import os
@@ -69,6 +70,19 @@ define("keep(Tensor x) -> ()", keep)
 define("kept(Tensor x) -> float[]", lambda x: [float(k.sum()) for k in kept])
 define("fail_(Tensor(a!) x) -> ()", fail)
 """
+
+
+def load(daemon: RunningDaemon, interpreters: int = 1) -> None:
+    """Loads the library into so many interpreters."""
+    path = daemon.folder / "mem.py"
+    path.write_text(LIBRARY)
+    with daemon.connect() as session:
+        session.load(path, interpreters=interpreters)
+
+
+def interpreter_pid(session: oc.Session) -> int:
+    """The process of the first interpreter."""
+    return int(session.interpreters()[0].pid)
 
 
 def shared_memory_of(pid: int) -> tuple[int, int]:

@@ -13,25 +13,15 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.shared_memory import LIBRARY, Door, shared_bytes_of, shared_memory_of
+from tests.service.shared_memory import (
+    Door,
+    interpreter_pid,
+    shared_bytes_of,
+    shared_memory_of,
+)
 
 N = 50_000
 SMALL = np.zeros(1, np.float32)
-
-
-@pytest.fixture(scope="module")
-def mem_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon with one interpreter, which holds the library."""
-    daemon = RunningDaemon(tmp_path_factory.mktemp("mem"), workers=1)
-    try:
-        daemon.wait_until_ready()
-        path = daemon.folder / "mem.py"
-        path.write_text(LIBRARY)
-        with daemon.connect() as session:
-            session.load(path)
-        yield daemon
-    finally:
-        daemon.clean_up()
 
 
 @pytest.fixture
@@ -54,10 +44,6 @@ def warm_up(session: oc.Session, x: np.ndarray) -> None:
         session.ops.mem.copy(x)
         session.ops.mem.writeable(x)
         session.ops.mem.double_all_([x.copy(), x.copy()])
-
-
-def interpreter_pid(session: oc.Session) -> int:
-    return int(session.interpreters()[0].pid)
 
 
 def is_shared(array: np.ndarray) -> bool:

@@ -18,30 +18,16 @@ import pytest
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon
 from tests.service.running_daemon import RunningDaemon, wait_for
-from tests.service.shared_memory import LIBRARY, Door, shared_memory_of
+from tests.service.shared_memory import (
+    Door,
+    interpreter_pid,
+    load,
+    shared_memory_of,
+)
 
 N = 50_000
 X = np.ones(N, np.float32)
 SIZE = X.nbytes
-
-
-def load(daemon: RunningDaemon, interpreters: int = 1) -> None:
-    path = daemon.folder / "mem.py"
-    path.write_text(LIBRARY)
-    with daemon.connect() as session:
-        session.load(path, interpreters=interpreters)
-
-
-@pytest.fixture(scope="module")
-def mem_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon with one interpreter, which holds the library."""
-    daemon = RunningDaemon(tmp_path_factory.mktemp("mem"), workers=1)
-    try:
-        daemon.wait_until_ready()
-        load(daemon)
-        yield daemon
-    finally:
-        daemon.clean_up()
 
 
 @pytest.fixture
@@ -53,10 +39,6 @@ def session(mem_daemon: RunningDaemon) -> Iterator[oc.Session]:
         yield session
         assert (session.ops.mem.add(X, X) == 2).all()
         assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
-
-
-def interpreter_pid(session: oc.Session) -> int:
-    return int(session.interpreters()[0].pid)
 
 
 # -- processes that are killed ---------------------------------------------------------------------
