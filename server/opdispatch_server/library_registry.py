@@ -284,9 +284,13 @@ class LibraryRegistry:
     async def stop(self) -> None:
         """Ends what runs in the background, and takes no notice of interpreters any more."""
         self._stopped = True
-        for task in list(self._background):
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        # Again and again: what is cut off frees an interpreter, which somebody else waits for.
+        while self._background:
+            tasks = list(self._background)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
         """Before versions go."""
