@@ -28,6 +28,7 @@ from opdispatch_wire.calls import (
     result_of_reply,
 )
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.peer_memory import PeerMemory
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensor_arena import TensorArena
@@ -135,7 +136,7 @@ class Caller:
             command = [sys.executable, "-m", "tests.shared_memory_lane", str(theirs.fileno())]
             self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
         self.packets = Packets(ours)
-        self.arena = TensorArena(limit=limit, on_drop=self._drop)
+        self.arena = TensorArena(budget=MemoryBudget(limit), on_drop=self._drop)
         self.peer = PeerMemory()
         self.released: deque[tuple[int, int]] = deque()
         self.threshold = threshold

@@ -36,6 +36,7 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
+from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
@@ -160,7 +161,7 @@ class AsyncSession:
 
     async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls an operator; see ``Session.call``."""
-        return await self._call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+        return await self._call(OperatorCall(operator, args, kwargs, retry=self._endpoint.retry))
 
     async def map(
         self,
@@ -193,7 +194,7 @@ class AsyncSession:
         """``call`` and ``ops`` with another choice; see ``Session.with_options``."""
 
         async def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return await self._call(rpcs.call(operator, args, kwargs, retry=retry))
+            return await self._call(OperatorCall(operator, args, kwargs, retry=retry))
 
         return Calls(call)
 
@@ -201,7 +202,10 @@ class AsyncSession:
         self, operator: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        return await self._call(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
+        retry = self._endpoint.retry
+        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
+        result: tuple[Any, list[TraceLine]] = await self._call(call)
+        return result
 
     async def load(
         self,
@@ -317,8 +321,8 @@ class AsyncSession:
         info = await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
         return info, self._limit
 
-    async def _call(self, rpc: Rpc[T]) -> T:
-        return await self._calls.call(rpc, self._send)
+    async def _call(self, call: OperatorCall) -> Any:
+        return await self._calls.call(call, self._send)
 
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import grpc.aio
 
@@ -14,15 +14,17 @@ from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.routes import is_refused
-from opdispatch_client.rpcs import Rpc
+from opdispatch_client.memory_tender import TEND_SECONDS
+from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.routes import find_refusal
+from opdispatch_client.rpcs import Rpc, call_by_itself
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.awaited_replies import Reply
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
-
-T = TypeVar("T")
 
 
 class AsyncCallLane(Protocol):
@@ -61,7 +63,9 @@ class AsyncCalls:
         self._lane: AsyncCallLane | None = None
         self.lane = "grpc"
         """The lane's name."""
-        self._direct = AsyncDirectLanes()
+        self.memory = SessionMemory(is_wanted=endpoint.direct)
+        self._direct = AsyncDirectLanes(self.memory)
+        self._tending: asyncio.TimerHandle | None = None
         self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
 
     async def open(self, info: ServerInfo, limit: int) -> None:
@@ -77,54 +81,80 @@ class AsyncCalls:
         if self._lane is not None:
             self._lane.close()
         self._direct.close()
+        if self._tending is not None:
+            self._tending.cancel()
+        self.memory.close()
 
-    async def call(self, rpc: Rpc[T], send: Callable[[Rpc[T]], Awaitable[T]]) -> T:
+    async def call(self, call: OperatorCall, send: Callable[[Rpc[Any]], Awaitable[Any]]) -> Any:
         """Makes a call, with ``send`` if it is a gRPC request of its own.
 
         Raises what went wrong.
         """
-        attempt = CallAttempt(rpc, self._endpoint)
+        attempt = CallAttempt(call, self._endpoint)
         try:
             reply = await self._call_directly(attempt)
             if reply is None:
                 lane = await self._open_lane()
                 if lane is None:
-                    return await send(rpc)
+                    return await send(call_by_itself(call, attempt.request))
                 reply = await _send(lane, attempt)
                 if attempt.request.wants_route:
-                    self._direct.routes.learn(rpc.shape, reply)
+                    self._direct.routes.learn(call.shape, reply)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
-        return rpc.read(reply)
+        return attempt.read(reply)
 
     async def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
         """The reply; None if the daemon is to be asked."""
         way = await self._find_way(attempt)
         if way is None:
             return None
-        lost: LaneClosedError | None = None
+        why: Exception | None
         try:
             reply = await _send(way.lane, attempt)
-            if not is_refused(reply):
+            why = find_refusal(reply)
+            if why is None:
                 return reply
         except LaneClosedError as error:
-            lost = error
+            why = error
+        if is_without_room(why):
+            self.memory.refuse(way.lane.memory, why)
+        attempt.leave(way, self._direct.routes, why)
         if self._is_closed:
             raise self._endpoint.closed_error()
-        attempt.leave(way, self._direct.routes, lost)
         return None
 
     async def _find_way(self, attempt: CallAttempt) -> DirectWay[AsyncLane] | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
-        shape, daemon = attempt.rpc.shape, self._lane
-        if shape is None or not self._endpoint.direct or not isinstance(daemon, AsyncLane):
+        daemon = self._lane
+        if not self._endpoint.direct or not isinstance(daemon, AsyncLane):
+            attempt.encode(None)
             return None
-        way = await self._direct.find(shape, daemon.max_message_bytes)
+        shape = attempt.call.shape
+        way = (
+            await self._direct.find(shape, daemon.max_message_bytes) if shape is not None else None
+        )
         if way is None:
-            attempt.request.wants_route = self._direct.routes.wants(shape)
-        else:
-            way.route.direct(attempt.request)
+            attempt.encode(None)
+            attempt.request.wants_route = shape is not None and self._direct.routes.wants(shape)
+            return None
+        attempt.encode(way.lane.memory)
+        if way.lane.memory is not None and self._tending is None:
+            self._tend_later()
+        way.route.direct(attempt.request)
         return way
+
+    def _tend_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tending = loop.call_later(TEND_SECONDS, self._tend)
+
+    def _tend(self) -> None:
+        """Says what of memory is not used any more, again and again while anything is."""
+        self._tending = None
+        self._direct.tend()
+        self.memory.trim()
+        if self.memory.is_in_use:
+            self._tend_later()
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """What the caller is told of an error on the way."""
@@ -164,10 +194,17 @@ class AsyncCalls:
 
 async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.CallReply:
     timeout = attempt.time_left()
-    reply = lane.call(attempt.request, attempt.rpc.what)
+    what, memory = attempt.call.what, attempt.memory
+    if isinstance(lane, AsyncLane):
+        reply = lane.call(attempt.request, what, memory)
+    else:
+        reply = lane.call(attempt.request, what)
     try:
         async with asyncio.timeout(timeout):
             return await reply
     except BaseException:
         lane.cancel(attempt.request.id)
+        has_come = reply.done() and not reply.cancelled() and reply.exception() is None
+        if memory is not None and has_come:
+            memory.finish(reply.result())
         raise

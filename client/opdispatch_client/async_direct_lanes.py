@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, least_busy
 from opdispatch_client.routes import DirectRoute, Routes
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.v1 import execution_pb2
 
@@ -15,7 +16,8 @@ from opdispatch_wire.v1 import execution_pb2
 class AsyncDirectLanes:
     """As ``DirectLanes``, for the tasks of one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: SessionMemory) -> None:
+        self._memory = memory
         self.routes = Routes()
         self._opening = asyncio.Lock()  # so that there is one lane for each interpreter
         self._lanes: dict[int, AsyncLane] = {}
@@ -35,6 +37,12 @@ class AsyncDirectLanes:
             if ways:
                 return least_busy(ways)
         return None
+
+    def tend(self) -> None:
+        """Says what has been released in memory, on lanes where no call does so."""
+        for lane in self._lanes.values():
+            if lane.memory is not None and not lane.is_closed:
+                lane.memory.tell_releases()
 
     def close(self) -> None:
         """Ends all calls with LaneClosedError. Idempotent."""
@@ -60,7 +68,7 @@ class AsyncDirectLanes:
                 for session in [s for s, each in self._lanes.items() if each.is_closed]:
                     self._lanes.pop(session).close()
                 try:
-                    lane = await AsyncLane.connect(target.lane, limit)
+                    lane = await AsyncLane.connect(target.lane, limit, self._memory.share)
                 except (OSError, TimeoutError, OpdispatchError):
                     return None  # it has gone, or is not within reach: the daemon can be asked
                 if self._is_closed:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -19,16 +19,17 @@ from opdispatch_client.direct_lanes import DirectLanes
 from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.routes import is_refused
-from opdispatch_client.rpcs import Rpc
+from opdispatch_client.memory_tender import MemoryTender
+from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.routes import find_refusal
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.pending_calls import OnDone
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
-
-T = TypeVar("T")
 
 SUBMITTED_AT_MOST = 1024
 """How many submitted calls of a session are under way before the next one has to wait."""
@@ -48,7 +49,9 @@ class BlockingCalls:
     ) -> None:
         self._endpoint = endpoint
         self._daemon = DaemonLane(endpoint, channel, introduce)
-        self._direct = DirectLanes()
+        self.memory = SessionMemory(is_wanted=endpoint.direct)
+        self._direct = DirectLanes(self.memory)
+        self._tender = MemoryTender(self._tend)
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
@@ -70,22 +73,24 @@ class BlockingCalls:
         """Ends all calls; no others can be made. Idempotent."""
         self._daemon.close()
         self._direct.close()
+        self._tender.stop()
+        self.memory.close()
         self._callbacks.shutdown(wait=False)
 
-    def call(self, rpc: Rpc[T]) -> T:
+    def call(self, call: OperatorCall) -> Any:
         """Makes a call and waits for its result. Raises what went wrong."""
-        attempt = CallAttempt(rpc, self._endpoint)
+        attempt = CallAttempt(call, self._endpoint)
         try:
             reply = self._call_directly(attempt)
             if reply is None:
                 lane = self._daemon.get()
-                reply = lane.call(attempt.request, attempt.time_left(), rpc.what)
+                reply = lane.call(attempt.request, attempt.time_left(), call.what)
                 self._learn(attempt, reply)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
-        return rpc.read(reply)
+        return attempt.read(reply)
 
-    def submit(self, make: Callable[[], Rpc[Any]], *, flush: bool = True) -> Future[Any]:
+    def submit(self, make: Callable[[], OperatorCall], *, flush: bool = True) -> Future[Any]:
         """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
 
         Waits while SUBMITTED_AT_MOST calls are under way. What is not flushed may stay here.
@@ -126,7 +131,11 @@ class BlockingCalls:
     def _begin_on(
         self, lane: CallLane, attempt: CallAttempt, future: CallFuture, on_done: OnDone
     ) -> None:
-        number = lane.begin(attempt.request, attempt.time_left(), attempt.rpc.what, on_done)
+        what, timeout = attempt.call.what, attempt.time_left()
+        if isinstance(lane, BlockingLane):
+            number = lane.begin(attempt.request, timeout, what, on_done, attempt.memory)
+        else:
+            number = lane.begin(attempt.request, timeout, what, on_done)
         future.cancel_call = lambda: lane.cancel(number)
         self._unsent[lane] = None
 
@@ -139,7 +148,7 @@ class BlockingCalls:
         try:
             if isinstance(result, Exception):
                 raise self._failure(result, attempt)
-            value = attempt.rpc.read(result)
+            value = attempt.read(result)
         except BaseException as error:  # the future's, whatever it is
             future.fail(error)
         else:
@@ -149,19 +158,25 @@ class BlockingCalls:
 
     def _find_way(self, attempt: CallAttempt) -> DirectWay[BlockingLane] | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
-        shape = attempt.rpc.shape
-        if shape is None or not self._endpoint.direct or self._daemon.name != "local":
+        is_direct = self._endpoint.direct and self._daemon.name == "local"
+        shape = attempt.call.shape if is_direct else None
+        if shape is None:
+            attempt.encode(None)
             return None
         way = self._direct.find(shape, self._daemon.max_message_bytes)
         if way is None:
+            attempt.encode(None)
             attempt.request.wants_route = self._direct.routes.wants(shape)
-        else:
-            way.route.direct(attempt.request)
+            return None
+        attempt.encode(way.lane.memory)
+        if way.lane.memory is not None:
+            self._tender.wake()
+        way.route.direct(attempt.request)
         return way
 
     def _learn(self, attempt: CallAttempt, reply: execution_pb2.CallReply) -> None:
         if attempt.request.wants_route:
-            self._direct.routes.learn(attempt.rpc.shape, reply)
+            self._direct.routes.learn(attempt.call.shape, reply)
 
     def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
         """The reply; None if the daemon is to be asked."""
@@ -169,12 +184,13 @@ class BlockingCalls:
         if way is None:
             return None
         try:
-            reply = way.lane.call(attempt.request, attempt.time_left(), attempt.rpc.what)
+            what, memory = attempt.call.what, attempt.memory
+            reply = way.lane.call(attempt.request, attempt.time_left(), what, memory)
         except LaneClosedError as error:
             self._direct_call_failed(attempt, way, error)
             return None
-        if is_refused(reply):
-            self._direct_call_failed(attempt, way, None)
+        if (refusal := find_refusal(reply)) is not None:
+            self._direct_call_failed(attempt, way, refusal)
             return None
         return reply
 
@@ -185,19 +201,23 @@ class BlockingCalls:
             return False
 
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
-            lost = result if isinstance(result, LaneClosedError) else None
-            if lost is None and (isinstance(result, Exception) or not is_refused(result)):
+            why: Exception | None
+            if isinstance(result, Exception):
+                why = result if isinstance(result, LaneClosedError) else None
+            else:
+                why = find_refusal(result)
+            if why is None:
                 self._end(attempt, future, result)
                 return
             try:
                 # Not in this thread, which reads replies: sending may have to wait.
-                self._callbacks.submit(ask_daemon, lost)
+                self._callbacks.submit(ask_daemon, why)
             except RuntimeError:
                 future.fail(self._endpoint.closed_error())
 
-        def ask_daemon(lost: LaneClosedError | None) -> None:
+        def ask_daemon(why: Exception) -> None:
             try:
-                self._direct_call_failed(attempt, way, lost)
+                self._direct_call_failed(attempt, way, why)
                 self._begin_at_daemon(attempt, future)
             except Exception as error:
                 future.fail(self._failure(error, attempt))
@@ -211,11 +231,19 @@ class BlockingCalls:
         return True
 
     def _direct_call_failed(
-        self, attempt: CallAttempt, way: DirectWay[BlockingLane], lost: LaneClosedError | None
+        self, attempt: CallAttempt, way: DirectWay[BlockingLane], why: Exception
     ) -> None:
+        if is_without_room(why):
+            self.memory.refuse(way.lane.memory, why)
+        attempt.leave(way, self._direct.routes, why)
         if self._daemon.is_closed:
             raise self._endpoint.closed_error()
-        attempt.leave(way, self._direct.routes, lost)
+
+    def _tend(self) -> bool:
+        """Says what of memory is not used any more; whether there may be more to say."""
+        self._direct.tend()
+        self.memory.trim()
+        return self.memory.is_in_use
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """What the caller is told of an error on the way."""

@@ -8,26 +8,47 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.routes import Routes
-from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.errors import DaemonUnavailableError, InterpreterDiedError
+from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
 
 
 class CallAttempt:
-    """The request, and how long the caller waits for all of its ways together."""
+    """The request, and how long the caller waits for all of its ways together.
 
-    __slots__ = ("_address", "_deadline", "request", "rpc")
+    The request is made by ``encode``, when it is known where it goes first.
+    """
 
-    def __init__(self, rpc: Rpc[Any], endpoint: Endpoint) -> None:
-        assert isinstance(rpc.request, execution_pb2.CallRequest), "it comes from rpcs.call"
-        self.rpc = rpc
-        self.request = rpc.request
+    __slots__ = ("_address", "_deadline", "call", "memory", "request")
+
+    def __init__(self, call: OperatorCall, endpoint: Endpoint) -> None:
+        self.call = call
+        self.request: execution_pb2.CallRequest
+        self.memory: CallerMemory | None = None
+        """Where large tensors of the request are, and of its reply will be."""
         self._address = endpoint.address
         timeout = endpoint.timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def encode(self, shared: CallerLaneMemory | None) -> None:
+        """Makes the request, for a lane that shares this memory. Raises WireError."""
+        self.memory = shared.new_call() if shared is not None else None
+        self.request = self.call.encode(self.memory)
+
+    def read(self, reply: execution_pb2.CallReply) -> Any:
+        """The result, and the end of what is in memory. Raises the error of the reply."""
+        memory, self.memory = self.memory, None
+        try:
+            return self.call.read(reply, memory)
+        finally:
+            if memory is not None:
+                memory.finish(reply)
 
     def time_left(self) -> float | None:
         """The seconds until the deadline, which the request says then, too; None: any time."""
@@ -37,21 +58,28 @@ class CallAttempt:
         self.request.timeout = seconds
         return seconds
 
-    def leave(
-        self, way: DirectWay[InterpreterLane], routes: Routes, lost: LaneClosedError | None
-    ) -> None:
+    def leave(self, way: DirectWay[InterpreterLane], routes: Routes, why: Exception) -> None:
         """Has the request ask the daemon, which says where such calls go from now on.
 
-        The interpreter has refused the call, or ``lost`` has ended its lane.
+        The interpreter has refused the call, or its lane has ended: that is ``why``.
         """
         request = self.request
-        if lost is None:
+        lost = why if isinstance(why, LaneClosedError) else None
+        if self.memory is not None:
+            if lost is not None:
+                self.memory.abandon()
+            self.memory.placed.move_inline(request)
+            self.memory.release()
+            self.memory = None
+        if is_without_room(why):
+            pass  # the route is right
+        elif lost is None:
             routes.forget(way.route.epoch)
         else:
             way.route.without(way.target.session)
             if lost.was_sent:
                 request.lost.CopyFrom(way.lost_call(request.id))
-        request.operator = self.rpc.operator
+        request.operator = self.call.operator
         request.ClearField("kernel")
         request.ClearField("route_epoch")
         request.wants_route = True
@@ -66,7 +94,7 @@ class CallAttempt:
 
     def _explain_break(self, error: LaneClosedError | DaemonUnavailableError) -> Exception:
         if self.request.HasField("lost"):
-            name, operator = self.request.lost.interpreter, self.rpc.operator
+            name, operator = self.request.lost.interpreter, self.call.operator
             return InterpreterDiedError(
                 f"interpreter {name} went away while it was running {operator}, and the daemon "
                 "cannot be asked why",

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, least_busy
 from opdispatch_client.routes import DirectRoute, Routes
+from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.v1 import execution_pb2
 
@@ -18,7 +19,8 @@ class DirectLanes:
     ``_mutex`` is held while a lane is opened, so that there is one for each interpreter.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: SessionMemory) -> None:
+        self._memory = memory
         self.routes = Routes()
         self._mutex = threading.Lock()
         self._lanes: dict[int, BlockingLane] = {}
@@ -38,6 +40,13 @@ class DirectLanes:
             if ways:
                 return least_busy(ways)
         return None
+
+    def tend(self) -> None:
+        """Says and hears what is to be said about memory, on lanes where no call does so."""
+        with self._mutex:
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.tend()
 
     def close(self) -> None:
         """Ends all calls with LaneClosedError. Idempotent."""
@@ -65,7 +74,7 @@ class DirectLanes:
                 for session in [s for s, each in self._lanes.items() if each.is_closed]:
                     self._lanes.pop(session).close()
                 try:
-                    lane = BlockingLane.connect(target.lane, limit)
+                    lane = BlockingLane.connect(target.lane, limit, self._memory.share)
                 except (OSError, OpdispatchError):
                     return None  # it has gone, or is not within reach: the daemon can be asked
                 self._lanes[target.session] = lane

@@ -91,9 +91,11 @@ def _put(table: dict[Hashable, V], shape: Hashable, value: V) -> None:
     table[shape] = value
 
 
-def is_refused(reply: execution_pb2.CallReply) -> bool:
-    """Whether an interpreter wants the daemon to be asked: the call has not run."""
+def find_refusal(reply: execution_pb2.CallReply) -> RefusedError | None:
+    """Why an interpreter wants the daemon to be asked, if it does: the call has not run."""
     if not reply.HasField("error"):
-        return False
+        return None
     error = error_from_status(reply.error)
-    return isinstance(error, RefusedError) and not isinstance(error, QueueFullError)
+    if isinstance(error, RefusedError) and not isinstance(error, QueueFullError):
+        return error
+    return None

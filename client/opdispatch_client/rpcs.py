@@ -6,17 +6,16 @@ The blocking and the asyncio session send these and differ in nothing else.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from opdispatch_client import listings
-from opdispatch_client.call_shape import call_shape
 from opdispatch_client.library_source import load_request, needs_environment
+from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.requirements_file import Requirements
-from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.peer import CLIENT_KEY, describe_self
@@ -46,10 +45,6 @@ class Rpc(Generic[T]):
     metadata: tuple[tuple[str, str], ...] = ()
     waits: float | None = 0.0
     """Seconds that the daemon may wait before it answers; None: any time."""
-    shape: Hashable | None = None
-    """For an operator call that need not go through the daemon: see ``call_shape``."""
-    operator: str = ""
-    """Of such a call."""
 
     def deadline(self, timeout: float | None) -> float | None:
         """Seconds until the reply must be there, if answering alone may take `timeout`."""
@@ -70,43 +65,9 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
     )
 
 
-def call(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool = True
-) -> Rpc[Any]:
-    """One operator call. Raises WireError for a value that has no representation."""
-    request = call_request(operator, args, kwargs)
-    if not retry:
-        request.retry = False
-    return Rpc(
-        CALL,
-        f"the call of {operator}",
-        request,
-        execution_pb2.CallReply,
-        lambda reply: result_of_reply(reply, args, kwargs),
-        shape=None if request.HasField("local_keys") else call_shape(operator, args, kwargs),
-        operator=operator,
-    )
-
-
-def trace(
-    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool = True
-) -> Rpc[tuple[Any, list[listings.TraceLine]]]:
-    """One operator call, with the kernels that it visits. Raises WireError as ``call`` does."""
-
-    def read(reply: execution_pb2.CallReply) -> tuple[Any, list[listings.TraceLine]]:
-        lines = [listings.trace_line_from_proto(line) for line in reply.trace]
-        return result_of_reply(reply, args, kwargs), lines
-
-    request = call_request(operator, args, kwargs, trace=True)
-    if not retry:
-        request.retry = False
-    return Rpc(
-        CALL,
-        f"the call of {operator}",
-        request,
-        execution_pb2.CallReply,
-        read,
-    )
+def call_by_itself(call: OperatorCall, request: execution_pb2.CallRequest) -> Rpc[Any]:
+    """One operator call as a request of its own."""
+    return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 
 
 def load(

@@ -34,6 +34,7 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
+from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
@@ -149,7 +150,7 @@ class Session:
         OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
         and WireError for an argument that cannot be sent.
         """
-        return self._calls.call(rpcs.call(operator, args, kwargs, retry=self._endpoint.retry))
+        return self._calls.call(OperatorCall(operator, args, kwargs, retry=self._endpoint.retry))
 
     def submit(self, operator: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Begins a call and returns at once; the future has its result, or what went wrong.
@@ -160,7 +161,7 @@ class Session:
         other, in a thread of their own.
         """
         return self._calls.submit(
-            lambda: rpcs.call(operator, args, kwargs, retry=self._endpoint.retry)
+            lambda: OperatorCall(operator, args, kwargs, retry=self._endpoint.retry)
         )
 
     def map(
@@ -180,7 +181,7 @@ class Session:
 
         def submit(args: tuple[Any, ...]) -> Future[Any]:
             return self._calls.submit(
-                lambda: rpcs.call(operator, args, {}, retry=self._endpoint.retry), flush=False
+                lambda: OperatorCall(operator, args, {}, retry=self._endpoint.retry), flush=False
             )
 
         return OrderedResults(submit, self._calls.flush, list_of_args, in_flight)
@@ -193,13 +194,16 @@ class Session:
         """
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return self._calls.call(rpcs.call(operator, args, kwargs, retry=retry))
+            return self._calls.call(OperatorCall(operator, args, kwargs, retry=retry))
 
         return Calls(call, lambda: [operator.name for operator in self.operators()])
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        return self._calls.call(rpcs.trace(operator, args, kwargs, retry=self._endpoint.retry))
+        retry = self._endpoint.retry
+        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
+        result: tuple[Any, list[TraceLine]] = self._calls.call(call)
+        return result
 
     def load(
         self,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.awaited_replies import AwaitedReplies, Reply, fail
+from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
@@ -24,6 +28,8 @@ class AsyncLane:
         """The longest request that the other side takes, in bytes."""
         self.number = 0
         """What the other side calls this connection."""
+        self.memory: CallerLaneMemory | None = None
+        """What is shared with the other side; None: nothing is."""
         self._replies = AwaitedReplies()
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
@@ -31,9 +37,12 @@ class AsyncLane:
         self._stream = FrameStream(connection, limit, self._take, self._end, always_reads=True)
 
     @classmethod
-    async def connect(cls, path: str, limit: int) -> AsyncLane:
+    async def connect(
+        cls, path: str, limit: int, share: Callable[[Put], CallerLaneMemory] | None = None
+    ) -> AsyncLane:
         """Connects and shakes hands; takes replies of at most ``limit`` bytes.
 
+        With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
         """
         loop = asyncio.get_running_loop()
@@ -43,11 +52,15 @@ class AsyncLane:
         lane = cls(connection, limit)
         assert lane._welcome is not None
         try:
-            lane._stream.send(FrameKind.HELLO, lane_messages.hello(limit))
+            hello = lane_messages.hello(limit, shares_memory=share is not None)
+            lane._stream.send(FrameKind.HELLO, hello)
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
                 welcome = await lane._welcome
                 lane.max_message_bytes = min(limit, welcome.max_message_bytes)
                 lane.number = welcome.lane
+                if share is not None and welcome.shares_memory:
+                    lane._stream.descriptors = ReceivedDescriptors()
+                    lane.memory = share(lane._stream.send)
         except BaseException:
             lane.close()
             raise
@@ -64,15 +77,25 @@ class AsyncLane:
         """How many calls wait for their replies."""
         return len(self._replies)
 
-    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
+    def call(
+        self, request: execution_pb2.CallRequest, what: str, memory: CallerMemory | None = None
+    ) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
-        Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
+        Tensors of it are in ``memory``, which is the caller's again with the reply. Raises
+        LaneClosedError, and MessageTooLargeError, which says ``what`` is.
         """
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
-        payload = serialize_message(request, self.max_message_bytes, what)
+        if self.memory is not None and memory is not None:
+            self.memory.begin(request, memory)
+        try:
+            payload = serialize_message(request, self.max_message_bytes, what)
+        except BaseException:
+            if self.memory is not None:
+                self.memory.never_sent(number)
+            raise
         future = self._replies.expect(number)
         self._stream.send(FrameKind.CALL, payload)
         return future
@@ -92,7 +115,12 @@ class AsyncLane:
         if kind is FrameKind.REPLY:
             reply = execution_pb2.CallReply()
             lane_messages.parsed(reply, payload)
-            self._replies.take(reply)
+            held = self.memory.replied(reply.id) if self.memory is not None else None
+            if not self._replies.take(reply) and self.memory is not None:
+                self.memory.discard(reply, held)
+        elif self.memory is not None and kind in MEMORY_FRAMES:
+            assert self._stream.descriptors is not None, "there are where memory is"
+            self.memory.take(kind, payload, self._stream.descriptors)
         elif self._welcome is not None and not self._welcome.done():
             self._welcome.set_result(lane_messages.read_welcome((kind, payload)))
         elif kind is FrameKind.REFUSAL:
@@ -106,6 +134,8 @@ class AsyncLane:
         self._fail_all(error)
 
     def _fail_all(self, cause: Exception | None) -> None:
+        if self.memory is not None:
+            self.memory.end()
         why = str(cause) if cause else "the other side has gone"
         if self._welcome is not None:
             fail(self._welcome, why, cause)

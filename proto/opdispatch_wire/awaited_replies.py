@@ -37,11 +37,13 @@ class AwaitedReplies:
         """Nobody waits for that reply any more; whether it was still to come."""
         return self._replies.pop(number, None) is not None
 
-    def take(self, reply: execution_pb2.CallReply) -> None:
-        """Hands a reply over; one that nobody waits for is lost."""
+    def take(self, reply: execution_pb2.CallReply) -> bool:
+        """Hands a reply over; whether anybody waits for it."""
         future = self._replies.pop(reply.id, None)
-        if future is not None and not future.done():
-            future.set_result(reply)
+        if future is None or future.done():
+            return False
+        future.set_result(reply)
+        return True
 
     def fail_all(self, why: str, cause: Exception | None = None) -> None:
         """No reply comes any more."""

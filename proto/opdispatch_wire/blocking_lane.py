@@ -24,22 +24,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from opdispatch_wire import lane_messages, lane_socket
+from opdispatch_wire.blocking_connection import BlockingConnection
+from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_writer import FrameWriter
-from opdispatch_wire.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.sleeper import sleeper, wake
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
+_MOMENT = 0.001
 
 
 class _Waiter:
@@ -56,39 +61,43 @@ class BlockingLane:
     """One lane that any number of threads share."""
 
     def __init__(self, connection: socket.socket, limit: int) -> None:
-        self._socket = connection
-        self._socket.settimeout(None)
-        self._reader = FrameReader(limit)
-        self._readable = select.poll()
-        self._readable.register(connection, select.POLLIN)
+        self._connection = BlockingConnection(connection, limit, self._call_attendant, self._broke)
         self._mutex = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiter] = {}
         self._reader_is_chosen = False
         self._pending = PendingCalls()
         self._has_attendant = False
-        self._attendant = _sleeper()
-        self._writer = FrameWriter(connection, self._call_attendant)
+        self._attendant = sleeper()
         self._is_closed = False
         self.max_message_bytes = limit
         """The longest request that the other side takes, in bytes."""
         self.number = 0
         """What the other side calls this connection."""
+        self.memory: CallerLaneMemory | None = None
+        """What is shared with the other side; None: nothing is."""
 
     @classmethod
-    def connect(cls, path: str, limit: int) -> BlockingLane:
+    def connect(
+        cls, path: str, limit: int, share: Callable[[Put], CallerLaneMemory] | None = None
+    ) -> BlockingLane:
         """Connects and shakes hands; takes replies of at most ``limit`` bytes.
 
+        With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
         """
         connection = lane_socket.connect(path, lane_messages.HANDSHAKE_TIMEOUT)
         lane = cls(connection, limit)
         try:
-            lane._write(FrameKind.HELLO, lane_messages.hello(limit))
+            hello = lane_messages.hello(limit, shares_memory=share is not None)
+            lane._write(FrameKind.HELLO, hello)
             deadline = time.monotonic() + lane_messages.HANDSHAKE_TIMEOUT
-            welcome = lane_messages.read_welcome(lane._read_frame(deadline))
+            welcome = lane_messages.read_welcome(lane._connection.read_frame(deadline))
             lane.max_message_bytes = min(limit, welcome.max_message_bytes)
             lane.number = welcome.lane
+            if share is not None and welcome.shares_memory:
+                lane.memory = share(lane._connection.put)
+                lane._connection.descriptors = ReceivedDescriptors()
         except BaseException:
             lane.close()
             raise
@@ -106,10 +115,15 @@ class BlockingLane:
         return len(self._waiting) + len(self._pending)
 
     def call(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        memory: CallerMemory | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
 
+        Tensors of it are in ``memory``, which is the caller's again with the reply.
         Raises MessageTooLargeError, which says ``what`` is; TimeoutError, LaneClosedError, and
         WireError for a reply that is none. Whatever ends the wait, such as Ctrl-C, cancels the
         call.
@@ -123,19 +137,27 @@ class BlockingLane:
             number = request.id = next(self._numbers)
             self._waiting[number] = waiter
         try:
-            payload = serialize_message(request, self.max_message_bytes, what)
+            payload = self._prepare(request, what, memory)
             is_sent = True
             self._write(FrameKind.CALL, payload)
-            return self._wait(waiter, deadline)
+            reply = self._wait(waiter, deadline)
         except BaseException as error:
             if is_sent and waiter.payload is None and not isinstance(error, LaneClosedError):
                 self._send_cancel(number)
-            raise
-        finally:
             self._leave(number)
+            if self.memory is not None and waiter.payload is not None:  # it has just come
+                self.memory.discard(waiter.payload, None)
+            raise
+        self._leave(number)
+        return reply
 
     def begin(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        on_done: OnDone,
+        memory: CallerMemory | None = None,
     ) -> int:
         """Begins a call, which is sent with the next ``flush``, and returns its id.
 
@@ -144,9 +166,14 @@ class BlockingLane:
         MessageTooLargeError, which says ``what`` is, and LaneClosedError; it is not called then.
         """
         number = request.id = next(self._numbers)
-        payload = serialize_message(request, self.max_message_bytes, what)
-        self._pending.add(number, on_done, timeout)
-        self._writer.put(FrameKind.CALL, payload)
+        payload = self._prepare(request, what, memory)
+        try:
+            self._pending.add(number, on_done, timeout)
+        except LaneClosedError:
+            if self.memory is not None:
+                self.memory.never_sent(number)
+            raise
+        self._connection.put(FrameKind.CALL, payload)
         return number
 
     def flush(self) -> None:
@@ -154,7 +181,7 @@ class BlockingLane:
         # Before anything is written: a daemon whose replies nobody reads stops reading, too.
         self._call_attendant()
         with contextlib.suppress(LaneClosedError):
-            self._flush()
+            self._connection.flush()
         if self._is_closed:
             self._close_if_unused()
 
@@ -163,19 +190,53 @@ class BlockingLane:
         if self._pending.take(number) is not None:
             self._send_cancel(number)
 
+    def tend(self) -> None:
+        """Says what has been released in memory, and takes what the other side has said of its.
+
+        Does not wait for it. For lanes on which nobody calls for a while.
+        """
+        if self.memory is None or self._is_closed:
+            return
+        self.memory.tell_releases()
+        with self._mutex:
+            reads = not self._reader_is_chosen
+            if reads:
+                self._reader_is_chosen = True
+        with contextlib.suppress(LaneClosedError, WireError, TimeoutError):
+            try:
+                self._connection.flush()
+                while reads:
+                    self._read_reply(None, time.monotonic() + _MOMENT)
+            finally:
+                if reads:
+                    self._choose_reader()
+
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
+        self._end_memory()
         with self._mutex:
             self._is_closed = True
             waiting = list(self._waiting.values())
         # Whoever reads or writes notices, and closes nothing that is in use.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._connection.shut_down()
         for waiter in waiting:
-            _wake(waiter.wake)
-        _wake(self._attendant)
+            wake(waiter.wake)
+        wake(self._attendant)
         self._pending.end(LaneClosedError("the lane is closed"))
         self._close_if_unused()
+
+    def _prepare(
+        self, request: execution_pb2.CallRequest, what: str, memory: CallerMemory | None
+    ) -> bytes:
+        """The bytes of a request whose id is set; what it has in memory is held from now on."""
+        if self.memory is not None and memory is not None:
+            self.memory.begin(request, memory)
+        try:
+            return serialize_message(request, self.max_message_bytes, what)
+        except BaseException:
+            if self.memory is not None:
+                self.memory.never_sent(request.id)
+            raise
 
     # -- waiting: see Note [Who reads a shared lane] --------------------------------------------
 
@@ -209,28 +270,37 @@ class BlockingLane:
         return waiter.payload
 
     def _read_reply(self, reader: _Waiter | None, deadline: float | None) -> None:
-        """Reads one reply as the one who may, and hands it over."""
-        kind, payload = self._read_frame(deadline)
-        if kind is FrameKind.REFUSAL:
-            raise self._broken(WireError(str(lane_messages.refusal_error(payload))))
-        if kind is not FrameKind.REPLY:
-            raise self._broken(WireError(f"a {kind.name} frame came where only replies can"))
+        """Reads one frame as the one who may, and hands a reply over."""
+        kind, payload = self._connection.read_frame(deadline)
         reply = execution_pb2.CallReply()
         try:
-            lane_messages.parsed(reply, payload)
+            if kind is FrameKind.REPLY:
+                lane_messages.parsed(reply, payload)
+            elif self.memory is not None and kind in MEMORY_FRAMES:
+                assert self._connection.descriptors is not None, "there are where memory is"
+                self.memory.take(kind, payload, self._connection.descriptors)
+                return
+            elif kind is FrameKind.REFUSAL:
+                raise WireError(str(lane_messages.refusal_error(payload)))
+            else:
+                raise WireError(f"a {kind.name} frame came where only replies can")
         except WireError as error:
-            raise self._broken(error) from None
+            raise self._connection.broken(error) from None
+        held = self.memory.replied(reply.id) if self.memory is not None else None
         with self._mutex:
             receiver = self._waiting.get(reply.id)
+            if receiver is not None:
+                receiver.payload = reply
         if receiver is not None:
-            receiver.payload = reply
             if receiver is not reader:
-                _wake(receiver.wake)
+                wake(receiver.wake)
         elif (on_done := self._pending.take(reply.id)) is not None:
             on_done(reply)
+        elif self.memory is not None:
+            self.memory.discard(reply, held)
 
     def _needs_attendant(self) -> bool:
-        return bool(self._pending) or self._writer.is_stuck
+        return bool(self._pending) or self._connection.is_stuck
 
     def _call_attendant(self) -> None:
         """Sees to it that somebody reads, if the attendant is needed."""
@@ -282,10 +352,10 @@ class BlockingLane:
             return
         for waiter in self._waiting.values():
             if waiter.payload is None and waiter.wake is not None:
-                _wake(waiter.wake)
+                wake(waiter.wake)
                 return
         if self._needs_attendant():
-            _wake(self._attendant)
+            wake(self._attendant)
 
     def _leave(self, number: int) -> None:
         with self._mutex:
@@ -299,101 +369,38 @@ class BlockingLane:
         with self._mutex:
             unused = not self._waiting and not self._reader_is_chosen
         if unused:
-            self._socket.close()
+            self._connection.close()
 
     def _has_been_left(self) -> bool:
         with self._mutex:
             # Whoever reads notices.
-            if self._reader_is_chosen or not self._readable.poll(0):
-                return False
-            try:
-                left = not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return False
-            except OSError:
-                left = True
+            left = not self._reader_is_chosen and self._connection.has_been_left()
         if left:
-            self._break()
+            self._connection.break_off()
         return left
 
-    # -- the socket -----------------------------------------------------------------------------
-
-    def _read_frame(self, deadline: float | None) -> Frame:
-        while True:
-            try:
-                frame = self._reader.next_frame()
-            except WireError as error:
-                raise self._broken(error) from None
-            if frame is not None:
-                return frame
-            left = None if deadline is None else deadline - time.monotonic()
-            # In milliseconds, rounded up: the deadline has passed when it says so.
-            if left is not None and left <= 0:
-                raise TimeoutError
-            # A signal's exception is raised here, where no byte can be lost by it ...
-            if not self._readable.poll(None if left is None else int(left * 1000) + 1):
-                raise TimeoutError
-            self._receive()
-
-    def _receive(self) -> None:
-        """Takes what has come. Raises LaneClosedError."""
-        try:
-            count = self._socket.recv_into(self._reader.space(), 0, socket.MSG_DONTWAIT)
-            self._reader.received(count)
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        except BaseException:
-            self._break()  # ... and not here, but for a few instructions
-            raise
-        if not count:
-            self._break()
-            raise LaneClosedError("the other side has gone")
+    # -- the connection -------------------------------------------------------------------------
 
     def _write(self, kind: FrameKind, payload: bytes) -> None:
-        self._writer.put(kind, payload)
-        self._flush()
+        self._connection.put(kind, payload)
+        self._connection.flush()
 
     def _send_cancel(self, number: int) -> None:
         cancel = lane_pb2.LaneCancel(id=number)
         with contextlib.suppress(LaneClosedError):
             self._write(FrameKind.CANCEL, cancel.SerializeToString())
 
-    def _flush(self) -> None:
-        try:
-            self._writer.flush()
-        except OSError as error:
-            self._break()
-            raise LaneClosedError("the other side has gone") from error
-        except BaseException:
-            self._break()  # half a frame may have been written
-            raise
-
-    def _broken(self, error: WireError) -> WireError:
-        """What the other side says makes no sense: nothing more of it is believed."""
-        self._break(str(error))
-        return error
-
-    def _break(self, why: str = "the other side has gone") -> None:
+    def _broke(self, why: str) -> None:
+        """The connection has ended, and nobody has closed it."""
+        self._end_memory()
         self._is_closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
         with self._mutex:
             for waiter in self._waiting.values():
-                _wake(waiter.wake)
-        _wake(self._attendant)
+                wake(waiter.wake)
+        wake(self._attendant)
         self._pending.end(LaneClosedError(why))
 
-
-def _sleeper() -> threading.Lock:
-    """A lock that wakes who acquires it when somebody releases it."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
-def _wake(wake: threading.Lock | None) -> None:
-    if wake is not None:
-        with contextlib.suppress(RuntimeError):  # it is awake already
-            wake.release()
+    def _end_memory(self) -> None:
+        # Before any call is told: what it has in memory is abandoned then.
+        if self.memory is not None:
+            self.memory.end()

@@ -29,9 +29,10 @@ import numpy as np
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.peer_memory import LentMemory, OnRelease, PeerMemory
+from opdispatch_wire.region_names import shared_memory_of, shared_tensors_of
 from opdispatch_wire.shared_mapping import PAGE
 from opdispatch_wire.tensor_arena import Block, TensorArena
-from opdispatch_wire.v1 import values_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 Array = np.ndarray[Any, Any]
 
@@ -55,7 +56,9 @@ class PlacedTensors:
         self._arena = arena
         self._threshold = threshold
         self._copies: list[Block] = []
-        self._held: dict[tuple[int, int], Block] = {}  # by region and offset in the message
+        # By region and offset in the message: the blocks, and what was put there.
+        self._held: dict[tuple[int, int], Block] = {}
+        self._contents: dict[tuple[int, int], Array] = {}
         self._by_value: dict[int, tuple[object, Array, values_pb2.SharedMemory]] = {}
 
     @property
@@ -105,6 +108,7 @@ class PlacedTensors:
             copy_elements(placed, array)
         message.region, message.offset, message.length = block.region, offset, array.nbytes
         self._held[block.region, offset] = block
+        self._contents[block.region, offset] = placed
         if in_place:
             self._by_value[id(value)] = (value, placed, message)  # `value` keeps its id taken
         return True
@@ -114,22 +118,35 @@ class PlacedTensors:
         known = self._by_value.get(id(value))
         return known[1] if known else None
 
+    def move_inline(self, message: execution_pb2.CallRequest | execution_pb2.CallReply) -> None:
+        """Puts what was placed into the message itself, which then needs no memory.
+
+        Before ``release``; after ``abandon``, too.
+        """
+        for tensor in shared_tensors_of(message):
+            place = tensor.memory.region, tensor.memory.offset
+            tensor.data = self._contents[place].tobytes()
+            tensor.ClearField("memory")
+
     def release(self) -> None:
         """Frees the blocks of the copies; arrays of the arena are their holders' again."""
         self._by_value.clear()
+        self._contents.clear()
+        self._free()
+
+    def abandon(self) -> None:
+        """Frees the blocks, but nobody else gets these pages. See Note [Who may use a block]."""
+        regions = self.regions
+        if self._arena is not None and regions:
+            self._arena.abandon(regions)
+            self._free()
+            self._arena.trim(idle_seconds=math.inf)
+
+    def _free(self) -> None:
         self._held.clear()
         copies, self._copies = self._copies, []
         for block in copies:
             block.release()
-
-    def abandon(self) -> None:
-        """``release``, but nobody else gets these pages. See Note [Who may use a block]."""
-        regions = self.regions
-        if self._arena is not None and regions:
-            self._arena.abandon(regions)
-            self.release()
-            self._arena.trim(idle_seconds=math.inf)
-        self.release()
 
 
 class CallerMemory:
@@ -147,6 +164,7 @@ class CallerMemory:
         self.placed = PlacedTensors(arena, threshold=threshold)
         self._peer = peer
         self._on_release = on_release
+        self._read: set[tuple[int, int]] = set()
 
     def place(
         self, message: values_pb2.SharedMemory, array: Array, dtype: np.dtype[Any], value: object
@@ -164,11 +182,20 @@ class CallerMemory:
         at: str,
     ) -> Array:
         """A result, where the callee put it. Raises WireError if that is not the callee's."""
-        return self._peer.received(message, shape, dtype, on_release=self._on_release, at=at)
+        array = self._peer.received(message, shape, dtype, on_release=self._on_release, at=at)
+        self._read.add((message.region, message.offset))
+        return array
 
     def contents_of(self, value: object) -> Array | None:
         """The contents of an argument after a call that wrote to it in shared memory."""
         return self.placed.contents_of(value)
+
+    def finish(self, reply: execution_pb2.CallReply) -> None:
+        """The reply came, and was read, or will not be: results in it that were not are free."""
+        for memory in shared_memory_of(reply):
+            if (memory.region, memory.offset) not in self._read:
+                self._on_release(memory.region, memory.offset)
+        self.release()
 
     def release(self) -> None:
         """The reply came, and what it says has been done, or nothing was ever sent."""
@@ -223,6 +250,10 @@ class CalleeMemory:
         address = array.__array_interface__["data"][0]
         given = self._written.get((message.region, message.offset))
         return given == (address, array.shape, array.dtype) and array.flags.c_contiguous
+
+    def expect_writes(self) -> None:
+        """The operator writes to an argument; said before any is read."""
+        self._lent.writes = True
 
     def release_arguments(self) -> list[values_pb2.SharedMemory]:
         """``LentMemory.release``: once the arguments are given up, before the reply is sent."""

@@ -117,6 +117,8 @@ def decode_arguments(
     schema is not looked at here; see ``OperatorHandle.bind``.
     """
     written = {argument.name for argument in schema.arguments if argument.is_write}
+    if memory is not None and written:
+        memory.expect_writes()
     positional = [a for a in schema.arguments if not a.kwarg_only] if written else []
     args = [
         value_from_proto(

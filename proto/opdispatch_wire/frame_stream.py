@@ -11,8 +11,9 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
+from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
 
@@ -51,6 +52,10 @@ class FrameStream:
         self._on_end = on_end
         self._reader = FrameReader(limit)
         self._outbox: deque[bytes | bytearray | memoryview] = deque()
+        # Those that go with pieces of the outbox, by the identity of the piece.
+        self._passing: dict[int, PassedDescriptor] = {}
+        self.descriptors: ReceivedDescriptors | None = None
+        """Those that come with frames; None: they are closed on arrival."""
         self.unsent_bytes = 0
         # Whether something was sent in this turn of the loop: what follows in it goes together.
         self._is_corked = False
@@ -67,7 +72,12 @@ class FrameStream:
         """Whether nothing can be sent any more."""
         return self._is_closed
 
-    def send(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def send(
+        self,
+        kind: FrameKind,
+        payload: bytes | bytearray,
+        descriptor: PassedDescriptor | None = None,
+    ) -> None:
         """Sends a frame, or keeps it until the peer takes it. After the end it is lost.
 
         The first frame of a turn of the loop is sent at once, all others of it together.
@@ -75,7 +85,10 @@ class FrameStream:
         if self._is_closed:
             return
         outbox = self._outbox
-        outbox.append(frame_header(kind, len(payload)))
+        header = frame_header(kind, len(payload))
+        if descriptor is not None:
+            self._passing[id(header)] = descriptor
+        outbox.append(header)
         outbox.append(payload)
         self.unsent_bytes += len(payload) + 8
         if self._is_corked or self._is_writing:
@@ -110,7 +123,10 @@ class FrameStream:
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._outbox.clear()
+        self._passing.clear()
         self._socket.close()
+        if self.descriptors is not None:
+            self.descriptors.close()
 
     def _end(self, error: Exception | None) -> None:
         if not self._is_closed:
@@ -126,6 +142,9 @@ class FrameStream:
         outbox = self._outbox
         try:
             while outbox:
+                if self._passing:
+                    self._send_up_to_descriptor()
+                    continue
                 pieces = (
                     outbox if len(outbox) <= _PIECES_AT_ONCE else islice(outbox, _PIECES_AT_ONCE)
                 )
@@ -142,6 +161,18 @@ class FrameStream:
                 self._is_writing = False
                 self._loop.remove_writer(self._socket)
         self._update_reading()
+
+    def _send_up_to_descriptor(self) -> None:
+        """Sends what stands before the next one, or that with its piece. Raises OSError."""
+        first = self._outbox[0]
+        descriptor = self._passing.get(id(first))
+        if descriptor is not None:
+            count = self._socket.sendmsg([first], descriptor.ancillary)
+            del self._passing[id(first)]
+        else:
+            before = takewhile(lambda piece: id(piece) not in self._passing, self._outbox)
+            count = self._socket.sendmsg(islice(before, _PIECES_AT_ONCE))
+        self._took(count)
 
     def _took(self, count: int) -> None:
         """Forgets bytes that were sent."""
@@ -177,19 +208,25 @@ class FrameStream:
                 return
             space = self._reader.space()
             try:
-                count = self._socket.recv_into(space)
+                if self.descriptors is None:
+                    count = self._socket.recv_into(space)
+                else:
+                    count = self.descriptors.receive(self._socket, space)
             except BlockingIOError:
                 return
             except OSError:
                 count = 0
+            except WireError as error:
+                self._end(error)
+                return
             if not count:
                 cut = not self._reader.is_between_frames
                 self._end(WireError("the lane ended in the middle of a frame") if cut else None)
                 return
             self._reader.received(count)
             self._take_frames()
-            if count < len(space):
-                return  # that was all
+            if count < len(space) and self.descriptors is None:
+                return  # that was all; with descriptors, each of them ends a read
 
     def _take_frames(self) -> None:
         try:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from opdispatch_wire.descriptors import PassedDescriptor
 from opdispatch_wire.frames import FrameKind, frame_header
 
 # Small frames are copied together; a large payload is written from where it is.
@@ -30,11 +31,13 @@ class FrameWriter:
         self.is_stuck = False
         """Whether the one that writes waits for the other side."""
         self._writing = threading.Lock()
-        self._outbox: deque[tuple[FrameKind, bytes]] = deque()
+        self._outbox: deque[tuple[FrameKind, bytes, PassedDescriptor | None]] = deque()
 
-    def put(self, kind: FrameKind, payload: bytes) -> None:
-        """Adds a frame to what the next ``flush`` writes."""
-        self._outbox.append((kind, payload))
+    def put(
+        self, kind: FrameKind, payload: bytes, descriptor: PassedDescriptor | None = None
+    ) -> None:
+        """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
+        self._outbox.append((kind, payload, descriptor))
 
     def flush(self) -> None:
         """Writes what there is, or leaves it to the thread that is writing. Raises OSError.
@@ -50,7 +53,13 @@ class FrameWriter:
     def _write(self) -> None:
         together = bytearray()
         while self._outbox:
-            kind, payload = self._outbox.popleft()
+            kind, payload, descriptor = self._outbox.popleft()
+            if descriptor is not None:
+                if together:
+                    self._send(together)
+                self._send(frame_header(kind, len(payload)) + payload, descriptor)
+                together = bytearray()
+                continue
             together += frame_header(kind, len(payload))
             if len(payload) > _COPIED_AT_MOST:
                 self._send(together)
@@ -64,18 +73,19 @@ class FrameWriter:
         if together:
             self._send(together)
 
-    def _send(self, data: bytes | bytearray) -> None:
-        if self._on_stuck is None:
-            self._socket.sendall(data)
-            return
+    def _send(self, data: bytes | bytearray, descriptor: PassedDescriptor | None = None) -> None:
+        beside = descriptor.ancillary if descriptor is not None else []
         try:
-            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+            sent = self._socket.sendmsg([data], beside, socket.MSG_DONTWAIT)
         except BlockingIOError:
             sent = 0
         if sent < len(data):
             self.is_stuck = True
             try:
-                self._on_stuck()
+                if self._on_stuck is not None:
+                    self._on_stuck()
+                if not sent:
+                    sent = self._socket.sendmsg([data], beside)
                 self._socket.sendall(memoryview(data)[sent:])
             finally:
                 self.is_stuck = False

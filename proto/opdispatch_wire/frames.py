@@ -30,6 +30,10 @@ class FrameKind(IntEnum):
     CALL = 4
     CANCEL = 5
     REPLY = 6
+    REGION = 7
+    DROP = 8
+    RELEASE = 9
+    KEEP = 10
 
 
 _KINDS = {int(kind): kind for kind in FrameKind}

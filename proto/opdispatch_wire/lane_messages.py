@@ -37,18 +37,23 @@ def parsed(message: Message, payload: bytes | bytearray) -> Message:
     return message
 
 
-def hello(max_message_bytes: int) -> bytes:
+def hello(max_message_bytes: int, *, shares_memory: bool = False) -> bytes:
     """The payload of HELLO."""
     message = lane_pb2.LaneHello(
-        protocol_version=PROTOCOL_VERSION, max_message_bytes=max_message_bytes
+        protocol_version=PROTOCOL_VERSION,
+        max_message_bytes=max_message_bytes,
+        shares_memory=shares_memory,
     )
     return message.SerializeToString()
 
 
-def welcome(max_message_bytes: int, lane: int = 0) -> bytes:
+def welcome(max_message_bytes: int, lane: int = 0, *, shares_memory: bool = False) -> bytes:
     """The payload of WELCOME, on the connection of that number."""
     return lane_pb2.LaneWelcome(
-        protocol_version=PROTOCOL_VERSION, max_message_bytes=max_message_bytes, lane=lane
+        protocol_version=PROTOCOL_VERSION,
+        max_message_bytes=max_message_bytes,
+        lane=lane,
+        shares_memory=shares_memory,
     ).SerializeToString()
 
 
@@ -58,15 +63,15 @@ def refusal(error: BaseException) -> bytes:
     return payload
 
 
-def read_hello(frame: Frame) -> int:
-    """The peer's message limit. Raises WireError unless it is a HELLO of our version."""
+def read_hello(frame: Frame) -> lane_pb2.LaneHello:
+    """What the peer says of itself. Raises WireError unless it is a HELLO of our version."""
     kind, payload = frame
     if kind is not FrameKind.HELLO:
         raise WireError(f"a lane begins with HELLO, and not with {kind.name}")
     message = lane_pb2.LaneHello()
     parsed(message, payload)
     _check_version(message.protocol_version)
-    return int(message.max_message_bytes)
+    return message
 
 
 def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:

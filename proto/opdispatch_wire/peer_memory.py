@@ -30,14 +30,15 @@ Note [One mapping to read, one to write]
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from opdispatch_wire.errors import WireError
+from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.memory_region import MAX_REGION_BYTES, MappedRegion
 from opdispatch_wire.shared_mapping import SharedMapping, Window, page_range
 from opdispatch_wire.v1 import values_pb2
@@ -48,6 +49,23 @@ OnRelease = Callable[[int, int], None]
 moment and in any thread: it may append to a deque or wake an event loop, and take no lock."""
 
 MAX_REGIONS = 1024
+
+_NO_ROOM = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE}
+_NO_MEMORY = "shared_memory"
+
+
+def no_room_error(at: str, why: str) -> RefusedError:
+    """A call that cannot be taken as it came, but could be with its tensors inline."""
+    return RefusedError(
+        f"{at}: the shared memory cannot be used ({why}); the call never started",
+        hint="send its tensors inline",
+        **{_NO_MEMORY: "no"},
+    )
+
+
+def is_without_room(error: Exception) -> TypeGuard[RefusedError]:
+    """Whether it is a ``no_room_error``, which may have come over the wire."""
+    return isinstance(error, RefusedError) and error.facts.get(_NO_MEMORY) == "no"
 
 
 class _Mapping:
@@ -111,16 +129,23 @@ class PeerMemory:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._regions: dict[int, _Region] = {}
+        self._refused: set[int] = set()
 
     def add_region(self, number: int, descriptor: int) -> None:
         """Maps a region that the peer has passed; closes the descriptor, also on failure.
 
-        Raises WireError if it is no sealed memfd, the number is taken, or there are too many.
+        Raises WireError if it is no sealed memfd, the number is taken, or there are too many;
+        and OSError if there is no room for it here.
         """
         at = f"region {number}"
-        mapped = MappedRegion(descriptor, writable=True, max_bytes=self._max_bytes, at=at)
+        try:
+            mapped = MappedRegion(descriptor, writable=True, max_bytes=self._max_bytes, at=at)
+        except WireError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_ROOM:
+                raise error.__cause__ from None
+            raise
         with self._lock:
-            if number in self._regions:
+            if number in self._regions or number in self._refused:
                 raise WireError(f"{at} was passed before; a number stands for one region only")
             if len(self._regions) >= self._max_regions:
                 raise WireError(f"{at}: a peer may pass {self._max_regions} regions at a time")
@@ -129,9 +154,19 @@ class PeerMemory:
                 raise WireError(f"{at}: a peer may pass regions of {self._max_bytes} bytes in all")
             self._regions[number] = _Region(mapped)
 
+    def refuse_region(self, number: int) -> None:
+        """Has calls that name this region refused, since it could not be added."""
+        with self._lock:
+            if len(self._refused) >= self._max_regions:
+                raise WireError(f"region {number}: too many regions could not be mapped")
+            self._refused.add(number)
+
     def drop_region(self, number: int) -> None:
         """Forgets a region; arrays in it stay valid. Raises WireError if there is none."""
         with self._lock:
+            if number in self._refused:
+                self._refused.discard(number)
+                return
             region = self._regions.pop(number, None)
             if region is None:
                 raise WireError(f"region {number} cannot be dropped: the peer has not passed it")
@@ -174,6 +209,8 @@ class PeerMemory:
         self, message: values_pb2.SharedMemory, dtype: np.dtype[Any], *, at: str
     ) -> _Region:
         region = self._regions.get(message.region)
+        if region is None and message.region in self._refused:
+            raise no_room_error(f"{at}.memory", "the region could not be mapped")
         if region is None:
             raise WireError(
                 f"{at}.memory.region is {message.region}, which the peer has not passed"
@@ -206,7 +243,7 @@ class PeerMemory:
                 try:
                     mapping = _Mapping(region.mapped.mapping.again(writable=writes))
                 except OSError as exc:
-                    raise WireError(f"{at}.memory: the region cannot be mapped ({exc})") from exc
+                    raise no_room_error(f"{at}.memory", str(exc)) from exc
                 region.current[writes] = mapping
             loan = _Loan(call, message.region, mapping, message.offset, message.length)
             mapping.lent.append(loan)
@@ -240,7 +277,8 @@ class LentMemory:
 
     def __init__(self, peer: PeerMemory, *, writes: bool, on_release: OnRelease) -> None:
         self._peer = peer
-        self._writes = writes
+        self.writes = writes
+        """Whether the operator writes to any of them; decided before the first ``array``."""
         self._on_release = on_release
         self._loans: list[_Loan] = []
 
@@ -258,7 +296,7 @@ class LentMemory:
         Writable only if asked for, and in a call that writes. Raises WireError if the extent
         is not one of the peer's.
         """
-        loan = self._peer._borrow(self, message, dtype, writes=self._writes, at=at)
+        loan = self._peer._borrow(self, message, dtype, writes=self.writes, at=at)
         window = loan.mapping.shared.window(loan.offset, loan.length, writable=writable)
         loan.window = weakref.ref(window)
         self._loans.append(loan)

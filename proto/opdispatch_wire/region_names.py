@@ -16,15 +16,23 @@ def shared_memory_of(
     message: execution_pb2.CallRequest | execution_pb2.CallReply,
 ) -> Iterator[values_pb2.SharedMemory]:
     """Every place in shared memory that the message names, in it, so that it can be changed."""
+    for tensor in shared_tensors_of(message):
+        yield tensor.memory
+
+
+def shared_tensors_of(
+    message: execution_pb2.CallRequest | execution_pb2.CallReply,
+) -> Iterator[values_pb2.Tensor]:
+    """Every tensor of the message that is in shared memory, in it, so that it can be changed."""
     if isinstance(message, execution_pb2.CallRequest):
-        yield from _memory_in(message.args)
+        yield from _tensors_in(message.args)
         if message.kwargs:
-            yield from _memory_in(message.kwargs.values())
+            yield from _tensors_in(message.kwargs.values())
         return
-    yield from _memory_in(message.returns)
+    yield from _tensors_in(message.returns)
     for mutation in message.mutations:
         if mutation.HasField("value") and mutation.value.HasField("memory"):
-            yield mutation.value.memory
+            yield mutation.value
 
 
 def rename_regions(
@@ -47,13 +55,13 @@ def rename_regions(
     return places
 
 
-def _memory_in(values: Iterable[values_pb2.Value]) -> Iterator[values_pb2.SharedMemory]:
+def _tensors_in(values: Iterable[values_pb2.Value]) -> Iterator[values_pb2.Tensor]:
     for value in values:
         kind = value.WhichOneof("kind")
         if kind == "tensor":
             if value.tensor.HasField("memory"):
-                yield value.tensor.memory
+                yield value.tensor
         elif kind == "list":
-            yield from _memory_in(value.list.items)
+            yield from _tensors_in(value.list.items)
         elif kind == "dict":
-            yield from _memory_in(entry.value for entry in value.dict.entries)
+            yield from _tensors_in(entry.value for entry in value.dict.entries)

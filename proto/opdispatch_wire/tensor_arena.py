@@ -16,11 +16,11 @@ Note [A block owns its pages]
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import threading
 import time
-import warnings
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
@@ -30,10 +30,13 @@ from typing import Any
 import numpy as np
 
 from opdispatch_wire.free_extents import FreeExtents
+from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.memory_region import OwnedRegion
 from opdispatch_wire.shared_mapping import PAGE, SharedMapping, Window, is_supported
 
 Array = np.ndarray[Any, Any]
+
+LOG = logging.getLogger("opdispatch.memory")
 
 STEP_BYTES = 16 << 20
 """The size of the first region; each further one is as large as all before it together."""
@@ -114,7 +117,7 @@ class TensorArena:
     Guards      ``_lock`` guards all fields but ``_freed``, to which anybody may append: blocks
                 are freed by the collector, which may strike while this thread holds the lock.
     Invariants  I1  a byte of a region is either in a block in use, or in a binned one, or free;
-                I2  ``_bytes`` is the sum of the regions' sizes, and at most ``limit``;
+                I2  ``_bytes`` is the sum of the regions' sizes, and taken from the budget;
                 I3  a block in use has memory under all of its pages;
                 I4  an abandoned region has no binned blocks, and gets no new ones.
     Cost        Growing is done under the lock, so that two threads do not both grow.
@@ -123,18 +126,18 @@ class TensorArena:
     def __init__(
         self,
         *,
-        limit: int | None = None,
+        budget: MemoryBudget | None = None,
         step: int = STEP_BYTES,
         idle_seconds: float = IDLE_SECONDS,
         on_drop: Callable[[int], None] = lambda region: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """At most ``limit`` bytes: a quarter of the machine's memory unless told otherwise.
+        """Without a ``budget`` that it shares with others, it has one of its own.
 
         ``on_drop`` is told the number of each region that goes back to the system, without a
         lock held, so that peers that have it mapped can be told to let go.
         """
-        self.limit = _quarter_of_memory() if limit is None else limit
+        self.budget = MemoryBudget() if budget is None else budget
         self._step = step
         self._idle_seconds = idle_seconds
         self._on_drop = on_drop
@@ -153,10 +156,13 @@ class TensorArena:
         # the same blocks.
         self._process = os.getpid()
 
+    def __del__(self) -> None:
+        self.budget.give_back(self._bytes)
+
     def allocate(self, nbytes: int) -> Block | None:
         """A block of at least that many bytes; None if memory is exhausted: send inline then.
 
-        The first None comes with a RuntimeWarning.
+        The first time that it is, a warning is logged.
         """
         size = block_size(nbytes)
         reason = ""
@@ -173,11 +179,11 @@ class TensorArena:
             self._warned |= warn
         self._tell(dropped)
         if warn:
-            warnings.warn(
-                f"no shared memory for a tensor of {nbytes} bytes ({reason}); such tensors are "
-                "sent inline, which is slower",
-                RuntimeWarning,
-                stacklevel=2,
+            LOG.warning(
+                "there is no shared memory for a tensor of %d bytes (%s); such tensors are sent "
+                "inline, which is slower",
+                nbytes,
+                reason,
             )
         return block
 
@@ -256,8 +262,8 @@ class TensorArena:
             faults = []
             if self._bytes != sum(r.owned.size for r in self._regions.values()):
                 faults.append("I2: the bytes are not the sum of the regions")
-            if self._bytes > self.limit:
-                faults.append(f"I2: {self._bytes} bytes are over the limit of {self.limit}")
+            if self._bytes > self.budget.limit - self.budget.left:
+                faults.append(f"I2: {self._bytes} bytes, and {self.budget.left} are left")
             for number, region in self._regions.items():
                 parts = [(at, at + size) for at, size in region.live.items()]
                 binned = [
@@ -318,10 +324,13 @@ class TensorArena:
 
     def _grow_locked(self, size: int) -> _Place:
         step = min(max(self._step, self._bytes), _MAX_STEP_BYTES)
-        step = max(size, min(step, self.limit - self._bytes) // PAGE * PAGE)
-        if self._bytes + step > self.limit:
-            raise OSError(f"the limit of {self.limit} bytes is reached")
-        owned = OwnedRegion(step)
+        step = max(size, min(step, self.budget.left) // PAGE * PAGE)
+        self.budget.take(step)
+        try:
+            owned = OwnedRegion(step)
+        except BaseException:
+            self.budget.give_back(step)
+            raise
         number = next(self._numbers)
         region = self._regions[number] = _Region(owned)
         region.idle_since = self._clock()
@@ -375,6 +384,7 @@ class TensorArena:
                 region = self._regions.pop(number)
                 self._bytes -= region.owned.size
                 region.owned.close()
+                self.budget.give_back(region.owned.size)
         return dropped
 
     def _tell(self, dropped: list[int]) -> None:
@@ -384,7 +394,3 @@ class TensorArena:
 
 def _address_of(entry: tuple[int, weakref.ref[Block]]) -> int:
     return entry[0]
-
-
-def _quarter_of_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * PAGE // 4

@@ -79,7 +79,7 @@ class CallLane:
 
     def _take_frame(self, kind: FrameKind, payload: bytes | bytearray) -> None:
         if self._patience is not None:
-            told = lane_messages.read_hello((kind, payload))
+            told = lane_messages.read_hello((kind, payload)).max_message_bytes
             self._calls.reply_limit = min(
                 told or MAX_MESSAGE_BYTES_HIGHEST, MAX_MESSAGE_BYTES_HIGHEST
             )

@@ -38,6 +38,7 @@ from opdispatch_wire.channel import (
     server_options,
 )
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2_grpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
@@ -88,7 +89,9 @@ class Interpreter:
             self._libraries, lambda: self._name, settings.max_message_bytes
         )
         self._direct = DirectCalls(self._libraries)
-        self._direct_lanes = KernelLanes(self._execution, self._direct, settings.max_message_bytes)
+        self._direct_lanes = KernelLanes(
+            self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
+        )
         # One thread: instructions are carried out in the order in which they come.
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
         self._answering: set[asyncio.Task[None]] = set()

@@ -24,6 +24,7 @@ from opdispatch_server.user_traceback import (
     exception_message,
     format_user_traceback,
 )
+from opdispatch_wire.call_memory import CalleeMemory
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
@@ -59,10 +60,13 @@ class KernelExecution:
         return serialize_message(reply, min(limit, self._limit), "the result of the call")
 
     def run(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeMemory | None = None,
     ) -> execution_pb2.CallReply:
         """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
-        ``request.redispatch_keys``, which every process has.
+        ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
 
         Raises KernelError for whatever the kernel raises, the errors of arguments and returns
         that do not fit, and DeadlineExceededError if it is too late to begin.
@@ -86,17 +90,20 @@ class KernelExecution:
             library.begin_call()
         token = RUNNING_CALL.set(RunningCall.of(context))
         try:
-            return self._run(request, choice)
+            return self._run(request, choice, memory)
         finally:
             RUNNING_CALL.reset(token)
             if library is not None:
                 library.end_call()
 
     def _run(
-        self, request: execution_pb2.CallRequest, choice: ChosenKernel
+        self,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        memory: CalleeMemory | None,
     ) -> execution_pb2.CallReply:
         signature = choice.signature
-        args, kwargs = decode_arguments(request, signature.schema)
+        args, kwargs = decode_arguments(request, signature.schema, memory)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
         with ForceLocalState(_local_state_of(request, trace)):
@@ -109,6 +116,7 @@ class KernelExecution:
             signature.check_returns(stack),
             interpreter=name,
             trace=trace.lines if trace else (),
+            memory=memory,
         )
         if trace:
             for line, message in zip(trace.lines, reply.trace, strict=True):

@@ -24,21 +24,26 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext
+from opdispatch_server.call_rules import CallRules
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
 from opdispatch_server.reply_writer import ReplyWriter
-from opdispatch_server.waiting_room import WaitingRoom
 from opdispatch_wire import lane_messages
+from opdispatch_wire.call_memory import CalleeMemory, PlacedTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.errors import WireError
+from opdispatch_wire.descriptors import ReceivedDescriptors
+from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
+from opdispatch_wire.memory_budget import MemoryBudget
+from opdispatch_wire.shared_mapping import is_supported
 from opdispatch_wire.status import status_from_error
+from opdispatch_wire.tensor_arena import IDLE_SECONDS
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
@@ -51,23 +56,6 @@ _GATHERING = 0.0002
 # Threads that have nothing to do, and how long they wait for a turn.
 _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
-
-
-class CallRules(Protocol):
-    """Which calls of a lane may run. Any thread may ask."""
-
-    @property
-    def room(self) -> WaitingRoom | None:
-        """Where those wait that cannot run yet; None: the other side knows how many may."""
-
-    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
-        """What a call may do; ``end`` follows. Raises OpdispatchError if it may not run."""
-
-    def begin(self, context: CallContext) -> None:
-        """The kernel of a call begins to run, in this thread."""
-
-    def end(self, context: CallContext) -> None:
-        """A call has ended, or will never run."""
 
 
 class _Call:
@@ -109,8 +97,9 @@ class _Rest:
 class KernelLane:
     """One connection on which calls come, which is known as ``number``.
 
-    ``limit`` is the longest message, in bytes. ``on_end`` is called, in any thread, when the
-    connection has ended.
+    ``limit`` is the longest message, in bytes. With a ``budget`` for results in it, memory is
+    shared with callers that want to. ``on_end`` is called, in any thread, when the connection
+    has ended.
     """
 
     def __init__(
@@ -122,6 +111,7 @@ class KernelLane:
         limit: int,
         number: int,
         on_end: Callable[[KernelLane], None],
+        budget: MemoryBudget | None = None,
     ) -> None:
         connection.settimeout(None)
         self._socket = connection
@@ -132,6 +122,9 @@ class KernelLane:
         self._number = number
         self._reply_limit = MAX_MESSAGE_BYTES_HIGHEST
         self._on_end = on_end
+        self._budget = budget
+        self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
+        self._descriptors = ReceivedDescriptors()
         self._reader = FrameReader(limit)
         self._writer = ReplyWriter(connection)
         self._mutex = threading.Lock()
@@ -160,6 +153,14 @@ class KernelLane:
             resting, self._resting = self._resting, []
         for rest in resting:
             rest.wake.release()
+        if self._memory is not None:
+            self._memory.close()
+
+    def trim(self) -> None:
+        """Gives memory back to the system that has not been used for a while."""
+        if self._memory is not None:
+            self._memory.trim(IDLE_SECONDS)
+            self._flush()
 
     def hand_over(self, turn: int) -> None:
         """Gives the right to read to another thread, if it is still that turn."""
@@ -217,9 +218,12 @@ class KernelLane:
     def _shake_hands(self) -> None:
         self._socket.settimeout(lane_messages.HANDSHAKE_TIMEOUT)
         told = lane_messages.read_hello(self._next_frame())
-        self._reply_limit = told or MAX_MESSAGE_BYTES_HIGHEST
+        self._reply_limit = told.max_message_bytes or MAX_MESSAGE_BYTES_HIGHEST
         self._socket.settimeout(None)
-        welcome = lane_messages.welcome(self._limit, self._number)
+        shares = self._budget is not None and told.shares_memory and is_supported()
+        if self._budget is not None and shares:
+            self._memory = CalleeLaneMemory(self._writer.put, self._budget)
+        welcome = lane_messages.welcome(self._limit, self._number, shares_memory=shares)
         self._writer.put(FrameKind.WELCOME, welcome)
 
     def _serve(self, turn: int) -> None:
@@ -235,6 +239,8 @@ class KernelLane:
                 lane_messages.parsed(cancel, payload)
                 if (waiting := self._waiting.get(cancel.id)) is not None:
                     waiting.is_cancelled = True
+            elif self._memory is not None and kind in MEMORY_FRAMES:
+                self._memory.take(kind, payload, self._descriptors)
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
@@ -298,16 +304,26 @@ class KernelLane:
         """Runs a call, unless nobody waits for it any more, and replies."""
         self._waiting.pop(call.request.id, None)
         try:
-            if call.is_cancelled or self._is_closed:
+            if self._is_closed:
+                return
+            if call.is_cancelled:
+                if self._memory is not None:  # whose caller waits to use its memory again
+                    self._reply(_failure(call.request, _never_started()))
                 return
             self._rules.begin(call.context)
-            self._reply(self._run(call))
+            if self._memory is None:
+                self._reply(self._run(call, None))
+                return
+            memory = self._memory.new_call()
+            reply = self._run(call, memory)
+            self._memory.end_call(reply, memory)
+            self._reply(reply, memory.placed)
         finally:
             self._rules.end(call.context)
 
-    def _run(self, call: _Call) -> execution_pb2.CallReply:
+    def _run(self, call: _Call, memory: CalleeMemory | None) -> execution_pb2.CallReply:
         try:
-            return GUARD.run(self._execution.run, call.request, call.context)
+            return GUARD.run(self._execution.run, call.request, call.context, memory)
         except BaseException as error:  # a call is always answered
             if not isinstance(error, OpdispatchError):
                 LOG.error("the call of %s failed", call.request.operator, exc_info=error)
@@ -337,15 +353,23 @@ class KernelLane:
                 return frame
             self._flush()
             self._writer.wait_for_room()
-            count = self._socket.recv_into(self._reader.space())
+            if self._memory is None:
+                count = self._socket.recv_into(self._reader.space())
+            else:
+                count = self._descriptors.receive(self._socket, self._reader.space())
             if not count:
                 raise EOFError
             self._reader.received(count)
 
-    def _reply(self, reply: execution_pb2.CallReply) -> None:
-        """Sends a reply, or keeps it for a moment in which others may follow."""
+    def _reply(self, reply: execution_pb2.CallReply, placed: PlacedTensors | None = None) -> None:
+        """Sends a reply, or keeps it for a moment in which others may follow.
+
+        What is ``placed`` in memory is the caller's then.
+        """
         try:
             payload = self._execution.serialize(reply, self._reply_limit)
+            if self._memory is not None and placed is not None:
+                self._memory.hold(placed)
         except OpdispatchError as error:
             payload = _failure(reply, error).SerializeToString()
         self._writer.put(FrameKind.REPLY, payload)
@@ -358,6 +382,10 @@ class KernelLane:
     def _flush(self) -> None:
         self._gathering_since = 0.0
         self._writer.flush()
+
+
+def _never_started() -> RefusedError:
+    return RefusedError("the call was cancelled before it started")
 
 
 def _failure(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 import threading
 
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.call_rules import CallRules
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.kernel_lane import CallRules, KernelLane
+from opdispatch_server.kernel_lane import KernelLane
 from opdispatch_server.lane_listener import LaneListener
 from opdispatch_server.reading_turn import TurnWatch
+from opdispatch_wire.memory_budget import MemoryBudget
+from opdispatch_wire.tensor_arena import IDLE_SECONDS
 from opdispatch_wire.v1 import execution_pb2
+
+# How often it is looked for memory that is not used.
+_TRIM_SECONDS = IDLE_SECONDS / 6
 
 
 class DaemonCalls:
@@ -33,11 +40,20 @@ class DaemonCalls:
 class KernelLanes:
     """They take calls by ``rules``. ``listen`` and ``close`` belong to the event loop."""
 
-    def __init__(self, execution: KernelExecution, rules: CallRules, limit: int) -> None:
+    def __init__(
+        self,
+        execution: KernelExecution,
+        rules: CallRules,
+        limit: int,
+        budget: MemoryBudget | None = None,
+    ) -> None:
+        """With a ``budget`` for results in it, they share memory with callers that want to."""
         self._execution = execution
         self._rules = rules
         self._limit = limit
+        self._budget = budget
         self._watch = TurnWatch()
+        self._trimming: asyncio.TimerHandle | None = None
         self._listener: LaneListener | None = None
         self._numbers = itertools.count(1)
         self._mutex = threading.Lock()  # protects _lanes
@@ -46,16 +62,29 @@ class KernelLanes:
     def listen(self, path: str) -> None:
         """Takes calls at ``path``. Raises OSError."""
         self._listener = LaneListener(path, self._add)
+        if self._budget is not None:
+            self._trim_now_and_then()
 
     def close(self) -> None:
         """Ends every lane. Idempotent."""
         if self._listener is not None:
             self._listener.close()
+        if self._trimming is not None:
+            self._trimming.cancel()
         with self._mutex:
             lanes = list(self._lanes)
         for lane in lanes:
             lane.close()
         self._watch.stop()
+
+    def _trim_now_and_then(self) -> None:
+        """Gives memory back to the system that no call has used for a while."""
+        with self._mutex:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.trim()
+        loop = asyncio.get_running_loop()
+        self._trimming = loop.call_later(_TRIM_SECONDS, self._trim_now_and_then)
 
     def _add(self, connection: socket.socket) -> None:
         lane = KernelLane(
@@ -66,6 +95,7 @@ class KernelLanes:
             self._limit,
             next(self._numbers),
             self._remove,
+            self._budget,
         )
         with self._mutex:
             self._lanes.add(lane)

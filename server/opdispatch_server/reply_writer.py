@@ -6,6 +6,7 @@ import socket
 import threading
 from collections import deque
 
+from opdispatch_wire.descriptors import PassedDescriptor
 from opdispatch_wire.frame_stream import HIGH_WATER
 from opdispatch_wire.frames import FrameKind, frame_header
 
@@ -13,6 +14,8 @@ from opdispatch_wire.frames import FrameKind, frame_header
 _COPIED_AT_MOST = 64 * 1024
 
 Buffers = list[bytes | bytearray | memoryview]
+Batch = tuple[Buffers, PassedDescriptor | None]
+"""Bytes to be written together, and the descriptor that goes with the first of them."""
 
 
 class ReplyWriter:
@@ -30,13 +33,15 @@ class ReplyWriter:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._writing = threading.Lock()
-        self._outbox: deque[tuple[FrameKind, bytes]] = deque()
+        self._outbox: deque[tuple[FrameKind, bytes, PassedDescriptor | None]] = deque()
         self._is_free = threading.Event()
         self._is_free.set()
 
-    def put(self, kind: FrameKind, payload: bytes) -> None:
-        """Adds a frame to what the next ``flush`` writes."""
-        self._outbox.append((kind, payload))
+    def put(
+        self, kind: FrameKind, payload: bytes, descriptor: PassedDescriptor | None = None
+    ) -> None:
+        """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
+        self._outbox.append((kind, payload, descriptor))
 
     def flush(self) -> None:
         """Writes what there is, or leaves it to the thread that is writing.
@@ -47,7 +52,7 @@ class ReplyWriter:
             is_handed_over = False
             try:
                 rest = self._write_now()
-                if rest:
+                if rest is not None:
                     is_handed_over = True
                     self._is_free.clear()
                     threading.Thread(
@@ -62,28 +67,32 @@ class ReplyWriter:
     def wait_for_room(self) -> None:
         """Waits while the peer does not take what is there for it already."""
         while not self._is_free.is_set():
-            if sum(len(payload) for _, payload in list(self._outbox)) <= HIGH_WATER:
+            if sum(len(payload) for _, payload, _ in list(self._outbox)) <= HIGH_WATER:
                 return
             self._is_free.wait()
 
-    def _write_now(self) -> Buffers:
+    def _write_now(self) -> Batch | None:
         """Writes until the system takes no more; what it did not take."""
         while self._outbox:
-            buffers = self._next_buffers()
+            buffers, descriptor = self._next_batch()
+            beside = descriptor.ancillary if descriptor is not None else []
             try:
-                sent = self._socket.sendmsg(buffers, [], socket.MSG_DONTWAIT)
+                sent = self._socket.sendmsg(buffers, beside, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 sent = 0
             if rest := _after(buffers, sent):
-                return rest
-        return []
+                return rest, None if sent else descriptor
+        return None
 
-    def _write_rest(self, rest: Buffers) -> None:
+    def _write_rest(self, rest: Batch | None) -> None:
         try:
-            while rest:
-                for buffer in rest:
+            while rest is not None:
+                buffers, descriptor = rest
+                if descriptor is not None:
+                    buffers = _after(buffers, self._socket.sendmsg(buffers, descriptor.ancillary))
+                for buffer in buffers:
                     self._socket.sendall(buffer)
-                rest = self._next_buffers() if self._outbox else []
+                rest = self._next_batch() if self._outbox else None
         except OSError:
             self._outbox.clear()
         finally:
@@ -91,16 +100,20 @@ class ReplyWriter:
             self._writing.release()
         self.flush()
 
-    def _next_buffers(self) -> Buffers:
+    def _next_batch(self) -> Batch:
         """The next frames, to be written together."""
         together = bytearray()
         while self._outbox and len(together) < _COPIED_AT_MOST:
-            kind, payload = self._outbox.popleft()
+            if self._outbox[0][2] is not None and together:
+                break
+            kind, payload, descriptor = self._outbox.popleft()
             together += frame_header(kind, len(payload))
             if len(payload) > _COPIED_AT_MOST:
-                return [together, payload]
+                return [together, payload], None
             together += payload
-        return [together]
+            if descriptor is not None:
+                return [together], descriptor
+        return [together], None
 
 
 def _after(buffers: Buffers, sent: int) -> Buffers:

@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.shared_mapping import PAGE
 from opdispatch_wire.tensor_arena import TensorArena
 
@@ -35,7 +36,10 @@ class ArenaMachine(RuleBasedStateMachine):
         self.clock = Clock()
         self.dropped = []
         self.arena = TensorArena(
-            limit=2 * MIB, step=MIB // 4, clock=self.clock, on_drop=self.dropped.append
+            budget=MemoryBudget(2 * MIB),
+            step=MIB // 4,
+            clock=self.clock,
+            on_drop=self.dropped.append,
         )
         self.arena._warned = True
         self.held = []

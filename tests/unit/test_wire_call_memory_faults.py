@@ -46,12 +46,13 @@ def empty(caller, value, n=N):
     return array
 
 
-def test_without_memory_tensors_go_inline_with_one_warning():
+def test_without_memory_tensors_go_inline_with_one_warning(caplog):
     caller = Caller(limit=1 << 13, threshold=1 << 12)
     x = ones(1 << 12)
-    with pytest.warns(RuntimeWarning, match="sent inline"):
+    for _ in range(2):
         assert (caller.call("add", x, x * 2) == 3).all()
-    assert (caller.call("add", x, x * 2) == 3).all()
+    (warning,) = caplog.messages
+    assert "sent inline" in warning
     caller.close()
 
 
@@ -71,6 +72,7 @@ def test_nothing_outlives_a_peer_that_was_killed(caller):
     caller.process.wait(timeout=30)
     regions = set(pending.placed.regions)
     pending.abandon()
+    pending.release()  # what it has copied may be read until then
     assert not regions & set(caller.arena.regions), "nobody gets the pages of a pending call"
     caller.peer.close()
     assert (result == 2).all(), "what was received stays valid"

@@ -1,0 +1,45 @@
+"""Says now and then what a session does not use any more, where no call says it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+TEND_SECONDS = 1.0
+"""How long memory of an interpreter's may stay taken that nobody here looks at any more."""
+
+
+class MemoryTender:
+    """A thread that comes with ``wake`` and goes when ``tend`` says that there is nothing to do.
+
+    Guards      ``_lock`` guards ``_is_there``: the thread is there, or nobody woke it after it
+                had asked ``tend`` for the last time.
+    """
+
+    def __init__(self, tend: Callable[[], bool]) -> None:
+        """``tend`` returns whether it is to be called again."""
+        self._tend = tend
+        self._lock = threading.Lock()
+        self._is_there = False
+        self._stopped = threading.Event()
+
+    def wake(self) -> None:
+        """There is something to do from now on."""
+        if self._is_there or self._stopped.is_set():
+            return
+        with self._lock:
+            if self._is_there:
+                return
+            self._is_there = True
+        threading.Thread(target=self._run, name="memory-tender", daemon=True).start()
+
+    def stop(self) -> None:
+        """Does nothing more. Idempotent."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TEND_SECONDS):
+            with self._lock:
+                if not self._tend():
+                    self._is_there = False
+                    return

@@ -1,0 +1,66 @@
+"""One call of an operator, before it is known how it travels."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
+from opdispatch_client import listings
+from opdispatch_client.call_shape import call_shape
+from opdispatch_wire.call_memory import CallerMemory
+from opdispatch_wire.calls import call_request, result_of_reply
+from opdispatch_wire.v1 import execution_pb2
+
+
+class OperatorCall:
+    """The call, how it is encoded, and how its reply is read. No I/O.
+
+    ``retry`` is whether it may run again when its interpreter dies. With ``trace``, the result
+    is a pair: the result itself, and the kernels visited.
+    """
+
+    __slots__ = ("_args", "_kwargs", "_retry", "_trace", "operator")
+
+    def __init__(
+        self,
+        operator: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        retry: bool = True,
+        trace: bool = False,
+    ) -> None:
+        self.operator = operator
+        self._args = args
+        self._kwargs = kwargs
+        self._retry = retry
+        self._trace = trace
+
+    @property
+    def what(self) -> str:
+        """The call in words, for error messages."""
+        return f"the call of {self.operator}"
+
+    @property
+    def shape(self) -> Hashable | None:
+        """See ``call_shape``; None if the call has to go through the daemon."""
+        if self._trace or not local_dispatch_key_set_is_default():
+            return None
+        return call_shape(self.operator, self._args, self._kwargs)
+
+    def encode(self, memory: CallerMemory | None = None) -> execution_pb2.CallRequest:
+        """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
+        request = call_request(
+            self.operator, self._args, self._kwargs, trace=self._trace, memory=memory
+        )
+        if not self._retry:
+            request.retry = False
+        return request
+
+    def read(self, reply: execution_pb2.CallReply, memory: CallerMemory | None = None) -> Any:
+        """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
+        result = result_of_reply(reply, self._args, self._kwargs, memory)
+        if not self._trace:
+            return result
+        return result, [listings.trace_line_from_proto(line) for line in reply.trace]

@@ -1,0 +1,97 @@
+"""The memory that a session shares with the interpreters that it calls directly."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from opdispatch_wire.dtypes import dtype_to_name
+from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.lane_memory import CallerLaneMemory, Put
+from opdispatch_wire.shared_mapping import is_supported
+from opdispatch_wire.tensor_arena import IDLE_SECONDS, TensorArena
+
+LOG = logging.getLogger("opdispatch.client")
+
+Shape = int | tuple[int, ...] | list[int]
+
+
+class SessionMemory:
+    """One arena for the arguments of a session's calls; each lane passes what it needs of it.
+
+    Any thread may use it.
+
+    Guards      ``_lock`` guards ``_lanes`` and ``_is_wanted``: no lane shares memory any more
+                after one of them had no room for it.
+    """
+
+    def __init__(self, *, is_wanted: bool) -> None:
+        self._arena = TensorArena(on_drop=self._drop)
+        self._lock = threading.Lock()
+        self._lanes: weakref.WeakSet[CallerLaneMemory] = weakref.WeakSet()
+        self._is_wanted = is_wanted
+
+    @property
+    def share(self) -> Callable[[Put], CallerLaneMemory] | None:
+        """What lanes that are opened share memory with; None: they share none."""
+        return self._share if self._is_wanted and is_supported() else None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether there is anything that could be given back."""
+        with self._lock:
+            lanes = list(self._lanes)
+        return bool(self._arena.regions) or any(lane.is_in_use for lane in lanes)
+
+    def empty(self, shape: Shape, dtype: DTypeLike) -> np.ndarray[Any, Any]:
+        """An uninitialised array that is there already, if it can be."""
+        element = np.dtype(dtype)
+        dtype_to_name(element, at="dtype")
+        whole = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        if any(extent < 0 for extent in whole):
+            raise ValueError(f"shape is {shape}; a dimension is never negative")
+        if self.share is None:
+            return np.empty(whole, element)
+        return self._arena.empty(whole, element)
+
+    def refuse(self, lane: CallerLaneMemory | None, error: RefusedError) -> None:
+        """An interpreter could not take what a call has in memory."""
+        if lane is not None:
+            lane.send_inline()
+        self._give_up(error.message)
+
+    def trim(self) -> None:
+        """Gives memory back to the system that has not been used for a while."""
+        self._arena.trim(idle_seconds=IDLE_SECONDS)
+
+    def close(self) -> None:
+        """Gives all back that nobody uses, and the rest as soon as nobody does."""
+        self._arena.close()
+
+    def _share(self, put: Put) -> CallerLaneMemory:
+        lane = CallerLaneMemory(self._arena, put, self._give_up)
+        with self._lock:
+            self._lanes.add(lane)
+        return lane
+
+    def _drop(self, region: int) -> None:
+        with self._lock:
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.drop(region)
+
+    def _give_up(self, why: str) -> None:
+        with self._lock:
+            is_first, self._is_wanted = self._is_wanted, False
+        if is_first:
+            LOG.warning(
+                "memory cannot be shared with an interpreter (%s); tensors are sent inline "
+                "from now on, which is slower",
+                why,
+            )

@@ -1,0 +1,134 @@
+"""Frames over one blocking socket: one thread at a time reads, any thread writes."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_writer import FrameWriter
+from opdispatch_wire.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lane_messages import LaneClosedError
+
+
+class BlockingConnection:
+    """One connection. ``on_stuck`` is told when a thread is about to wait until it can write.
+
+    ``on_break`` is told why the connection has ended, as often as somebody notices.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        limit: int,
+        on_stuck: Callable[[], None],
+        on_break: Callable[[str], None],
+    ) -> None:
+        connection.settimeout(None)
+        self._socket = connection
+        self._reader = FrameReader(limit)
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._writer = FrameWriter(connection, on_stuck)
+        self._on_break = on_break
+        self.descriptors: ReceivedDescriptors | None = None
+        """Those that come with frames; None: they are closed on arrival."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a thread waits until it can write."""
+        return self._writer.is_stuck
+
+    def read_frame(self, deadline: float | None) -> Frame:
+        """The next frame. Raises TimeoutError, LaneClosedError, and WireError, the end of it."""
+        while True:
+            try:
+                frame = self._reader.next_frame()
+            except WireError as error:
+                raise self.broken(error) from None
+            if frame is not None:
+                return frame
+            left = None if deadline is None else deadline - time.monotonic()
+            # In milliseconds, rounded up: the deadline has passed when it says so.
+            if left is not None and left <= 0:
+                raise TimeoutError
+            # A signal's exception is raised here, where no byte can be lost by it ...
+            if not self._readable.poll(None if left is None else int(left * 1000) + 1):
+                raise TimeoutError
+            self._receive()
+
+    def put(
+        self, kind: FrameKind, payload: bytes, descriptor: PassedDescriptor | None = None
+    ) -> None:
+        """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
+        self._writer.put(kind, payload, descriptor)
+
+    def flush(self) -> None:
+        """Writes what there is, or leaves it to the thread that does. Raises LaneClosedError."""
+        try:
+            self._writer.flush()
+        except OSError as error:
+            self.break_off()
+            raise LaneClosedError("the other side has gone") from error
+        except BaseException:
+            self.break_off()  # half a frame may have been written
+            raise
+
+    def has_been_left(self) -> bool:
+        """Whether the other side has gone; asked by who may read, while nothing is awaited."""
+        if not self._readable.poll(0):
+            return False
+        try:
+            left = not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            left = True
+        return left
+
+    def broken(self, error: WireError) -> WireError:
+        """What the other side says makes no sense: nothing more of it is believed."""
+        self.break_off(str(error))
+        return error
+
+    def break_off(self, why: str = "the other side has gone") -> None:
+        """Ends the connection for both sides; whoever reads or writes notices."""
+        self.shut_down()
+        self._on_break(why)
+
+    def shut_down(self) -> None:
+        """As ``break_off``, without telling anybody."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the socket, when nobody uses it any more. Idempotent."""
+        self._socket.close()
+        if self.descriptors is not None:
+            self.descriptors.close()
+
+    def _receive(self) -> None:
+        """Takes what has come. Raises LaneClosedError, and WireError."""
+        space = self._reader.space()
+        try:
+            if self.descriptors is None:
+                count = self._socket.recv_into(space, 0, socket.MSG_DONTWAIT)
+            else:
+                count = self.descriptors.receive(self._socket, space, socket.MSG_DONTWAIT)
+            self._reader.received(count)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        except WireError as error:
+            raise self.broken(error) from None
+        except BaseException:
+            self.break_off()  # ... and not here, but for a few instructions
+            raise
+        if not count:
+            self.break_off()
+            raise LaneClosedError("the other side has gone")

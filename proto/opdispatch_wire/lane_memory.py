@@ -1,0 +1,281 @@
+"""The memory that both ends of one lane share: which regions were passed, and who uses what.
+
+    caller    CallerLaneMemory    passes regions of the session's arena; holds arguments in memory
+    callee    CalleeLaneMemory    has an arena of its own for results; holds those in memory
+
+Both put frames into what their lane writes next (``Put``), and are told the frames of the other
+side. A region's frame is put before that of the first message which names it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from opdispatch_wire.call_memory import CalleeMemory, CallerMemory, PlacedTensors, ResultBlocks
+from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lane_messages import LaneClosedError, parsed
+from opdispatch_wire.memory_budget import MemoryBudget
+from opdispatch_wire.peer_memory import PeerMemory
+from opdispatch_wire.tensor_arena import Block, TensorArena
+from opdispatch_wire.v1 import execution_pb2, lane_pb2, values_pb2
+
+Put = Callable[[FrameKind, bytes, PassedDescriptor | None], None]
+"""Adds a frame, with the descriptor that goes with it, to what is written next."""
+
+MEMORY_FRAMES = frozenset({FrameKind.REGION, FrameKind.DROP, FrameKind.RELEASE, FrameKind.KEEP})
+
+# So that a frame of them is far below the limit of its length.
+_EXTENTS_AT_ONCE = 1000
+
+_Place = tuple[int, int]  # a region's number, and the offset in it
+
+
+class _LaneMemory:
+    """What both ends have in common.
+
+    Guards      ``_lock`` guards ``_passed``: the regions of our own that the other side has
+                been passed and may still be told the name of. A region is added after its
+                frame was put, so that who finds it here may name it.
+    """
+
+    def __init__(self, put: Put) -> None:
+        self.peer = PeerMemory()
+        self._put = put
+        self._lock = threading.Lock()
+        self._passed: set[int] = set()
+        # Extents of the other side's that nobody here looks at any more; the collector appends.
+        self._released: deque[_Place] = deque()
+
+    def drop(self, region: int) -> None:
+        """A region of our own has gone back to the system."""
+        with self._lock:
+            if region in self._passed:
+                self._passed.discard(region)
+                self._put(FrameKind.DROP, _region_payload(region), None)
+
+    def tell_releases(self) -> bool:
+        """Puts what nobody here looks at any more; whether there was anything."""
+        is_any = bool(self._released)
+        while self._released:
+            extents = lane_pb2.LaneExtents()
+            while self._released and len(extents.extents) < _EXTENTS_AT_ONCE:
+                try:
+                    region, offset = self._released.popleft()
+                except IndexError:  # another thread tells it
+                    break
+                extents.extents.add(region=region, offset=offset)
+            if extents.extents:
+                self._put(FrameKind.RELEASE, extents.SerializeToString(), None)
+        return is_any
+
+    def _on_release(self, region: int, offset: int) -> None:
+        self._released.append((region, offset))
+
+    def _pass_regions(self, arena: TensorArena, regions: set[int]) -> bool:
+        """Puts those that the other side has not got; whether it has all of them then."""
+        if regions <= self._passed:
+            return True
+        with self._lock:
+            for region in regions - self._passed:
+                try:
+                    descriptor = PassedDescriptor(arena.descriptor(region))
+                except OSError:
+                    return False  # this process has as many as it may
+                self._put(FrameKind.REGION, _region_payload(region), descriptor)
+                self._passed.add(region)
+        return True
+
+    def _take(
+        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
+    ) -> None:
+        """Takes a frame of the other side's about its own regions.
+
+        Raises WireError, and OSError if there is no room for its region here.
+        """
+        message = lane_pb2.LaneRegion()
+        parsed(message, payload)
+        if kind is FrameKind.DROP:
+            self.peer.drop_region(message.region)
+            return
+        try:
+            self.peer.add_region(message.region, descriptors.take())
+        except OSError:
+            self.peer.refuse_region(message.region)
+            raise
+
+
+class CallerLaneMemory(_LaneMemory):
+    """The end that calls. Any thread may use it; ``take`` belongs to whoever reads.
+
+    Guards      ``_lock`` guards ``_held`` and ``_has_ended`` as well: memory of a call is held
+                from before the call is sent until its reply has come, whoever waits for it,
+                or until the lane has ended and it was abandoned. ``_ending`` is held while that
+                is done: no ``end`` returns before all is abandoned.
+    """
+
+    def __init__(
+        self, arena: TensorArena, put: Put, on_no_room: Callable[[str], None] = lambda why: None
+    ) -> None:
+        """``on_no_room`` is told why a region of the callee's has no room here."""
+        super().__init__(put)
+        self._arena = arena
+        self._sends_inline = False
+        self._on_no_room = on_no_room
+        self._held: dict[int, CallerMemory] = {}
+        self._kept: dict[_Place, Block] = {}
+        self._has_ended = False
+        self._ending = threading.Lock()
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the other side may be waiting to hear that something is released."""
+        return not self._has_ended and bool(len(self.peer) or self._released)
+
+    def new_call(self) -> CallerMemory:
+        """For the tensors of one call."""
+        arena = None if self._sends_inline else self._arena
+        return CallerMemory(arena, self.peer, on_release=self._on_release)
+
+    def send_inline(self) -> None:
+        """Puts no more arguments into memory: the callee has no room for it."""
+        self._sends_inline = True
+
+    def begin(self, request: execution_pb2.CallRequest, memory: CallerMemory) -> None:
+        """A call with an id is about to be sent. Raises LaneClosedError."""
+        regions = memory.placed.regions
+        if regions:
+            if not self._pass_regions(self._arena, regions):
+                memory.placed.move_inline(request)
+                memory.release()
+            else:
+                with self._lock:
+                    if self._has_ended:
+                        raise LaneClosedError("the lane is closed", was_sent=False)
+                    self._held[request.id] = memory
+        if self._released:
+            self.tell_releases()
+
+    def never_sent(self, number: int) -> None:
+        """A call of that id that has begun was not sent after all."""
+        memory = self._held.pop(number, None)
+        if memory is not None:
+            memory.release()
+
+    def replied(self, number: int) -> CallerMemory | None:
+        """The reply of that id has come: what its call still holds is its reader's to finish."""
+        return self._held.pop(number, None)
+
+    def discard(self, reply: execution_pb2.CallReply, memory: CallerMemory | None) -> None:
+        """Nobody reads that reply."""
+        (memory or self.new_call()).finish(reply)
+
+    def take(
+        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
+    ) -> None:
+        """Takes one of MEMORY_FRAMES. Raises WireError."""
+        if kind is FrameKind.KEEP:
+            self._keep(_extents(payload))
+        elif kind is FrameKind.RELEASE:
+            for extent in _extents(payload):
+                if self._kept.pop((extent.region, extent.offset), None) is None:
+                    raise WireError(f"nothing is kept at {extent.offset} of {extent.region}")
+        else:
+            try:
+                self._take(kind, payload, descriptors)
+            except OSError as error:
+                self._on_no_room(str(error))
+                raise WireError(f"a region of results has no room here ({error})") from error
+
+    def end(self) -> None:
+        """The lane has ended: see Note [Who may use a block]. Idempotent."""
+        with self._ending:
+            with self._lock:
+                self._has_ended = True
+                held, self._held = self._held, {}
+                kept, self._kept = self._kept, {}
+            if kept:
+                self._arena.abandon({region for region, _ in kept})
+            for memory in held.values():
+                memory.abandon()
+        self.peer.close()
+
+    def _keep(self, extents: Iterable[values_pb2.SharedMemory]) -> None:
+        for extent in extents:
+            place = extent.region, extent.offset
+            blocks = [memory.placed.held.get(place) for memory in list(self._held.values())]
+            block = next((block for block in blocks if block is not None), None)
+            if block is None:
+                raise WireError(f"no call has an argument at {extent.offset} of {extent.region}")
+            self._kept[place] = block
+
+
+class CalleeLaneMemory(_LaneMemory):
+    """The end that is called. Any thread may use it; ``take`` belongs to whoever reads."""
+
+    def __init__(self, put: Put, budget: MemoryBudget) -> None:
+        """``budget`` is that of all lanes of the process, for results."""
+        super().__init__(put)
+        self._arena = TensorArena(budget=budget, on_drop=self.drop)
+        self._results = ResultBlocks()
+
+    def new_call(self) -> CalleeMemory:
+        """For the tensors of one call."""
+        lent = self.peer.lend(writes=False, on_release=self._on_release)
+        return CalleeMemory(self._arena, lent)
+
+    def end_call(self, reply: execution_pb2.CallReply, memory: CalleeMemory) -> None:
+        """The kernel has ended, and nothing of ours has its arguments; then the reply is made."""
+        still_used = memory.release_arguments()
+        if still_used:
+            extents = lane_pb2.LaneExtents(extents=still_used)
+            self._put(FrameKind.KEEP, extents.SerializeToString(), None)
+        if self._released:
+            self.tell_releases()
+        placed = memory.placed
+        if placed.held and not self._pass_regions(self._arena, placed.regions):
+            placed.move_inline(reply)
+            placed.release()
+
+    def hold(self, placed: PlacedTensors) -> None:
+        """The results are the caller's from now on, whose reply is about to be put."""
+        if placed.held:
+            self._results.hold(placed)
+
+    def take(
+        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
+    ) -> None:
+        """Takes one of MEMORY_FRAMES. Raises WireError."""
+        if kind is FrameKind.RELEASE:
+            for extent in _extents(payload):
+                self._results.release(extent.region, extent.offset)
+        elif kind is FrameKind.KEEP:
+            raise WireError("a KEEP frame came from a caller")
+        else:
+            try:
+                self._take(kind, payload, descriptors)
+            except OSError:
+                return  # calls that name it are refused, and come again inline
+
+    def trim(self, idle_seconds: float) -> None:
+        """Gives back what has not been used for that long."""
+        self._arena.trim(idle_seconds=idle_seconds)
+
+    def close(self) -> None:
+        """The lane has ended. Idempotent."""
+        self._results.close()
+        self._arena.close()
+        self.peer.close()
+
+
+def _region_payload(region: int) -> bytes:
+    return lane_pb2.LaneRegion(region=region).SerializeToString()
+
+
+def _extents(payload: bytes | bytearray) -> Iterable[values_pb2.SharedMemory]:
+    message = lane_pb2.LaneExtents()
+    parsed(message, payload)
+    return message.extents

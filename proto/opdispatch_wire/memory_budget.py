@@ -1,0 +1,41 @@
+"""How many bytes of shared memory several arenas may have together."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+
+def quarter_of_memory() -> int:
+    """A quarter of the machine's memory, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+
+
+class MemoryBudget:
+    """Any thread may take from it.
+
+    Guards      ``_lock`` guards ``_taken``, which is at most ``limit`` and never negative.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        """At most ``limit`` bytes: a quarter of the machine's memory unless told otherwise."""
+        self.limit = quarter_of_memory() if limit is None else limit
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes could be taken now."""
+        return self.limit - self._taken
+
+    def take(self, size: int) -> None:
+        """Takes that many bytes. Raises OSError if they are more than are left."""
+        with self._lock:
+            if self._taken + size > self.limit:
+                raise OSError(f"the limit of {self.limit} bytes is reached")
+            self._taken += size
+
+    def give_back(self, size: int) -> None:
+        """Gives back bytes that were taken."""
+        with self._lock:
+            self._taken -= size

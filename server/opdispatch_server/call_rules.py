@@ -1,0 +1,26 @@
+"""Which calls of an interpreter's lane may run."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.waiting_room import WaitingRoom
+from opdispatch_wire.v1 import execution_pb2
+
+
+class CallRules(Protocol):
+    """Which calls of a lane may run. Any thread may ask."""
+
+    @property
+    def room(self) -> WaitingRoom | None:
+        """Where those wait that cannot run yet; None: the other side knows how many may."""
+
+    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
+        """What a call may do; ``end`` follows. Raises OpdispatchError if it may not run."""
+
+    def begin(self, context: CallContext) -> None:
+        """The kernel of a call begins to run, in this thread."""
+
+    def end(self, context: CallContext) -> None:
+        """A call has ended, or will never run."""
