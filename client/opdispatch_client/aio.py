@@ -42,6 +42,7 @@ from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.chunked_tensors import OnTransfer
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
 
@@ -190,11 +191,19 @@ class AsyncSession:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def with_options(self, *, retry: bool) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call`` and ``ops`` with another choice; see ``Session.with_options``."""
+    def with_options(
+        self, *, retry: bool | None = None, on_progress: OnTransfer | None = None
+    ) -> Calls[Coroutine[Any, Any, Any]]:
+        """``call`` and ``ops`` with other choices; see ``Session.with_options``.
+
+        `on_progress` is called in the event loop.
+        """
+        retry = self._endpoint.retry if retry is None else retry
 
         async def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return await self._call(OperatorCall(operator, args, kwargs, retry=retry))
+            return await self._call(
+                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+            )
 
         return Calls(call)
 

@@ -40,6 +40,7 @@ from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.chunked_tensors import OnTransfer
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
 
@@ -186,15 +187,23 @@ class Session:
 
         return OrderedResults(submit, self._calls.flush, list_of_args, in_flight)
 
-    def with_options(self, *, retry: bool) -> Calls[Any]:
-        """``call`` and ``ops`` for calls that may run again when their interpreter dies, or not.
+    def with_options(
+        self, *, retry: bool | None = None, on_progress: OnTransfer | None = None
+    ) -> Calls[Any]:
+        """``call`` and ``ops`` with other choices; what is left out is the session's.
 
+        `retry` is whether a call may run again when its interpreter dies: with False,
         ``session.with_options(retry=False).ops.bank.quote(x)`` raises InterpreterDiedError
-        instead. An operator that writes to its arguments never runs again.
+        instead. An operator that writes to its arguments never runs again. `on_progress` is told
+        each time that a chunk of a large tensor was sent or has come, as a TransferProgress; only
+        over a gRPC stream do tensors go in chunks. It is called in the session's own threads.
         """
+        retry = self._endpoint.retry if retry is None else retry
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return self._calls.call(OperatorCall(operator, args, kwargs, retry=retry))
+            return self._calls.call(
+                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+            )
 
         return Calls(call, lambda: [operator.name for operator in self.operators()])
 

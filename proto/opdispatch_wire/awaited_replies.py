@@ -45,6 +45,12 @@ class AwaitedReplies:
         future.set_result(reply)
         return True
 
+    def fail(self, number: int, error: Exception) -> None:
+        """That reply cannot be taken."""
+        future = self._replies.pop(number, None)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
     def fail_all(self, why: str, cause: Exception | None = None) -> None:
         """No reply comes any more."""
         replies, self._replies = self._replies, {}

@@ -47,7 +47,8 @@ from opdispatch_wire.values import (
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import Argument, FunctionSchema
-    from opdispatch_wire.call_memory import CalleeMemory, CallerMemory
+    from opdispatch_wire.call_memory import CalleeMemory
+    from opdispatch_wire.tensors import CallerTensorMemory
 
 
 def call_request(
@@ -58,7 +59,7 @@ def call_request(
     trace: bool = False,
     request_id: int = 0,
     redispatch_keys: DispatchKeySet | None = None,
-    memory: CallerMemory | None = None,
+    memory: CallerTensorMemory | None = None,
 ) -> execution_pb2.CallRequest:
     """A call as a message, under the local dispatch keys of the current task.
 
@@ -186,7 +187,7 @@ def result_of_reply(
     reply: execution_pb2.CallReply,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    memory: CallerMemory | None = None,
+    memory: CallerTensorMemory | None = None,
 ) -> Any:
     """What the call returns to its caller: None, the one value, or a tuple.
 
@@ -203,7 +204,7 @@ def returns_of_reply(
     reply: execution_pb2.CallReply,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    memory: CallerMemory | None = None,
+    memory: CallerTensorMemory | None = None,
 ) -> list[Any]:
     """``result_of_reply`` with one item for each return of the schema.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
@@ -84,13 +84,28 @@ class FrameStream:
         """
         if self._is_closed:
             return
-        outbox = self._outbox
         header = frame_header(kind, len(payload))
         if descriptor is not None:
             self._passing[id(header)] = descriptor
-        outbox.append(header)
-        outbox.append(payload)
-        self.unsent_bytes += len(payload) + 8
+        self._outbox.append(header)
+        self._outbox.append(payload)
+        self.unsent_bytes += len(payload) + len(header)
+        self._sent_soon()
+
+    def send_pieces(
+        self, kind: FrameKind, pieces: Iterable[bytes | bytearray | memoryview], size: int
+    ) -> None:
+        """``send`` of a payload that is not in one place; each piece is sent from where it is."""
+        if self._is_closed:
+            return
+        header = frame_header(kind, size)
+        self._outbox.append(header)
+        self._outbox.extend(piece for piece in pieces if piece)
+        self.unsent_bytes += size + len(header)
+        self._sent_soon()
+
+    def _sent_soon(self) -> None:
+        """Sends what was put into the outbox, now or with the rest of this turn of the loop."""
         if self._is_corked or self._is_writing:
             if self.unsent_bytes > HIGH_WATER:
                 self._update_reading()

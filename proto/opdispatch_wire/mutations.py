@@ -22,7 +22,8 @@ from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_wire.call_memory import CalleeMemory, CallerMemory
+    from opdispatch_wire.call_memory import CalleeMemory
+    from opdispatch_wire.tensors import CallerTensorMemory
 
 
 def add_mutations(
@@ -81,7 +82,7 @@ def prepare_write(
     mutation: execution_pb2.Mutation,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    memory: CallerMemory | None,
+    memory: CallerTensorMemory | None,
     *,
     at: str,
 ) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import grpc.aio
 
@@ -13,7 +13,9 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.status_answers import status_of_rpc_error
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
+from opdispatch_wire.detached_tensors import CALL_REPLY, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
@@ -23,12 +25,16 @@ LOG = logging.getLogger("opdispatch.lane")
 CALLS_IN_FLIGHT = 1024
 """How many calls of one connection are under way before no more are read."""
 
+# A shorter tensor stays in its reply, even where that is too long.
+_LEAST_BYTES = 1024
+
 
 class CallsInFlight:
     """Begins, answers, cancels and bounds them. Belongs to the event loop.
 
-    ``send`` gets the bytes of each CallReply. ``set_full`` is told when nothing more should be
-    read, and when there is room again.
+    ``send`` gets the bytes of each CallReply; ``send_large``, if the peer takes chunks, those of
+    one with large tensors: its id, the tensors, the reply. ``set_full`` is told when nothing more
+    should be read, and when there is room again.
     """
 
     def __init__(
@@ -37,24 +43,36 @@ class CallsInFlight:
         send: Callable[[bytes], None],
         set_full: Callable[[bool], None],
         reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        send_large: Callable[[int, Sequence[Buffer], bytes], None] | None = None,
     ) -> None:
         self._router = router
         self._send = send
+        self._send_large = send_large
         self._set_full = set_full
         self.reply_limit = reply_limit
         """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_full = False
 
-    def take(self, request: execution_pb2.CallRequest) -> None:
-        """Begins a call, or cancels one. Raises WireError if one of that id is under way."""
+    def __contains__(self, number: int) -> bool:
+        return number in self._tasks
+
+    def take(self, request: execution_pb2.CallRequest, arguments: Sequence[Buffer] = ()) -> None:
+        """Begins a call, or cancels one. Raises WireError if one of that id is under way.
+
+        ``arguments`` are the large tensors that have come in chunks.
+        """
         number = request.id
         if request.cancel:
             self.cancel(number)
             return
         if number in self._tasks:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
-        self._tasks[number] = asyncio.create_task(self._answer(request))
+        tensors = None
+        if self._send_large is not None:
+            tensors = CallTensors()
+            tensors.arguments = arguments
+        self._tasks[number] = asyncio.create_task(self._answer(request, tensors))
         if len(self._tasks) >= CALLS_IN_FLIGHT and not self._is_full:
             self._is_full = True
             self._set_full(True)
@@ -77,13 +95,17 @@ class CallsInFlight:
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
-    async def _answer(self, request: execution_pb2.CallRequest) -> None:
+    async def _answer(
+        self, request: execution_pb2.CallRequest, tensors: CallTensors | None
+    ) -> None:
         number = request.id
         try:
-            reply = await self._call(request)
+            reply = await self._call(request, tensors)
             if reply is not None:
-                self._send(self._serialize(number, reply))
+                self._reply(number, reply, tensors)
         finally:
+            if tensors is not None:
+                tensors.arguments = ()  # also of a kernel that runs on for nobody
             task = asyncio.current_task()
             assert task is not None
             self._forget(number, task)
@@ -95,10 +117,12 @@ class CallsInFlight:
             self._is_full = False
             self._set_full(False)
 
-    async def _call(self, request: execution_pb2.CallRequest) -> execution_pb2.CallReply | None:
+    async def _call(
+        self, request: execution_pb2.CallRequest, tensors: CallTensors | None
+    ) -> execution_pb2.CallReply | None:
         """The reply; None if nobody waits for it any more."""
         try:
-            return await self._router.call(request, CallContext.of_request(request))
+            return await self._router.call(request, CallContext.of_request(request, tensors))
         except asyncio.CancelledError:
             return None
         except grpc.aio.AioRpcError as error:
@@ -108,10 +132,34 @@ class CallsInFlight:
                 LOG.error("the call of %s failed", request.operator, exc_info=error)
             return execution_pb2.CallReply(error=status_from_error(error))
 
-    def _serialize(self, number: int, reply: execution_pb2.CallReply) -> bytes:
+    def _reply(
+        self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors | None
+    ) -> None:
         reply.id = number
+        what = "the result of the call"
         try:
-            return serialize_message(reply, self.reply_limit, "the result of the call")
+            if self._send_large is None or tensors is None:
+                self._send(serialize_message(reply, self.reply_limit, what))
+                return
+            payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+            payload, results = self._detach_more(payload, tensors.results)
+            check_size(len(payload), self.reply_limit, what)
+            if results:
+                self._send_large(number, results, payload)
+            else:
+                self._send(payload)
         except MessageTooLargeError as error:
             error_reply = execution_pb2.CallReply(id=number, error=status_from_error(error))
-            return error_reply.SerializeToString()
+            self._send(error_reply.SerializeToString())
+
+    def _detach_more(
+        self, payload: bytes, results: Sequence[Buffer]
+    ) -> tuple[bytes, Sequence[Buffer]]:
+        """The reply with all that is large beside it, and what else it has no room for."""
+        for threshold in (chunk_bytes_for(self.reply_limit), _LEAST_BYTES):
+            if len(payload) > min(CHUNK_BYTES, self.reply_limit):
+                payload, more = detach(payload, CALL_REPLY, threshold, first=len(results))
+                results = [*results, *more]
+            if len(payload) <= self.reply_limit:
+                break
+        return payload, results

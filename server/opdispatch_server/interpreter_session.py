@@ -21,7 +21,13 @@ from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.async_lane import AsyncLane
-from opdispatch_wire.channel import channel_options
+from opdispatch_wire.channel import (
+    MAX_MESSAGE_BYTES_HIGHEST,
+    channel_options,
+    check_message_size,
+)
+from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.detached_tensors import CALL_REQUEST, attach
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
@@ -167,7 +173,8 @@ class InterpreterSession:
     async def open_lane(self, path: str) -> None:
         """Has calls take the interpreter's local lane from now on, if it can be reached."""
         try:
-            lane = await AsyncLane.connect(path, self._limit)
+            # Large tensors of streams go this way; all else has passed a limit already.
+            lane = await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST)
         except (OSError, TimeoutError, OpdispatchError) as error:
             LOG.warning("interpreter %s is called over gRPC: %s", self.name, error)
             return
@@ -187,7 +194,7 @@ class InterpreterSession:
         """
         if self._lane is not None:
             context.write_to(request)
-            reply = self._lane.call(request, f"the call of {request.operator}")
+            reply = _call_on(self._lane, request, context.tensors)
         else:
             reply = asyncio.ensure_future(self._call_over_grpc(request, context))
         self.calls_in_flight += 1
@@ -198,6 +205,11 @@ class InterpreterSession:
     async def _call_over_grpc(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
+        tensors = context.tensors
+        if tensors is not None and tensors.arguments:
+            pieces, _ = attach(request.SerializeToString(), CALL_REQUEST, tensors.arguments)
+            request = execution_pb2.CallRequest.FromString(b"".join(pieces))
+        check_message_size(request, self._limit, f"the call of {request.operator}")
         reply: execution_pb2.CallReply = await self._execution.Call(
             request, metadata=context.metadata
         )
@@ -306,6 +318,17 @@ class InterpreterSession:
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
+
+
+def _call_on(
+    lane: AsyncLane, request: execution_pb2.CallRequest, tensors: CallTensors | None
+) -> asyncio.Future[execution_pb2.CallReply]:
+    what = f"the call of {request.operator}"
+    # Only from here: a client's own word would take the limit off the reply.
+    request.chunks_reply = tensors is not None
+    return (
+        lane.call(request, what) if tensors is None else lane.call_detached(request, what, tensors)
+    )
 
 
 def checked_answer(

@@ -54,10 +54,18 @@ class KernelExecution:
         return self._libraries.get(load_id).turns
 
     def serialize(
-        self, reply: execution_pb2.CallReply, limit: int = MAX_MESSAGE_BYTES_HIGHEST
+        self,
+        reply: execution_pb2.CallReply,
+        limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        *,
+        in_chunks: bool = False,
     ) -> bytes:
-        """The bytes of a reply, at most ``limit``. Raises MessageTooLargeError."""
-        return serialize_message(reply, min(limit, self._limit), "the result of the call")
+        """The bytes of a reply, at most ``limit``. Raises MessageTooLargeError.
+
+        The limit for messages is none for what goes on ``in_chunks`` from the daemon.
+        """
+        limit = limit if in_chunks else min(limit, self._limit)
+        return serialize_message(reply, limit, "the result of the call")
 
     def run(
         self,

@@ -312,7 +312,7 @@ class KernelLane:
                 return
             self._rules.begin(call.context)
             if self._memory is None:
-                self._reply(self._run(call, None))
+                self._reply(self._run(call, None), in_chunks=call.request.chunks_reply)
                 return
             memory = self._memory.new_call()
             reply = self._run(call, memory)
@@ -361,13 +361,19 @@ class KernelLane:
                 raise EOFError
             self._reader.received(count)
 
-    def _reply(self, reply: execution_pb2.CallReply, placed: PlacedTensors | None = None) -> None:
+    def _reply(
+        self,
+        reply: execution_pb2.CallReply,
+        placed: PlacedTensors | None = None,
+        *,
+        in_chunks: bool = False,
+    ) -> None:
         """Sends a reply, or keeps it for a moment in which others may follow.
 
         What is ``placed`` in memory is the caller's then.
         """
         try:
-            payload = self._execution.serialize(reply, self._reply_limit)
+            payload = self._execution.serialize(reply, self._reply_limit, in_chunks=in_chunks)
             if self._memory is not None and placed is not None:
                 self._memory.hold(placed)
         except OpdispatchError as error:
