@@ -10,7 +10,7 @@ from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.awaited_replies import AwaitedReplies, Reply, fail
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import check_size, serialize_message
-from opdispatch_wire.chunks import CHUNK_BYTES, CallTensors
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
 from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.detached_tensors import CALL_REPLY, CALL_REQUEST, attach, detach
 from opdispatch_wire.errors import WireError
@@ -116,12 +116,12 @@ class AsyncLane:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
         message = serialize_message(request, self.max_message_bytes, what)
-        pieces, size = attach(message, CALL_REQUEST, tensors.arguments)
-        check_size(size, self.max_message_bytes, what)
+        pieces = attach(message, CALL_REQUEST, tensors.arguments)
+        check_size(len(pieces), self.max_message_bytes, what)
         future = self._replies.expect(number)
         self._tensors[number] = tensors
         # The lane has the tensors only until they are sent.
-        self._stream.send_pieces(FrameKind.CALL, pieces, size)
+        self._stream.send_pieces(FrameKind.CALL, pieces.parts, len(pieces))
         return future
 
     def cancel(self, number: int) -> None:
@@ -136,7 +136,7 @@ class AsyncLane:
         self._stream.close()
         self._fail_all(None)
 
-    def _take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if kind is FrameKind.REPLY:
             reply = self._parsed_reply(payload)
             held = self.memory.replied(reply.id) if self.memory is not None else None
@@ -152,10 +152,10 @@ class AsyncLane:
         else:
             raise WireError(f"a {kind.name} frame came where only replies can")
 
-    def _parsed_reply(self, payload: bytes | bytearray) -> execution_pb2.CallReply:
+    def _parsed_reply(self, payload: bytes | memoryview) -> execution_pb2.CallReply:
         reply = execution_pb2.CallReply()
         if len(payload) > CHUNK_BYTES and self._tensors:
-            small, results = detach(payload, CALL_REPLY, CHUNK_BYTES)
+            small, results = detach(payload, CALL_REPLY, BESIDE_BYTES)
             lane_messages.parsed(reply, small)
             tensors = self._tensors.pop(reply.id, None)
             if tensors is not None:

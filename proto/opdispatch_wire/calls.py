@@ -47,8 +47,7 @@ from opdispatch_wire.values import (
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import Argument, FunctionSchema
-    from opdispatch_wire.call_memory import CalleeMemory
-    from opdispatch_wire.tensors import CallerTensorMemory
+    from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
 
 
 def call_request(
@@ -110,7 +109,7 @@ def undecoded_arguments(
 def decode_arguments(
     request: execution_pb2.CallRequest,
     schema: FunctionSchema,
-    memory: CalleeMemory | None = None,
+    memory: CalleeTensorMemory | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments as a kernel takes them. Raises WireError.
 
@@ -150,7 +149,7 @@ def reply_of_returns(
     *,
     interpreter: str = "",
     trace: Sequence[TraceLine] = (),
-    memory: CalleeMemory | None = None,
+    memory: CalleeTensorMemory | None = None,
 ) -> execution_pb2.CallReply:
     """The reply to a call that went well. See Note [Arguments that are written to].
 

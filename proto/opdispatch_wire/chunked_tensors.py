@@ -19,8 +19,8 @@ Array = np.ndarray[Any, Any]
 
 _BOOL = np.dtype(bool)
 _BYTE = np.dtype(np.uint8)
-# Less than this is sent inline, unless it does not fit into the message.
-_LEAST_BYTES = 1024
+# Less than this is sent inline, whatever is in the message already.
+_LEAST_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class ChunkedTensors(CallTensors):
         self._placed: list[Buffer] = []
         self.arguments = self._placed
         self._threshold = chunk_bytes_for(message_limit)
-        self._inline_left = message_limit // 2
+        self._inline_left = self._threshold
+        self._least = min(_LEAST_BYTES, message_limit // 64)
         self._on_progress = on_progress
         self._copies = copies
         self._sent = 0
@@ -63,13 +64,13 @@ class ChunkedTensors(CallTensors):
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """``TensorMemory.place``: what is large, or has no room in the message, goes in chunks."""
+        """``TensorMemory.place``: what is large, or follows much else, goes in chunks."""
         size = array.nbytes
-        if size <= self._threshold and (size <= self._inline_left or size < _LEAST_BYTES):
+        if size <= self._threshold and (size <= self._inline_left or size < self._least):
             self._inline_left -= size
             return False
         message.chunked.number, message.chunked.length = len(self._placed), size
-        self._placed.append(_bytes_of(array, dtype, copies=self._copies))
+        self._placed.append(bytes_of(array, dtype, copies=self._copies))
         return True
 
     def read(
@@ -118,7 +119,7 @@ class ChunkedTensors(CallTensors):
             self._on_progress = None
 
 
-def _bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
+def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
     """The elements as they are on the wire, in place where they can be."""
     if array.dtype == _BOOL:
         array = np.not_equal(np.ascontiguousarray(array).view(_BYTE), 0)  # some may be 2, not 1

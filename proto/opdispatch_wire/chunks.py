@@ -18,6 +18,10 @@ from opdispatch_wire.v1 import execution_pb2
 CHUNK_BYTES = 1024 * 1024
 """The tensor bytes in one chunk; what has no more is sent inline."""
 
+BESIDE_BYTES = 64 * 1024
+"""Of a message with more than CHUNK_BYTES, what is handled beside it: protobuf copies more often,
+and lets no other thread run."""
+
 CHUNK_BYTES_KEY = "opdispatch-chunk-bytes"
 """The metadata of a stream, either way: how many bytes the data of a chunk may have."""
 

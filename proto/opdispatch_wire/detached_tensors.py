@@ -55,30 +55,37 @@ _CHUNKED = values_pb2.Tensor.CHUNKED_FIELD_NUMBER
 _DEEPEST = 100
 
 
-class _Pieces:
-    """A message that is being put together."""
+class MessagePieces:
+    """A message that is not in one place; its length is that of all its pieces."""
 
     def __init__(self) -> None:
         self.parts: list[Payload] = []
-        self.size = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
 
     def add(self, part: Payload) -> None:
+        """Adds a piece."""
         self.parts.append(part)
-        self.size += len(part)
+        self._size += len(part)
 
-    def add_field(self, number: int, contents: _Pieces) -> None:
-        self.add(field_tag(number, LENGTH_DELIMITED) + varint(contents.size))
-        self.parts += contents.parts
-        self.size += contents.size
+    def extend(self, pieces: MessagePieces) -> None:
+        """Adds all pieces of another one."""
+        self.parts += pieces.parts
+        self._size += len(pieces)
+
+    def add_field(self, number: int, contents: MessagePieces) -> None:
+        """Adds a field."""
+        self.add(field_tag(number, LENGTH_DELIMITED) + varint(len(contents)))
+        self.extend(contents)
 
 
-def attach(message: Payload, paths: _Paths, tensors: Sequence[Buffer]) -> tuple[list[Payload], int]:
-    """The message with the ``tensors`` in their places: its pieces, and how long it is.
+def attach(message: Payload, paths: _Paths, tensors: Sequence[Buffer]) -> MessagePieces:
+    """The message with the ``tensors`` in their places.
 
     Raises WireError unless it refers to each of them once, by number and length.
     """
-    if not tensors:
-        return [message], len(message)
     attaching = _Attaching(memoryview(message), tensors)
     pieces = attaching.rewritten(paths, 0, len(message), 0)
     if attaching.missing:
@@ -86,7 +93,7 @@ def attach(message: Payload, paths: _Paths, tensors: Sequence[Buffer]) -> tuple[
             f"$ refers to {len(tensors) - len(attaching.missing)} tensors in chunks, and "
             f"{len(tensors)} have come"
         )
-    return pieces.parts, pieces.size
+    return pieces
 
 
 def detach(
@@ -108,15 +115,15 @@ class _Rewriting:
     def __init__(self, message: memoryview) -> None:
         self._message = message
 
-    def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> _Pieces:
+    def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> MessagePieces:
         """The message between two places, with its tensors changed."""
         if depth > _DEEPEST:
             raise WireError(f"$ is nested more than {_DEEPEST} levels deep")
-        pieces, kept = _Pieces(), start
+        pieces, kept = MessagePieces(), start
         for field in read_fields(self._message, start, end):
             if field.wire_type != LENGTH_DELIMITED:
                 continue
-            changed = _Pieces()
+            changed = MessagePieces()
             if paths is _TENSOR:
                 if not self._change_data(field, changed):
                     continue
@@ -127,8 +134,7 @@ class _Rewriting:
                 continue
             if field.start > kept:
                 pieces.add(self._message[kept : field.start])
-            pieces.parts += changed.parts
-            pieces.size += changed.size
+            pieces.extend(changed)
             kept = field.end
         if end > kept:
             pieces.add(self._message[kept:end])
@@ -137,7 +143,7 @@ class _Rewriting:
     def _may_hold_tensors(self, field: Field) -> bool:
         raise NotImplementedError
 
-    def _change_data(self, field: Field, pieces: _Pieces) -> bool:
+    def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
         """Whether a field of a tensor is to be replaced by ``pieces``."""
         raise NotImplementedError
 
@@ -150,7 +156,7 @@ class _Attaching(_Rewriting):
     def _may_hold_tensors(self, field: Field) -> bool:
         return bool(self.missing)
 
-    def _change_data(self, field: Field, pieces: _Pieces) -> bool:
+    def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
         if field.number != _CHUNKED:
             return False
         chunked = values_pb2.ChunkedData()
@@ -178,7 +184,7 @@ class _Detaching(_Rewriting):
     def _may_hold_tensors(self, field: Field) -> bool:
         return field.end - field.body > self._threshold
 
-    def _change_data(self, field: Field, pieces: _Pieces) -> bool:
+    def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
         size = field.end - field.body
         if field.number != _DATA or size <= self._threshold:
             return False

@@ -25,7 +25,7 @@ _PIECES_AT_ONCE = 512
 # A peer that talks without end must not keep all others waiting.
 _READS_PER_TURN = 4
 
-OnFrame = Callable[[FrameKind, "bytes | bytearray"], None]
+OnFrame = Callable[[FrameKind, "bytes | memoryview"], None]
 OnEnd = Callable[[Exception | None], None]
 
 
@@ -75,7 +75,7 @@ class FrameStream:
     def send(
         self,
         kind: FrameKind,
-        payload: bytes | bytearray,
+        payload: bytes | memoryview,
         descriptor: PassedDescriptor | None = None,
     ) -> None:
         """Sends a frame, or keeps it until the peer takes it. After the end it is lost.
@@ -250,7 +250,7 @@ class FrameStream:
         except WireError as error:
             self._end(error)
 
-    def _frames(self) -> Iterator[tuple[FrameKind, bytes | bytearray]]:
+    def _frames(self) -> Iterator[tuple[FrameKind, bytes | memoryview]]:
         while self._is_reading and not self._is_closed:
             frame = self._reader.next_frame()
             if frame is None:

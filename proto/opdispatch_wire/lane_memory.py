@@ -90,7 +90,7 @@ class _LaneMemory:
         return True
 
     def _take(
-        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
+        self, kind: FrameKind, payload: bytes | memoryview, descriptors: ReceivedDescriptors
     ) -> None:
         """Takes a frame of the other side's about its own regions.
 
@@ -174,7 +174,7 @@ class CallerLaneMemory(_LaneMemory):
         (memory or self.new_call()).finish(reply)
 
     def take(
-        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
+        self, kind: FrameKind, payload: bytes | memoryview, descriptors: ReceivedDescriptors
     ) -> None:
         """Takes one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.KEEP:
@@ -246,7 +246,7 @@ class CalleeLaneMemory(_LaneMemory):
             self._results.hold(placed)
 
     def take(
-        self, kind: FrameKind, payload: bytes | bytearray, descriptors: ReceivedDescriptors
+        self, kind: FrameKind, payload: bytes | memoryview, descriptors: ReceivedDescriptors
     ) -> None:
         """Takes one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
@@ -275,7 +275,7 @@ def _region_payload(region: int) -> bytes:
     return lane_pb2.LaneRegion(region=region).SerializeToString()
 
 
-def _extents(payload: bytes | bytearray) -> Iterable[values_pb2.SharedMemory]:
+def _extents(payload: bytes | memoryview) -> Iterable[values_pb2.SharedMemory]:
     message = lane_pb2.LaneExtents()
     parsed(message, payload)
     return message.extents

@@ -22,8 +22,7 @@ from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_wire.call_memory import CalleeMemory
-    from opdispatch_wire.tensors import CallerTensorMemory
+    from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
 
 
 def add_mutations(
@@ -31,7 +30,7 @@ def add_mutations(
     request: execution_pb2.CallRequest,
     reference: values_pb2.ArgumentRef,
     value: Any,
-    memory: CalleeMemory | None,
+    memory: CalleeTensorMemory | None,
 ) -> None:
     """Adds the contents of an argument, or of each item of it, that was written to.
 

@@ -66,6 +66,16 @@ class TensorMemory(Protocol):
         """An array in place over the elements. Raises WireError if they are not there."""
 
 
+class CalleeTensorMemory(TensorMemory, Protocol):
+    """A ``TensorMemory`` of whoever serves the call."""
+
+    def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
+        """Whether an argument's contents after the call are where the caller sees them."""
+
+    def expect_writes(self) -> None:
+        """The operator writes to an argument; said before any is read."""
+
+
 class CallerTensorMemory(TensorMemory, Protocol):
     """A ``TensorMemory`` of whoever makes the call."""
 

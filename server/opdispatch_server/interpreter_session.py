@@ -207,8 +207,8 @@ class InterpreterSession:
     ) -> execution_pb2.CallReply:
         tensors = context.tensors
         if tensors is not None and tensors.arguments:
-            pieces, _ = attach(request.SerializeToString(), CALL_REQUEST, tensors.arguments)
-            request = execution_pb2.CallRequest.FromString(b"".join(pieces))
+            pieces = attach(request.SerializeToString(), CALL_REQUEST, tensors.arguments)
+            request = execution_pb2.CallRequest.FromString(b"".join(pieces.parts))
         check_message_size(request, self._limit, f"the call of {request.operator}")
         reply: execution_pb2.CallReply = await self._execution.Call(
             request, metadata=context.metadata

@@ -24,10 +24,12 @@ from opdispatch_server.user_traceback import (
     exception_message,
     format_user_traceback,
 )
-from opdispatch_wire.call_memory import CalleeMemory
+from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
+from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
@@ -57,21 +59,27 @@ class KernelExecution:
         self,
         reply: execution_pb2.CallReply,
         limit: int = MAX_MESSAGE_BYTES_HIGHEST,
-        *,
-        in_chunks: bool = False,
-    ) -> bytes:
-        """The bytes of a reply, at most ``limit``. Raises MessageTooLargeError.
+        tensors: CalleeTensors | None = None,
+    ) -> bytes | MessagePieces:
+        """The bytes of a reply, at most ``limit``; ``tensors`` are beside it.
 
-        The limit for messages is none for what goes on ``in_chunks`` from the daemon.
+        Raises MessageTooLargeError.
         """
-        limit = limit if in_chunks else min(limit, self._limit)
-        return serialize_message(reply, limit, "the result of the call")
+        what = "the result of the call"
+        if tensors is None or tensors.is_limited:
+            limit = min(limit, self._limit)
+        if tensors is None or not tensors.results:
+            return serialize_message(reply, limit, what)
+        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+        pieces = attach(message, CALL_REPLY, tensors.results)
+        check_size(len(pieces), limit, what)
+        return pieces
 
     def run(
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        memory: CalleeMemory | None = None,
+        memory: CalleeTensorMemory | None = None,
     ) -> execution_pb2.CallReply:
         """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
         ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
@@ -108,7 +116,7 @@ class KernelExecution:
         self,
         request: execution_pb2.CallRequest,
         choice: ChosenKernel,
-        memory: CalleeMemory | None,
+        memory: CalleeTensorMemory | None,
     ) -> execution_pb2.CallReply:
         signature = choice.signature
         args, kwargs = decode_arguments(request, signature.schema, memory)

@@ -26,17 +26,20 @@ import time
 from collections.abc import Callable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import KERNEL_THREADS, CallContext
+from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.call_rules import CallRules
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
+from opdispatch_server.lane_call import LaneCall, read_call
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
 from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_wire import lane_messages
-from opdispatch_wire.call_memory import CalleeMemory, PlacedTensors
+from opdispatch_wire.call_memory import PlacedTensors
+from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.descriptors import ReceivedDescriptors
+from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
@@ -44,6 +47,7 @@ from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.shared_mapping import is_supported
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensor_arena import IDLE_SECONDS
+from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
@@ -56,33 +60,6 @@ _GATHERING = 0.0002
 # Threads that have nothing to do, and how long they wait for a turn.
 _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
-
-
-class _Call:
-    """One call; it is dropped if it is cancelled while it waits for its turn."""
-
-    __slots__ = ("context", "is_cancelled", "lane", "request", "size")
-
-    def __init__(
-        self,
-        lane: KernelLane,
-        request: execution_pb2.CallRequest,
-        context: CallContext,
-        size: int,
-    ) -> None:
-        self.lane = lane
-        self.request = request
-        self.context = context
-        self.size = size
-        self.is_cancelled = False
-
-    @property
-    def source(self) -> KernelLane:
-        return self.lane
-
-    @property
-    def operator(self) -> str:
-        return self.request.operator
 
 
 class _Rest:
@@ -135,7 +112,7 @@ class KernelLane:
         self.was_busy = False  # since the watch last looked
         self._gathering_since = 0.0
         # The calls that wait for others to end, by id.
-        self._waiting: dict[int, _Call] = {}
+        self._waiting: dict[int, LaneCall] = {}
         self._is_closed = False
 
     def start(self) -> None:
@@ -231,9 +208,10 @@ class KernelLane:
         while self._turn == turn:
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
-                request = execution_pb2.CallRequest()
-                lane_messages.parsed(request, payload)
-                self._take(request, len(payload), turn)
+                size = len(payload)
+                request, tensors = read_call(payload)
+                del payload  # the tensors let go of it, one by one
+                self._take(request, size, turn, tensors)
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
                 lane_messages.parsed(cancel, payload)
@@ -244,14 +222,20 @@ class KernelLane:
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
-    def _take(self, request: execution_pb2.CallRequest, size: int, turn: int) -> None:
+    def _take(
+        self,
+        request: execution_pb2.CallRequest,
+        size: int,
+        turn: int,
+        tensors: CalleeTensors,
+    ) -> None:
         """Runs a call, and those that have waited for it to end; or leaves it to who does."""
         try:
-            call = _Call(self, request, self._rules.admit(self._number, request), size)
+            call = LaneCall(self, request, self._rules.admit(self._number, request), size, tensors)
         except OpdispatchError as error:
             self._reply(_failure(request, error))
             return
-        turns: LibraryTurns[_Call] | None = None
+        turns: LibraryTurns[LaneCall] | None = None
         try:
             if request.HasField("kernel"):
                 turns = self._execution.turns_of(request.kernel.load_id)
@@ -266,7 +250,7 @@ class KernelLane:
             return
         if turns is None or turns.seconds > QUICK:
             self.hand_over(turn)
-        following: _Call | None = call
+        following: LaneCall | None = call
         while following is not None:
             began = self._begin_kernel(turn)
             following.lane._answer(following)
@@ -279,7 +263,7 @@ class KernelLane:
             if self._turn == turn:
                 self._busy_since = 0.0
 
-    def _begin_turn(self, call: _Call, turns: LibraryTurns[_Call]) -> bool:
+    def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
         """Whether the call may run now; else it waits. Raises QueueFullError."""
         number = call.request.id
         self._waiting[number] = call
@@ -300,7 +284,7 @@ class KernelLane:
         self._watch.notice()
         return now
 
-    def _answer(self, call: _Call) -> None:
+    def _answer(self, call: LaneCall) -> None:
         """Runs a call, unless nobody waits for it any more, and replies."""
         self._waiting.pop(call.request.id, None)
         try:
@@ -312,7 +296,7 @@ class KernelLane:
                 return
             self._rules.begin(call.context)
             if self._memory is None:
-                self._reply(self._run(call, None), in_chunks=call.request.chunks_reply)
+                self._reply(self._run(call, call.tensors), tensors=call.tensors)
                 return
             memory = self._memory.new_call()
             reply = self._run(call, memory)
@@ -321,7 +305,7 @@ class KernelLane:
         finally:
             self._rules.end(call.context)
 
-    def _run(self, call: _Call, memory: CalleeMemory | None) -> execution_pb2.CallReply:
+    def _run(self, call: LaneCall, memory: CalleeTensorMemory) -> execution_pb2.CallReply:
         try:
             return GUARD.run(self._execution.run, call.request, call.context, memory)
         except BaseException as error:  # a call is always answered
@@ -365,15 +349,15 @@ class KernelLane:
         self,
         reply: execution_pb2.CallReply,
         placed: PlacedTensors | None = None,
-        *,
-        in_chunks: bool = False,
+        tensors: CalleeTensors | None = None,
     ) -> None:
         """Sends a reply, or keeps it for a moment in which others may follow.
 
-        What is ``placed`` in memory is the caller's then.
+        What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
         """
+        payload: bytes | MessagePieces
         try:
-            payload = self._execution.serialize(reply, self._reply_limit, in_chunks=in_chunks)
+            payload = self._execution.serialize(reply, self._reply_limit, tensors)
             if self._memory is not None and placed is not None:
                 self._memory.hold(placed)
         except OpdispatchError as error:
