@@ -58,7 +58,7 @@ class AsyncStream:
         try:
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
                 told = await stream._call.initial_metadata()
-            stream._chunk_bytes = told_chunk_bytes(tuple(told or ()))
+            stream._chunk_bytes = told_chunk_bytes(tuple(told or ()), limit)
             if stream._call.done():
                 raise LaneClosedError(await stream._call.details() or "the stream has ended")
         except TimeoutError:

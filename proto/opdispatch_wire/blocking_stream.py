@@ -174,7 +174,9 @@ class BlockingStream:
             with contextlib.suppress(grpc.RpcError):
                 self._call.initial_metadata()
                 if self._call.is_active():
-                    self._chunk_bytes = told_chunk_bytes(self._call.initial_metadata())
+                    self._chunk_bytes = told_chunk_bytes(
+                        self._call.initial_metadata(), self.max_message_bytes
+                    )
                     self._opened.set()
             for reply in self._call:
                 if reply.HasField("chunk"):

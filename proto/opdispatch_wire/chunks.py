@@ -65,11 +65,12 @@ def chunk_metadata(limit: int) -> tuple[str, str]:
     return CHUNK_BYTES_KEY, str(chunk_bytes_for(limit))
 
 
-def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None) -> int:
-    """How long the chunks may be that the peer takes; 0: it takes none."""
+def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None, limit: int) -> int:
+    """How long the chunks may be that the peer takes, and that messages of ``limit`` bytes can
+    carry; 0: it takes none."""
     for key, value in metadata or ():
         if key == CHUNK_BYTES_KEY and isinstance(value, str) and value.isdecimal():
-            told = min(int(value[:12]), CHUNK_BYTES)
+            told = min(int(value[:12]), chunk_bytes_for(limit))
             return told if told >= _SHORTEST_CHUNKS else 0
     return 0
 

@@ -154,7 +154,7 @@ class _Attaching(_Rewriting):
         self.missing = dict(enumerate(tensors))
 
     def _may_hold_tensors(self, field: Field) -> bool:
-        return bool(self.missing)
+        return True
 
     def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
         if field.number != _CHUNKED:

@@ -50,7 +50,7 @@ class CallStream:
         """``budget`` is for the tensors that come in chunks; ``limit``, for a message."""
         self._context = context
         self._limit = limit
-        self._chunk_bytes = told_chunk_bytes(context.invocation_metadata())
+        self._chunk_bytes = told_chunk_bytes(context.invocation_metadata(), limit)
         self._calls = CallsInFlight(
             router,
             self._send,

@@ -15,7 +15,7 @@ from opdispatch_server.call_router import CallRouter
 from opdispatch_server.status_answers import status_of_rpc_error
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
-from opdispatch_wire.detached_tensors import CALL_REPLY, detach
+from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
@@ -69,7 +69,7 @@ class CallsInFlight:
         if number in self._tasks:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
         tensors = None
-        if self._send_large is not None:
+        if self._send_large is not None or arguments:
             tensors = CallTensors()
             tensors.arguments = arguments
         self._tasks[number] = asyncio.create_task(self._answer(request, tensors))
@@ -138,10 +138,15 @@ class CallsInFlight:
         reply.id = number
         what = "the result of the call"
         try:
-            if self._send_large is None or tensors is None:
+            if tensors is None:
                 self._send(serialize_message(reply, self.reply_limit, what))
                 return
             payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+            if self._send_large is None:
+                pieces = attach(payload, CALL_REPLY, tensors.results)
+                check_size(len(pieces), self.reply_limit, what)
+                self._send(b"".join(pieces.parts))
+                return
             payload, results = self._detach_more(payload, tensors.results)
             check_size(len(payload), self.reply_limit, what)
             if results:
