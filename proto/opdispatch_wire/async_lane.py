@@ -12,7 +12,13 @@ from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import check_size, serialize_message
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
 from opdispatch_wire.descriptors import ReceivedDescriptors
-from opdispatch_wire.detached_tensors import CALL_REPLY, CALL_REQUEST, attach, detach
+from opdispatch_wire.detached_tensors import (
+    CALL_REPLY,
+    CALL_REQUEST,
+    MessagePieces,
+    attach,
+    detach,
+)
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
@@ -116,12 +122,16 @@ class AsyncLane:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
         message = serialize_message(request, self.max_message_bytes, what)
-        pieces = attach(message, CALL_REQUEST, tensors.arguments)
-        check_size(len(pieces), self.max_message_bytes, what)
-        future = self._replies.expect(number)
+        pieces: MessagePieces | None = None
+        if tensors.arguments:
+            pieces = attach(message, CALL_REQUEST, tensors.arguments)
+            check_size(len(pieces), self.max_message_bytes, what)
         self._tensors[number] = tensors
-        # The lane has the tensors only until they are sent.
-        self._stream.send_pieces(FrameKind.CALL, pieces.parts, len(pieces))
+        future = self._replies.expect(number)
+        if pieces is None:
+            self._stream.send(FrameKind.CALL, message)
+        else:
+            self._stream.send_pieces(FrameKind.CALL, pieces.parts, len(pieces))
         return future
 
     def cancel(self, number: int) -> None:

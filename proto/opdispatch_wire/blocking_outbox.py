@@ -28,13 +28,16 @@ class BlockingOutbox:
 
     def __iter__(self) -> Iterator[bytes]:
         ready = MessageOutbox()
-        while True:
-            piece = ready.next_piece()
-            while piece is None or not self._queue.empty():
-                message = self._queue.get()
-                if message is None:
-                    return
-                ready.put(message)
-                if piece is None:
-                    piece = ready.next_piece()
-            yield piece
+        while (message := self._queue.get()) is not None:
+            if isinstance(message, bytes):
+                yield message  # as nearly always: there is nothing to choose from
+                continue
+            ready.put(message)
+            while True:
+                while not self._queue.empty():
+                    if (message := self._queue.get()) is None:
+                        return
+                    ready.put(message)
+                if (piece := ready.next_piece()) is None:
+                    break
+                yield piece
