@@ -127,6 +127,6 @@ def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
     elif array.dtype != dtype or not array.flags.c_contiguous:
         array = array.astype(dtype, order="C")
         copies = False
-    if copies:
-        array = array.copy()
-    return array.reshape(-1).view(_BYTE).data
+    flat = array.reshape(-1).view(_BYTE)
+    # As bytes: NumPy copies other libraries' dtypes one by one, and lets no other thread run.
+    return (flat.copy() if copies else flat).data
