@@ -181,6 +181,31 @@ def test_a_call_that_gave_up_leaves_nothing_behind(
     doors.close()
 
 
+async def test_a_deadline_in_the_middle_leaves_nothing_behind(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--max-call-bytes", str(60 * MB), workers=1)
+    x = np.zeros(50 * MB // 8)
+    async with oc.aio.connect(daemon.address, lane="stream") as session:
+        await session.load(write_library("image", IMAGE))
+        in_the_middle = 0
+        for seconds in (0.0, 0.005, 0.01, 0.02, 0.04):
+            told = [oc.TransferProgress(0, x.nbytes, 0, 0)]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await session.with_options(on_progress=told.append).ops.image.invert(x)
+            in_the_middle += 0 < told[-1].bytes_sent < x.nbytes
+        assert in_the_middle
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    result = await session.ops.image.invert(x)
+                    break
+                except oc.QueueFullError:  # a kernel may still be running for one of them
+                    continue
+        assert (result == 1).all()
+
+
 def test_a_large_call_runs_again_where_its_interpreter_was_killed(
     daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
