@@ -53,6 +53,8 @@ if TYPE_CHECKING:
         TraceLine,
         UnloadedLibrary,
     )
+    from opdispatch_client.program import AsyncProgram, Placeholder, Program
+    from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
     from opdispatch_client.session import Session, connect
     from opdispatch_wire.addresses import AddressError
     from opdispatch_wire.chunked_tensors import TransferProgress
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
         MessageTooLargeError,
         QueueFullError,
         RefusedError,
+        RemoteLimitError,
+        RemoteValueGoneError,
         WireError,
     )
 
@@ -76,6 +80,8 @@ __all__ = [
     "AddressError",
     "AmbiguousKernelError",
     "ArgumentError",
+    "AsyncProgram",
+    "AsyncRemoteTensor",
     "AsyncSession",
     "DaemonUnavailableError",
     "DeadlineExceededError",
@@ -100,9 +106,14 @@ __all__ = [
     "OperatorDescription",
     "OperatorNotFoundError",
     "OperatorSummary",
+    "Placeholder",
+    "Program",
     "QueueFullError",
     "RefusedError",
     "RegistrationError",
+    "RemoteLimitError",
+    "RemoteTensor",
+    "RemoteValueGoneError",
     "ReturnError",
     "RolledBack",
     "SchemaError",
@@ -122,6 +133,8 @@ __all__ = [
 _NAMES_OF_MODULE = {
     "opdispatch_client.session": ("Session", "connect"),
     "opdispatch_client.aio": ("AsyncSession",),
+    "opdispatch_client.remote_tensor": ("AsyncRemoteTensor", "RemoteTensor"),
+    "opdispatch_client.program": ("AsyncProgram", "Placeholder", "Program"),
     "opdispatch_client.listings": (
         "Interpreter",
         "KernelSummary",
@@ -166,6 +179,8 @@ _NAMES_OF_MODULE = {
         "MessageTooLargeError",
         "QueueFullError",
         "RefusedError",
+        "RemoteLimitError",
+        "RemoteValueGoneError",
         "WireError",
     ),
 }

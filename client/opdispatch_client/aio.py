@@ -36,13 +36,15 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
-from opdispatch_client.remote_ops import Calls, RemoteOps
+from opdispatch_client.remote_calls import AsyncRemoteCalls
+from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.remote_session import AsyncRemoteSession
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
+from opdispatch_client.shared_arrays import SharedArrays
 from opdispatch_wire.channel import check_message_size
-from opdispatch_wire.chunked_tensors import OnTransfer
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
 
@@ -112,7 +114,7 @@ class Connecting:
         return session
 
 
-class AsyncSession:
+class AsyncSession(SharedArrays, AsyncRemoteSession):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same
@@ -127,6 +129,8 @@ class AsyncSession:
         self._limit = endpoint.max_message_bytes
         self._closed = False
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
+        self._memory = self._calls.memory
+        self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call)
 
     @property
     def address(self) -> str:
@@ -158,11 +162,13 @@ class AsyncSession:
     @property
     def ops(self) -> RemoteOps[Coroutine[Any, Any, Any]]:
         """The daemon's operators: ``await session.ops.namespace.name(...)``."""
-        return RemoteOps(self.call)
+        return self.with_options().ops
 
-    async def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
         """Calls an operator; see ``Session.call``."""
-        return await self._call(OperatorCall(operator, args, kwargs, retry=self._endpoint.retry))
+        return self.with_options(remote=remote).call(operator, *args, **kwargs)
 
     async def map(
         self,
@@ -190,22 +196,6 @@ class AsyncSession:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def with_options(
-        self, *, retry: bool | None = None, on_progress: OnTransfer | None = None
-    ) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call`` and ``ops`` with other choices; see ``Session.with_options``.
-
-        `on_progress` is called in the event loop.
-        """
-        retry = self._endpoint.retry if retry is None else retry
-
-        async def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return await self._call(
-                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
-            )
-
-        return Calls(call)
 
     async def trace(
         self, operator: str, /, *args: Any, **kwargs: Any
@@ -308,6 +298,7 @@ class AsyncSession:
     async def close(self) -> None:
         """Closes the connection; may be called again. Calls of other tasks fail."""
         self._closed = True
+        await self._remote.close()
         self._calls.close()
         await self._channel.close()
 
@@ -330,7 +321,7 @@ class AsyncSession:
         info = await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
         return info, self._limit
 
-    async def _call(self, call: OperatorCall) -> Any:
+    async def _call(self, call: Call) -> Any:
         return await self._calls.call(call, self._send)
 
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:

@@ -15,7 +15,7 @@ from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.memory_tender import TEND_SECONDS
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_client.session_memory import SessionMemory
@@ -59,11 +59,12 @@ class AsyncCalls:
         self._endpoint = endpoint
         self._channel = channel
         self._introduce = introduce
+        self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._lane: AsyncCallLane | None = None
         self.lane = "grpc"
         """The lane's name."""
-        self.memory = SessionMemory(is_wanted=endpoint.direct)
+        self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tend_later)
         self._direct = AsyncDirectLanes(self.memory)
         self._tending: asyncio.TimerHandle | None = None
         self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
@@ -85,7 +86,7 @@ class AsyncCalls:
             self._tending.cancel()
         self.memory.close()
 
-    async def call(self, call: OperatorCall, send: Callable[[Rpc[Any]], Awaitable[Any]]) -> Any:
+    async def call(self, call: Call, send: Callable[[Rpc[Any]], Awaitable[Any]]) -> Any:
         """Makes a call, with ``send`` if it is a gRPC request of its own.
 
         Raises what went wrong.
@@ -139,14 +140,12 @@ class AsyncCalls:
             attempt.request.wants_route = shape is not None and self._direct.routes.wants(shape)
             return None
         attempt.encode(way.lane.memory)
-        if way.lane.memory is not None and self._tending is None:
-            self._tend_later()
         way.route.direct(attempt.request)
         return way
 
     def _tend_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tending = loop.call_later(TEND_SECONDS, self._tend)
+        if self._tending is None and not self._is_closed:
+            self._tending = self._loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
         """Says what of memory is not used any more, again and again while anything is."""

@@ -20,7 +20,7 @@ from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.memory_tender import MemoryTender
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
@@ -50,9 +50,9 @@ class BlockingCalls:
     ) -> None:
         self._endpoint = endpoint
         self._daemon = DaemonLane(endpoint, channel, introduce)
-        self.memory = SessionMemory(is_wanted=endpoint.direct)
-        self._direct = DirectLanes(self.memory)
         self._tender = MemoryTender(self._tend)
+        self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tender.wake)
+        self._direct = DirectLanes(self.memory)
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
@@ -78,7 +78,7 @@ class BlockingCalls:
         self.memory.close()
         self._callbacks.shutdown(wait=False)
 
-    def call(self, call: OperatorCall) -> Any:
+    def call(self, call: Call) -> Any:
         """Makes a call and waits for its result. Raises what went wrong."""
         attempt = CallAttempt(call, self._endpoint)
         try:
@@ -97,7 +97,7 @@ class BlockingCalls:
             return lane.call(attempt.request, attempt.time_left(), what, attempt.tensors)
         return lane.call(attempt.request, attempt.time_left(), what)
 
-    def submit(self, make: Callable[[], OperatorCall], *, flush: bool = True) -> Future[Any]:
+    def submit(self, make: Callable[[], Call], *, flush: bool = True) -> Future[Any]:
         """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
 
         Waits while SUBMITTED_AT_MOST calls are under way. What is not flushed may stay here.
@@ -179,8 +179,6 @@ class BlockingCalls:
             attempt.request.wants_route = self._direct.routes.wants(shape)
             return None
         attempt.encode(way.lane.memory)
-        if way.lane.memory is not None:
-            self._tender.wake()
         way.route.direct(attempt.request)
         return way
 

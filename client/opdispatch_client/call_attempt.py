@@ -8,7 +8,7 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.routes import Routes
 from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.blocking_stream import BlockingStream
@@ -40,7 +40,7 @@ class CallAttempt:
         "tensors",
     )
 
-    def __init__(self, call: OperatorCall, endpoint: Endpoint, *, detached: bool = False) -> None:
+    def __init__(self, call: Call, endpoint: Endpoint, *, detached: bool = False) -> None:
         self.call = call
         self.request: execution_pb2.CallRequest
         self.memory: CallerMemory | None = None
@@ -64,10 +64,15 @@ class CallAttempt:
 
         It is made again if it was for a stream, and there is none any more.
         """
-        if isinstance(lane, BlockingStream | AsyncStream) and lane.takes_chunks:
+        call = self.call
+        if (
+            isinstance(call, OperatorCall)
+            and isinstance(lane, BlockingStream | AsyncStream)
+            and lane.takes_chunks
+        ):
             if self.tensors is None:
                 self.tensors = ChunkedTensors(
-                    lane.max_message_bytes, self.call.on_progress, copies=self._is_detached
+                    lane.max_message_bytes, call.on_progress, copies=self._is_detached
                 )
                 if not self._is_encoded:
                     self.request = self.call.encode(self.tensors)
@@ -82,10 +87,14 @@ class CallAttempt:
             return self.call.read(reply, self.tensors)
         memory, self.memory = self.memory, None
         try:
-            return self.call.read(reply, memory)
-        finally:
+            result = self.call.read(reply, memory)
+        except BaseException:
             if memory is not None:
                 memory.finish(reply)
+            raise
+        if memory is not None:
+            memory.release()
+        return result
 
     def time_left(self) -> float | None:
         """The seconds until the deadline, which the request says then, too; None: any time."""

@@ -135,6 +135,9 @@ class Interpreter:
     """Those that wait in the daemon for this interpreter."""
     bytes_queued: int
     """The size of their requests."""
+    remote_values: int
+    """Those that it keeps for clients."""
+    remote_bytes: int
     reserved_for: str
     """What it takes libraries of: "library NAME" or "environment KEY"; empty: any."""
 
@@ -291,6 +294,8 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         trouble=msg.trouble,
         calls_queued=msg.calls_queued,
         bytes_queued=msg.bytes_queued,
+        remote_values=msg.remote_values,
+        remote_bytes=msg.remote_bytes,
         reserved_for=msg.reserved_for,
     )
 

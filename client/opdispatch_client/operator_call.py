@@ -1,9 +1,9 @@
-"""One call of an operator, before it is known how it travels."""
+"""Calls before it is known how they travel."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol
 
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
@@ -12,6 +12,53 @@ from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.chunked_tensors import OnTransfer
 from opdispatch_wire.tensors import CallerTensorMemory
 from opdispatch_wire.v1 import execution_pb2
+
+
+class Call(Protocol):
+    """What is called, and what becomes of the reply."""
+
+    operator: str
+
+    @property
+    def what(self) -> str:
+        """The call in words, for error messages."""
+
+    @property
+    def shape(self) -> Hashable | None:
+        """See ``call_shape``; None if the call has to go through the daemon."""
+
+    def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
+        """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
+
+    def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
+        """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
+
+
+class EncodedCall:
+    """A call that has a request already, which goes through the daemon."""
+
+    __slots__ = ("_read", "_request", "operator", "what")
+
+    shape = None
+
+    def __init__(
+        self,
+        what: str,
+        request: execution_pb2.CallRequest,
+        read: Callable[[execution_pb2.CallReply], Any],
+    ) -> None:
+        self.operator = request.operator
+        self.what = what
+        self._request = request
+        self._read = read
+
+    def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
+        """The request."""
+        return self._request
+
+    def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
+        """What the caller gets. Raises the reply's error."""
+        return self._read(reply)
 
 
 class OperatorCall:

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from opdispatch_client import listings
 from opdispatch_client.library_source import load_request, needs_environment
-from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
@@ -65,7 +65,7 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
     )
 
 
-def call_by_itself(call: OperatorCall, request: execution_pb2.CallRequest) -> Rpc[Any]:
+def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
     """One operator call as a request of its own."""
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 

@@ -36,11 +36,13 @@ from opdispatch_client.listings import (
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
 from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
-from opdispatch_client.remote_ops import Calls, RemoteOps
+from opdispatch_client.remote_calls import RemoteCalls
+from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.remote_session import RemoteSession
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
+from opdispatch_client.shared_arrays import SharedArrays
 from opdispatch_wire.channel import check_message_size
-from opdispatch_wire.chunked_tensors import OnTransfer
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
 
@@ -93,7 +95,7 @@ def connect(
     return session
 
 
-class Session:
+class Session(SharedArrays, RemoteSession):
     """A session with one daemon; ``connect`` makes one. Any number of threads may share it.
 
     Every method that asks the daemon raises the OpdispatchError that the daemon reports, and
@@ -110,6 +112,8 @@ class Session:
         self._limit = endpoint.max_message_bytes
         self._closed = False
         self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
+        self._memory = self._calls.memory
+        self._remote = RemoteCalls(endpoint, self._channel, self._calls.call)
 
     @property
     def address(self) -> str:
@@ -141,17 +145,7 @@ class Session:
     @property
     def ops(self) -> RemoteOps[Any]:
         """The daemon's operators: ``session.ops.namespace.name(...)``."""
-        return RemoteOps(self.call, lambda: [operator.name for operator in self.operators()])
-
-    def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
-
-        Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
-        arrays. Arguments that the operator writes to are updated in place. Raises
-        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
-        and WireError for an argument that cannot be sent.
-        """
-        return self._calls.call(OperatorCall(operator, args, kwargs, retry=self._endpoint.retry))
+        return self.with_options().ops
 
     def submit(self, operator: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Begins a call and returns at once; the future has its result, or what went wrong.
@@ -186,26 +180,6 @@ class Session:
             )
 
         return OrderedResults(submit, self._calls.flush, list_of_args, in_flight)
-
-    def with_options(
-        self, *, retry: bool | None = None, on_progress: OnTransfer | None = None
-    ) -> Calls[Any]:
-        """``call`` and ``ops`` with other choices; what is left out is the session's.
-
-        `retry` is whether a call may run again when its interpreter dies: with False,
-        ``session.with_options(retry=False).ops.bank.quote(x)`` raises InterpreterDiedError
-        instead. An operator that writes to its arguments never runs again. `on_progress` is told
-        each time that a chunk of a large tensor was sent or has come, as a TransferProgress; only
-        over a gRPC stream do tensors go in chunks. It is called in the session's own threads.
-        """
-        retry = self._endpoint.retry if retry is None else retry
-
-        def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return self._calls.call(
-                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
-            )
-
-        return Calls(call, lambda: [operator.name for operator in self.operators()])
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
@@ -315,6 +289,9 @@ class Session:
         """The operators whose name matches a shell pattern, or contains a plain text."""
         return self._send(rpcs.list_operators(pattern))
 
+    def _operator_names(self) -> list[str]:
+        return [operator.name for operator in self.operators()]
+
     def describe(self, operator: str) -> OperatorDescription:
         """Schema, documentation and kernels of an operator. Raises OperatorNotFoundError."""
         return self._send(rpcs.describe(operator))
@@ -349,6 +326,7 @@ class Session:
     def close(self) -> None:
         """Closes the connection; may be called again. Calls of other threads fail."""
         self._closed = True
+        self._remote.close()
         self._calls.close()
         self._channel.close()
 

@@ -27,15 +27,18 @@ class SessionMemory:
 
     Any thread may use it.
 
-    Guards      ``_lock`` guards ``_lanes`` and ``_is_wanted``: no lane shares memory any more
-                after one of them had no room for it.
+    Guards      ``_lock`` guards ``_lanes``, ``_is_wanted`` and ``_has_warned``: no further lane
+                shares memory after one of them had no room for it, and a warning comes once.
     """
 
-    def __init__(self, *, is_wanted: bool) -> None:
-        self._arena = TensorArena(on_drop=self._drop)
+    def __init__(self, *, is_wanted: bool, on_use: Callable[[], None]) -> None:
+        """``on_use`` is told that there is something to give back, as long as ``is_in_use``."""
+        self._on_use = on_use
+        self._arena = TensorArena(on_drop=self._drop, on_exhausted=self._warn)
         self._lock = threading.Lock()
         self._lanes: weakref.WeakSet[CallerLaneMemory] = weakref.WeakSet()
         self._is_wanted = is_wanted
+        self._has_warned = False
 
     @property
     def share(self) -> Callable[[Put], CallerLaneMemory] | None:
@@ -58,6 +61,7 @@ class SessionMemory:
             raise ValueError(f"shape is {shape}; a dimension is never negative")
         if self.share is None:
             return np.empty(whole, element)
+        self._on_use()
         return self._arena.empty(whole, element)
 
     def refuse(self, lane: CallerLaneMemory | None, error: RefusedError) -> None:
@@ -75,7 +79,7 @@ class SessionMemory:
         self._arena.close()
 
     def _share(self, put: Put) -> CallerLaneMemory:
-        lane = CallerLaneMemory(self._arena, put, self._give_up)
+        lane = CallerLaneMemory(self._arena, put, self._give_up, self._on_use)
         with self._lock:
             self._lanes.add(lane)
         return lane
@@ -88,10 +92,15 @@ class SessionMemory:
 
     def _give_up(self, why: str) -> None:
         with self._lock:
-            is_first, self._is_wanted = self._is_wanted, False
+            self._is_wanted = False
+        self._warn(
+            f"memory cannot be shared with an interpreter ({why}); tensors are sent inline "
+            "from now on, which is slower"
+        )
+
+    def _warn(self, text: str) -> None:
+        """Logs the first of all such warnings."""
+        with self._lock:
+            is_first, self._has_warned = not self._has_warned, True
         if is_first:
-            LOG.warning(
-                "memory cannot be shared with an interpreter (%s); tensors are sent inline "
-                "from now on, which is slower",
-                why,
-            )
+            LOG.warning("%s", text)

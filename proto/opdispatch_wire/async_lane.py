@@ -7,11 +7,10 @@ import socket
 from collections.abc import Callable
 
 from opdispatch_wire import lane_messages, lane_socket
-from opdispatch_wire.awaited_replies import AwaitedReplies, Reply, fail
+from opdispatch_wire.awaited_replies import AwaitedReplies, OnReply, Reply, fail
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import check_size, serialize_message
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
-from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.detached_tensors import (
     CALL_REPLY,
     CALL_REQUEST,
@@ -69,8 +68,8 @@ class AsyncLane:
                 lane.max_message_bytes = min(limit, welcome.max_message_bytes)
                 lane.number = welcome.lane
                 if share is not None and welcome.shares_memory:
-                    lane._stream.descriptors = ReceivedDescriptors()
                     lane.memory = share(lane._stream.send)
+                    lane._stream.descriptors = lane.memory.descriptors
         except BaseException:
             lane.close()
             raise
@@ -109,6 +108,27 @@ class AsyncLane:
         future = self._replies.expect(number)
         self._stream.send(FrameKind.CALL, payload)
         return future
+
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        what: str,
+        on_reply: OnReply,
+        tensors: CallTensors | None = None,
+    ) -> None:
+        """``call``, but for ``on_reply``, which is called as soon as the reply is read.
+
+        It must not wait for anything, and raise nothing. Large tensors of the reply will be in
+        ``tensors``; there are none in the request.
+        """
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed", was_sent=False)
+        number = request.id = self._replies.next_number()
+        payload = serialize_message(request, self.max_message_bytes, what)
+        if tensors is not None:
+            self._tensors[number] = tensors
+        self._replies.tell(number, on_reply)
+        self._stream.send(FrameKind.CALL, payload)
 
     def call_detached(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
@@ -153,8 +173,10 @@ class AsyncLane:
             if not self._replies.take(reply) and self.memory is not None:
                 self.memory.discard(reply, held)
         elif self.memory is not None and kind in MEMORY_FRAMES:
-            assert self._stream.descriptors is not None, "there are where memory is"
-            self.memory.take(kind, payload, self._stream.descriptors)
+            try:
+                self.memory.take(kind, payload)
+            except LaneClosedError as error:
+                raise WireError(str(error)) from error
         elif self._welcome is not None and not self._welcome.done():
             self._welcome.set_result(lane_messages.read_welcome((kind, payload)))
         elif kind is FrameKind.REFUSAL:

@@ -12,7 +12,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_wire import lane_messages
 from opdispatch_wire.awaited_replies import AwaitedReplies, Reply
 from opdispatch_wire.blocking_stream import CALL_STREAM, RESULTS_LIMIT
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.chunk_assembler import ChunkAssembler, TensorBudget
 from opdispatch_wire.chunks import (
     CallTensors,
@@ -21,6 +21,7 @@ from opdispatch_wire.chunks import (
     chunk_metadata,
     told_chunk_bytes,
 )
+from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -95,15 +96,18 @@ class AsyncStream:
         if self._is_closed:
             raise LaneClosedError("the stream is closed")
         number = request.id = self._replies.next_number()
-        payload = serialize_message(request, self.max_message_bytes, what)
+        if tensors is None:
+            payload, tensors = without_large(request, self._chunk_bytes)
+            check_size(len(payload), self.max_message_bytes, what)
+        else:
+            payload = serialize_message(request, self.max_message_bytes, what)
         future = self._replies.expect(number)
         message: bytes | LargeMessage = payload
-        if tensors is not None:
-            self._tensors[number] = tensors
-            if tensors.arguments:
-                message = self._large[number] = LargeMessage(
-                    number, tensors.arguments, payload, self._chunk_bytes, tensors.note_sent
-                )
+        self._tensors[number] = tensors
+        if tensors.arguments:
+            message = self._large[number] = LargeMessage(
+                number, tensors.arguments, payload, self._chunk_bytes, tensors.note_sent
+            )
         self._send(message)
         return future
 
@@ -158,7 +162,7 @@ class AsyncStream:
         number = reply.id
         results = self._assembler.finish(number)
         if (tensors := self._tensors.get(number)) is not None:
-            tensors.results = results
+            reply = tensors.take_results(reply, results)
         self._forget(number)
         self._replies.take(reply)
 

@@ -1,14 +1,18 @@
-"""The replies that tasks wait for on one lane."""
+"""The replies that are awaited on one lane."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
 Reply = asyncio.Future[execution_pb2.CallReply]
+OnReply = Callable[["execution_pb2.CallReply | LaneClosedError"], object]
+"""Returns False if nobody waits any more."""
 
 
 class AwaitedReplies:
@@ -17,7 +21,7 @@ class AwaitedReplies:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._number = 0
-        self._replies: dict[int, Reply] = {}
+        self._replies: dict[int, OnReply] = {}
 
     def __len__(self) -> int:
         return len(self._replies)
@@ -30,32 +34,46 @@ class AwaitedReplies:
     def expect(self, number: int) -> Reply:
         """What will have the reply of that id, or LaneClosedError."""
         future: Reply = self._loop.create_future()
-        self._replies[number] = future
+        self._replies[number] = functools.partial(_settle, future)
         return future
+
+    def tell(self, number: int, on_reply: OnReply) -> None:
+        """Has ``on_reply`` called with the reply of that id as soon as it is read."""
+        self._replies[number] = on_reply
 
     def forget(self, number: int) -> bool:
         """Nobody waits for that reply any more; whether it was still to come."""
         return self._replies.pop(number, None) is not None
 
     def take(self, reply: execution_pb2.CallReply) -> bool:
-        """Hands a reply over; whether anybody waits for it."""
-        future = self._replies.pop(reply.id, None)
-        if future is None or future.done():
-            return False
-        future.set_result(reply)
-        return True
+        """Hands a reply over; whether anybody still waits for it."""
+        on_reply = self._replies.pop(reply.id, None)
+        return on_reply is not None and on_reply(reply) is not False
 
     def fail(self, number: int, error: Exception) -> None:
         """That reply cannot be taken."""
         future = self._replies.pop(number, None)
-        if future is not None and not future.done():
+        if isinstance(future, asyncio.Future) and not future.done():
             future.set_exception(error)
 
     def fail_all(self, why: str, cause: Exception | None = None) -> None:
         """No reply comes any more."""
         replies, self._replies = self._replies, {}
-        for future in replies.values():
-            fail(future, why, cause)
+        for on_reply in replies.values():
+            failure = LaneClosedError(why)
+            failure.__cause__ = cause
+            on_reply(failure)
+
+
+def _settle(future: Reply, result: execution_pb2.CallReply | LaneClosedError) -> bool:
+    if future.done():
+        return False
+    if isinstance(result, LaneClosedError):
+        future.set_exception(result)
+        future.exception()  # nobody may wait for it any more
+    else:
+        future.set_result(result)
+    return True
 
 
 def fail(future: asyncio.Future[Any], why: str, cause: Exception | None = None) -> None:

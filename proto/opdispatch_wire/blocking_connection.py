@@ -35,6 +35,7 @@ class BlockingConnection:
         self._readable.register(connection, select.POLLIN)
         self._writer = FrameWriter(connection, on_stuck)
         self._on_break = on_break
+        self._is_broken = False
         self.descriptors: ReceivedDescriptors | None = None
         """Those that come with frames; None: they are closed on arrival."""
 
@@ -45,7 +46,7 @@ class BlockingConnection:
 
     def read_frame(self, deadline: float | None) -> Frame:
         """The next frame. Raises TimeoutError, LaneClosedError, and WireError, the end of it."""
-        while True:
+        while not self._is_broken:
             try:
                 frame = self._reader.next_frame()
             except WireError as error:
@@ -60,6 +61,7 @@ class BlockingConnection:
             if not self._readable.poll(None if left is None else int(left * 1000) + 1):
                 raise TimeoutError
             self._receive()
+        raise LaneClosedError("the other side has gone")
 
     def put(
         self, kind: FrameKind, payload: bytes, descriptor: PassedDescriptor | None = None
@@ -97,6 +99,7 @@ class BlockingConnection:
 
     def break_off(self, why: str = "the other side has gone") -> None:
         """Ends the connection for both sides; whoever reads or writes notices."""
+        self._is_broken = True  # nothing that has come already is believed, either
         self.shut_down()
         self._on_break(why)
 
@@ -108,6 +111,7 @@ class BlockingConnection:
     def close(self) -> None:
         """Closes the socket, when nobody uses it any more. Idempotent."""
         self._socket.close()
+        self._writer.clear()
         if self.descriptors is not None:
             self.descriptors.close()
 
@@ -118,7 +122,7 @@ class BlockingConnection:
             if self.descriptors is None:
                 count = self._socket.recv_into(space, 0, socket.MSG_DONTWAIT)
             else:
-                count = self.descriptors.receive(self._socket, space, socket.MSG_DONTWAIT)
+                count = self.descriptors.receive(self._socket, space, waits=False)
             self._reader.received(count)
         except BlockingIOError:
             return

@@ -33,7 +33,6 @@ from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.blocking_connection import BlockingConnection
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import serialize_message
-from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
@@ -83,8 +82,8 @@ class BlockingLane:
     ) -> BlockingLane:
         """Connects and shakes hands; takes replies of at most ``limit`` bytes.
 
-        With ``share``, memory is shared, if the other side does so, too.
-        Raises OSError, LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
+        With ``share``, memory is shared if the other side does so, too. Raises OSError,
+        LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
         """
         connection = lane_socket.connect(path, lane_messages.HANDSHAKE_TIMEOUT)
         lane = cls(connection, limit)
@@ -97,7 +96,7 @@ class BlockingLane:
             lane.number = welcome.lane
             if share is not None and welcome.shares_memory:
                 lane.memory = share(lane._connection.put)
-                lane._connection.descriptors = ReceivedDescriptors()
+                lane._connection.descriptors = lane.memory.descriptors
         except BaseException:
             lane.close()
             raise
@@ -191,10 +190,7 @@ class BlockingLane:
             self._send_cancel(number)
 
     def tend(self) -> None:
-        """Says what has been released in memory, and takes what the other side has said of its.
-
-        Does not wait for it. For lanes on which nobody calls for a while.
-        """
+        """Says what has been released in memory, and takes what the other side has said of its."""
         if self.memory is None or self._is_closed:
             return
         self.memory.tell_releases()
@@ -272,20 +268,16 @@ class BlockingLane:
     def _read_reply(self, reader: _Waiter | None, deadline: float | None) -> None:
         """Reads one frame as the one who may, and hands a reply over."""
         kind, payload = self._connection.read_frame(deadline)
-        reply = execution_pb2.CallReply()
         try:
-            if kind is FrameKind.REPLY:
-                lane_messages.parsed(reply, payload)
-            elif self.memory is not None and kind in MEMORY_FRAMES:
-                assert self._connection.descriptors is not None, "there are where memory is"
-                self.memory.take(kind, payload, self._connection.descriptors)
+            if self.memory is not None and kind in MEMORY_FRAMES:
+                self.memory.take(kind, payload)
                 return
-            elif kind is FrameKind.REFUSAL:
-                raise WireError(str(lane_messages.refusal_error(payload)))
-            else:
-                raise WireError(f"a {kind.name} frame came where only replies can")
+            reply = lane_messages.read_reply((kind, payload))
         except WireError as error:
             raise self._connection.broken(error) from None
+        except LaneClosedError as error:
+            self._connection.break_off(str(error))
+            raise
         held = self.memory.replied(reply.id) if self.memory is not None else None
         with self._mutex:
             receiver = self._waiting.get(reply.id)

@@ -16,9 +16,10 @@ import grpc
 from opdispatch.errors import OpdispatchError
 from opdispatch_wire import lane_messages
 from opdispatch_wire.blocking_outbox import BlockingOutbox
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.chunk_assembler import ChunkAssembler, TensorBudget
 from opdispatch_wire.chunks import CallTensors, LargeMessage, chunk_metadata, told_chunk_bytes
+from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
@@ -130,11 +131,11 @@ class BlockingStream:
     ) -> int:
         """Begins a call and returns its id; see ``BlockingLane.begin`` and ``call``."""
         number = request.id = next(self._numbers)
-        payload = serialize_message(request, self.max_message_bytes, what)
         if tensors is None:
-            self._pending.add(number, on_done, timeout)
-            self._requests.put(payload)
-            return number
+            payload, tensors = without_large(request, self._chunk_bytes)
+            check_size(len(payload), self.max_message_bytes, what)
+        else:
+            payload = serialize_message(request, self.max_message_bytes, what)
 
         def forget_and_tell(result: execution_pb2.CallReply | Exception) -> None:
             self._forget(number)
@@ -197,7 +198,7 @@ class BlockingStream:
         tensors = self._tensors.get(number)
         results = self._assembler.finish(number)
         if tensors is not None:
-            tensors.results = results
+            reply = tensors.take_results(reply, results)
         if (on_done := self._pending.take(number)) is not None:
             on_done(reply)
 

@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 
 from opdispatch.tensor import Tensor
+from opdispatch_wire.arena_block import Block
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.peer_memory import LentMemory, OnRelease, PeerMemory
 from opdispatch_wire.region_names import shared_memory_of, shared_tensors_of
 from opdispatch_wire.shared_mapping import PAGE
-from opdispatch_wire.tensor_arena import Block, TensorArena
+from opdispatch_wire.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 Array = np.ndarray[Any, Any]
@@ -50,6 +51,8 @@ _ALIASED = 64
 
 class PlacedTensors:
     """The tensors of one message that are in its sender's arena. Not thread-safe."""
+
+    __slots__ = ("_arena", "_by_value", "_contents", "_copies", "_held", "_threshold")
 
     def __init__(self, arena: TensorArena | None, *, threshold: int = THRESHOLD) -> None:
         """Without an arena, all tensors are sent inline."""
@@ -128,6 +131,13 @@ class PlacedTensors:
             tensor.data = self._contents[place].tobytes()
             tensor.ClearField("memory")
 
+    def keep(self, place: tuple[int, int]) -> Block | None:
+        """The block there, which ``release`` then leaves to the caller; None if there is none."""
+        block = self._held.get(place)
+        if block is not None and block in self._copies:
+            self._copies.remove(block)
+        return block
+
     def release(self) -> None:
         """Frees the blocks of the copies; arrays of the arena are their holders' again."""
         self._by_value.clear()
@@ -151,6 +161,8 @@ class PlacedTensors:
 
 class CallerMemory:
     """A ``TensorMemory`` for one call that this process makes."""
+
+    __slots__ = ("_on_release", "_peer", "_read", "placed")
 
     def __init__(
         self,
@@ -192,7 +204,7 @@ class CallerMemory:
         return self.placed.contents_of(value)
 
     def finish(self, reply: execution_pb2.CallReply) -> None:
-        """The reply came, and was read, or will not be: results in it that were not are free."""
+        """The reply came, and will not be read any further: results that were not are free."""
         for memory in shared_memory_of(reply):
             if (memory.region, memory.offset) not in self._read:
                 self._on_release(memory.region, memory.offset)
@@ -209,6 +221,8 @@ class CallerMemory:
 
 class CalleeMemory:
     """A ``TensorMemory`` for one call that this process serves."""
+
+    __slots__ = ("_lent", "_written", "placed")
 
     def __init__(
         self, arena: TensorArena | None, lent: LentMemory, *, threshold: int = THRESHOLD

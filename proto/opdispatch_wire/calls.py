@@ -13,6 +13,8 @@ Note [Arguments that are written to]
     into its own arrays. A return that is such an argument is sent as a reference to it, so that
     the caller gets its own object back, as it would in one process.
 
+    Those that are remote change where they are, and nothing is sent back.
+
     Those that came in shared memory are written to there, and no contents are sent back. If
     the caller's array is itself in that memory, even a call that fails may have changed it.
 """
@@ -20,7 +22,7 @@ Note [Arguments that are written to]
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key_set import (
@@ -39,6 +41,7 @@ from opdispatch_wire.mutations import add_mutations, argument_of, is_same_memory
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
+    DecodeRemote,
     check_text,
     fill_value,
     undecoded_from_proto,
@@ -73,14 +76,19 @@ def call_request(
     for name, value in kwargs.items():
         at = f"$.kwargs[{reprlib.repr(name)}]"
         fill_value(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
+    add_local_keys(request)
+    if redispatch_keys is not None:
+        request.redispatch_keys = redispatch_keys.bits
+    return request
+
+
+def add_local_keys(request: execution_pb2.CallRequest) -> None:
+    """Says what local dispatch keys the current task has, unless they are the defaults."""
     if not local_dispatch_key_set_is_default():
         included, excluded = local_dispatch_key_set()
         request.local_keys.SetInParent()  # two empty sets are no default either
         request.local_keys.included = included.bits
         request.local_keys.excluded = excluded.bits
-    if redispatch_keys is not None:
-        request.redispatch_keys = redispatch_keys.bits
-    return request
 
 
 def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:
@@ -92,15 +100,19 @@ def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, D
 
 
 def undecoded_arguments(
-    request: execution_pb2.CallRequest,
+    request: execution_pb2.CallRequest, remote: DecodeRemote | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments, all of them checked, without their tensors' elements.
 
-    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError.
+    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, and what ``remote``
+    raises.
     """
-    args = [undecoded_from_proto(m, at=f"$.args[{i}]") for i, m in enumerate(request.args)]
+    args = [
+        undecoded_from_proto(m, at=f"$.args[{i}]", remote=remote)
+        for i, m in enumerate(request.args)
+    ]
     kwargs = {
-        name: undecoded_from_proto(message, at=f"$.kwargs[{reprlib.repr(name)}]")
+        name: undecoded_from_proto(message, at=f"$.kwargs[{reprlib.repr(name)}]", remote=remote)
         for name, message in request.kwargs.items()
     }
     return args, kwargs
@@ -110,8 +122,9 @@ def decode_arguments(
     request: execution_pb2.CallRequest,
     schema: FunctionSchema,
     memory: CalleeTensorMemory | None = None,
+    remote: DecodeRemote | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments as a kernel takes them. Raises WireError.
+    """The arguments as a kernel takes them. Raises WireError, and what ``remote`` raises.
 
     Only arrays that the schema says are written to are writable. Whether the arguments fit the
     schema is not looked at here; see ``OperatorHandle.bind``.
@@ -126,6 +139,7 @@ def decode_arguments(
             at=f"$.args[{i}]",
             writable=i < len(positional) and positional[i].name in written,
             memory=memory,
+            remote=remote,
         )
         for i, message in enumerate(request.args)
     ]
@@ -135,6 +149,7 @@ def decode_arguments(
             at=f"$.kwargs[{reprlib.repr(name)}]",
             writable=name in written,
             memory=memory,
+            remote=remote,
         )
         for name, message in request.kwargs.items()
     }
@@ -145,17 +160,19 @@ def reply_of_returns(
     request: execution_pb2.CallRequest,
     schema: FunctionSchema,
     arguments: Sequence[Any],
-    returns: Sequence[Any],
+    returns: list[Any],
     *,
     interpreter: str = "",
     trace: Sequence[TraceLine] = (),
     memory: CalleeTensorMemory | None = None,
+    keep: Callable[[list[Any], int], Any] | None = None,
 ) -> execution_pb2.CallReply:
     """The reply to a call that went well. See Note [Arguments that are written to].
 
     ``arguments`` is the whole stack that the kernel was called with, and ``returns`` what it
     left, both in the order of the schema. Raises ReturnError if a value cannot be sent.
-    With ``memory``, large tensors are put there.
+    With ``memory``, large tensors are put there. ``keep`` takes a return that is no argument of
+    the caller's off the list, by its place, and gives what is to be sent for it.
     """
     reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
     refers = schema.is_mutable or any(declared.alias_info for declared in schema.returns)
@@ -164,13 +181,14 @@ def reply_of_returns(
         for argument, value, reference in sent:
             if argument.is_write:
                 add_mutations(reply, request, reference, value, memory)
-        for i, value in enumerate(returns):
+        for i in range(len(returns)):
             message = reply.returns.add()
             declared = schema.returns[i] if i < len(schema.returns) else None
-            alias = _find_alias(declared, value, sent)
+            alias = _find_alias(declared, returns[i], sent)
             if alias is not None:
                 message.argument.CopyFrom(alias)
             else:
+                value = returns[i] if keep is None else keep(returns, i)
                 fill_value(message, value, at=f"$.returns[{i}]", memory=memory)
     except WireError as error:
         raise ReturnError(
@@ -187,13 +205,15 @@ def result_of_reply(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     memory: CallerTensorMemory | None = None,
+    remote: DecodeRemote | None = None,
 ) -> Any:
     """What the call returns to its caller: None, the one value, or a tuple.
 
     ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to
-    get their new contents; ``memory`` is that of the call. Raises as ``returns_of_reply`` does.
+    get their new contents; ``memory`` is that of the call, and ``remote`` makes what stands for
+    a tensor that was kept. Raises as ``returns_of_reply`` does.
     """
-    returns = returns_of_reply(reply, args, kwargs, memory)
+    returns = returns_of_reply(reply, args, kwargs, memory, remote)
     if len(returns) == 1:
         return returns[0]
     return tuple(returns) if returns else None
@@ -204,6 +224,7 @@ def returns_of_reply(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     memory: CallerTensorMemory | None = None,
+    remote: DecodeRemote | None = None,
 ) -> list[Any]:
     """``result_of_reply`` with one item for each return of the schema.
 
@@ -220,7 +241,9 @@ def returns_of_reply(
     returns = [
         argument_of(message.argument, args, kwargs, at=f"$.returns[{i}]")
         if message.WhichOneof("kind") == "argument"
-        else value_from_proto(message, at=f"$.returns[{i}]", writable=True, memory=memory)
+        else value_from_proto(
+            message, at=f"$.returns[{i}]", writable=True, memory=memory, remote=remote
+        )
         for i, message in enumerate(reply.returns)
     ]
     for target, contents in writes:

@@ -48,6 +48,13 @@ class CallTensors:
         self.results: Sequence[Buffer] = []
         """Those of the CallReply."""
 
+    def take_results(
+        self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
+    ) -> execution_pb2.CallReply:
+        """The reply has come, and before it its large tensors; what its caller is to read."""
+        self.results = results
+        return reply
+
     def note_sent(self, count: int) -> None:
         """So many more bytes of the arguments have been handed to the network."""
 

@@ -16,7 +16,10 @@ MAX_UNCLAIMED = 8
 _ITEM = array.array("i").itemsize
 # Room for one: the system ends a read after the bytes that a descriptor came with.
 _ROOM = socket.CMSG_LEN(_ITEM)
-_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+# Plain ints: to combine flags of the socket module takes longer than to receive.
+_WAITING = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_NOT_WAITING = _WAITING | int(socket.MSG_DONTWAIT)
+_TRUNCATED = int(socket.MSG_CTRUNC)
 
 Ancillary = list[tuple[int, int, "array.array[int]"]]
 
@@ -50,15 +53,18 @@ class ReceivedDescriptors:
     def __init__(self) -> None:
         self._unclaimed: deque[int | None] = deque()  # None: there was no room for it
 
-    def receive(self, connection: socket.socket, space: memoryview, flags: int = 0) -> int:
+    def receive(self, connection: socket.socket, space: memoryview, *, waits: bool = True) -> int:
         """As ``recv_into``. Raises OSError, and WireError for descriptors that nobody expects."""
-        count, ancillary, said, _ = connection.recvmsg_into([space], _ROOM, flags | _FLAGS)
+        flags = _WAITING if waits else _NOT_WAITING
+        count, ancillary, said, _ = connection.recvmsg_into((space,), _ROOM, flags)
+        if not ancillary and not said & _TRUNCATED:
+            return count
         came = array.array("i")
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 came.frombytes(data[: len(data) // _ITEM * _ITEM])
         self._unclaimed.extend(came)
-        if said & socket.MSG_CTRUNC:
+        if said & _TRUNCATED:
             if came:
                 raise WireError("several descriptors came at once; expected one for each region")
             self._unclaimed.append(None)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch_wire.chunks import Buffer
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.protobuf_fields import (
     LENGTH_DELIMITED,
@@ -107,6 +108,33 @@ def detach(
     detaching = _Detaching(memoryview(message), threshold, first)
     pieces = detaching.rewritten(paths, 0, len(message), 0)
     return b"".join(pieces.parts), detaching.tensors
+
+
+class InlineTensors(CallTensors):
+    """The large tensors of a call whose caller knows of none: they are inline for it."""
+
+    def take_results(
+        self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
+    ) -> execution_pb2.CallReply:
+        """The reply with all that came before it."""
+        if not results:
+            return reply
+        pieces = attach(reply.SerializeToString(), CALL_REPLY, results)
+        return execution_pb2.CallReply.FromString(b"".join(pieces.parts))
+
+
+def without_large(
+    request: execution_pb2.CallRequest, chunk_bytes: int
+) -> tuple[bytes, InlineTensors]:
+    """A request with its tensors inline: its bytes without the large ones, and those.
+
+    With 0 for ``chunk_bytes``, all stay inline.
+    """
+    tensors = InlineTensors()
+    payload = serialize_message(request, MAX_MESSAGE_BYTES_HIGHEST, "the call")
+    if chunk_bytes and len(payload) > chunk_bytes:
+        payload, tensors.arguments = detach(payload, CALL_REQUEST, chunk_bytes)
+    return payload, tensors
 
 
 class _Rewriting:

@@ -12,6 +12,8 @@ OpdispatchError                      (opdispatch.errors)
 ├── DeadlineExceededError            the caller's time is up
 ├── RefusedError                     the daemon is draining, or busy; try again
 │   └── QueueFullError               as many calls wait as may; says when to try again
+├── RemoteValueGoneError             a remote tensor is not there any more, or never was
+├── RemoteLimitError                 a session keeps as many remote values as it may
 ├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
 """
@@ -106,6 +108,25 @@ class QueueFullError(RefusedError):
     """
 
     code = "queue_full"
+
+
+class RemoteValueGoneError(OpdispatchError, LookupError):
+    """A remote tensor is not there any more, or never was.
+
+    ``facts`` has ``value``, its id, and where they are known the ``interpreter`` that kept it
+    and the ``reason``.
+    """
+
+    code = "remote_value_gone"
+
+
+class RemoteLimitError(OpdispatchError, MemoryError):
+    """A session keeps as many remote values, or bytes in them, as the daemon lets it.
+
+    ``facts["limit"]`` is that number.
+    """
+
+    code = "remote_limit"
 
 
 class JournalError(OpdispatchError, RuntimeError):

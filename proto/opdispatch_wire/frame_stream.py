@@ -35,6 +35,8 @@ class FrameStream:
     ``on_frame`` is called with each frame. A WireError that it raises, or one of the peer's
     bytes, ends the stream, as the peer's end does: ``on_end`` is told the error, or None,
     once, and not after ``close``. One that ``always_reads`` does so while its peer does not.
+    ``on_drained`` is called when the peer has taken all that was to be sent.
+    Whoever says that it may not receive a payload of so many bytes has called ``pause`` as well.
     """
 
     def __init__(
@@ -45,12 +47,15 @@ class FrameStream:
         on_end: OnEnd,
         *,
         always_reads: bool = False,
+        may_receive: Callable[[int], bool] = lambda size: True,
+        on_drained: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = connection
         self._on_frame = on_frame
         self._on_end = on_end
-        self._reader = FrameReader(limit)
+        self._on_drained = on_drained
+        self._reader = FrameReader(limit, may_receive)
         self._outbox: deque[bytes | bytearray | memoryview] = deque()
         # Those that go with pieces of the outbox, by the identity of the piece.
         self._passing: dict[int, PassedDescriptor] = {}
@@ -71,6 +76,11 @@ class FrameStream:
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._is_closed
+
+    @property
+    def received_of_long(self) -> int:
+        """See ``FrameReader.received_of_long``."""
+        return self._reader.received_of_long
 
     def send(
         self,
@@ -175,6 +185,7 @@ class FrameStream:
             if self._is_writing:
                 self._is_writing = False
                 self._loop.remove_writer(self._socket)
+                self._on_drained()
         self._update_reading()
 
     def _send_up_to_descriptor(self) -> None:

@@ -39,6 +39,10 @@ class FrameWriter:
         """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
         self._outbox.append((kind, payload, descriptor))
 
+    def clear(self) -> None:
+        """Drops what has not been written, when nothing can be any more."""
+        self._outbox.clear()
+
     def flush(self) -> None:
         """Writes what there is, or leaves it to the thread that is writing. Raises OSError.
 

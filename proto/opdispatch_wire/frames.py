@@ -7,6 +7,7 @@ length over the limit are WireErrors, found before anything is allocated for the
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
@@ -54,12 +55,14 @@ class FrameReader:
 
     The socket writes into ``space()``; ``received(n)`` says how much it wrote, and
     ``next_frame`` gives the frames one by one. A payload of more than READ_AT_ONCE bytes is
-    received where it stays. Belongs to whoever reads the socket.
+    received where it stays; ``may_receive`` is asked first, and again by the next
+    ``next_frame`` after it said no. Belongs to whoever reads the socket.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, may_receive: Callable[[int], bool] = lambda size: True) -> None:
         self.limit = limit
         """The longest payload that is taken, in bytes."""
+        self._may_receive = may_receive
         self._buffer = memoryview(bytearray(READ_AT_ONCE))
         self._start = self._end = 0
         # A payload that is too long for the buffer: kind, contents, how much of it is there.
@@ -70,6 +73,11 @@ class FrameReader:
     def is_between_frames(self) -> bool:
         """Whether the peer may end here, having said everything that it began to say."""
         return self._long is None and self._start == self._end
+
+    @property
+    def received_of_long(self) -> int:
+        """Of a long payload that is being received, the bytes that are there; 0 without one."""
+        return self._have if self._long is not None else 0
 
     def space(self) -> memoryview:
         """Where the next bytes of the socket belong; never empty after ``next_frame`` gave None."""
@@ -108,7 +116,7 @@ class FrameReader:
         if end <= self._end:
             self._start = end
             return kind, bytes(self._buffer[begin:end])
-        if HEADER.size + size > READ_AT_ONCE:
+        if HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
             # Not a bytearray, which would be filled with zeros while no other thread can run.
             contents = np.empty(size, np.uint8).data
             self._have = self._end - begin

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from opdispatch_wire.arena_block import Block
 from opdispatch_wire.call_memory import CalleeMemory, CallerMemory, PlacedTensors, ResultBlocks
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
@@ -20,7 +21,7 @@ from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_messages import LaneClosedError, parsed
 from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.peer_memory import PeerMemory
-from opdispatch_wire.tensor_arena import Block, TensorArena
+from opdispatch_wire.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2, values_pb2
 
 Put = Callable[[FrameKind, bytes, PassedDescriptor | None], None]
@@ -44,6 +45,8 @@ class _LaneMemory:
 
     def __init__(self, put: Put) -> None:
         self.peer = PeerMemory()
+        self.descriptors = ReceivedDescriptors()
+        """Those that come with the frames of the other side."""
         self._put = put
         self._lock = threading.Lock()
         self._passed: set[int] = set()
@@ -89,9 +92,7 @@ class _LaneMemory:
                 self._passed.add(region)
         return True
 
-    def _take(
-        self, kind: FrameKind, payload: bytes | memoryview, descriptors: ReceivedDescriptors
-    ) -> None:
+    def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Takes a frame of the other side's about its own regions.
 
         Raises WireError, and OSError if there is no room for its region here.
@@ -102,7 +103,7 @@ class _LaneMemory:
             self.peer.drop_region(message.region)
             return
         try:
-            self.peer.add_region(message.region, descriptors.take())
+            self.peer.add_region(message.region, self.descriptors.take())
         except OSError:
             self.peer.refuse_region(message.region)
             raise
@@ -118,10 +119,18 @@ class CallerLaneMemory(_LaneMemory):
     """
 
     def __init__(
-        self, arena: TensorArena, put: Put, on_no_room: Callable[[str], None] = lambda why: None
+        self,
+        arena: TensorArena,
+        put: Put,
+        on_no_room: Callable[[str], None] = lambda why: None,
+        on_use: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_no_room`` is told why a region of the callee's has no room here."""
+        """``on_no_room`` is told why a region of the callee's has no room here.
+
+        ``on_use`` is told, again and again, that there is something to give back some day.
+        """
         super().__init__(put)
+        self._on_use = on_use
         self._arena = arena
         self._sends_inline = False
         self._on_no_room = on_no_room
@@ -148,6 +157,7 @@ class CallerLaneMemory(_LaneMemory):
         """A call with an id is about to be sent. Raises LaneClosedError."""
         regions = memory.placed.regions
         if regions:
+            self._on_use()
             if not self._pass_regions(self._arena, regions):
                 memory.placed.move_inline(request)
                 memory.release()
@@ -173,10 +183,11 @@ class CallerLaneMemory(_LaneMemory):
         """Nobody reads that reply."""
         (memory or self.new_call()).finish(reply)
 
-    def take(
-        self, kind: FrameKind, payload: bytes | memoryview, descriptors: ReceivedDescriptors
-    ) -> None:
-        """Takes one of MEMORY_FRAMES. Raises WireError."""
+    def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
+        """Takes one of MEMORY_FRAMES.
+
+        Raises WireError, and LaneClosedError if the lane must end: a result could not be read.
+        """
         if kind is FrameKind.KEEP:
             self._keep(_extents(payload))
         elif kind is FrameKind.RELEASE:
@@ -185,10 +196,12 @@ class CallerLaneMemory(_LaneMemory):
                     raise WireError(f"nothing is kept at {extent.offset} of {extent.region}")
         else:
             try:
-                self._take(kind, payload, descriptors)
+                self._take(kind, payload)
+                self._on_use()
             except OSError as error:
                 self._on_no_room(str(error))
-                raise WireError(f"a region of results has no room here ({error})") from error
+                why = f"there is no room here for a region of results ({error})"
+                raise LaneClosedError(why) from error
 
     def end(self) -> None:
         """The lane has ended: see Note [Who may use a block]. Idempotent."""
@@ -201,12 +214,13 @@ class CallerLaneMemory(_LaneMemory):
                 self._arena.abandon({region for region, _ in kept})
             for memory in held.values():
                 memory.abandon()
-        self.peer.close()
+        # Calls whose reply has come may have to read it yet; they know the one there was.
+        self.peer = PeerMemory()
 
     def _keep(self, extents: Iterable[values_pb2.SharedMemory]) -> None:
         for extent in extents:
             place = extent.region, extent.offset
-            blocks = [memory.placed.held.get(place) for memory in list(self._held.values())]
+            blocks = [memory.placed.keep(place) for memory in list(self._held.values())]
             block = next((block for block in blocks if block is not None), None)
             if block is None:
                 raise WireError(f"no call has an argument at {extent.offset} of {extent.region}")
@@ -245,9 +259,7 @@ class CalleeLaneMemory(_LaneMemory):
         if placed.held:
             self._results.hold(placed)
 
-    def take(
-        self, kind: FrameKind, payload: bytes | memoryview, descriptors: ReceivedDescriptors
-    ) -> None:
+    def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Takes one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
             for extent in _extents(payload):
@@ -256,7 +268,7 @@ class CalleeLaneMemory(_LaneMemory):
             raise WireError("a KEEP frame came from a caller")
         else:
             try:
-                self._take(kind, payload, descriptors)
+                self._take(kind, payload)
             except OSError:
                 return  # calls that name it are refused, and come again inline
 

@@ -9,7 +9,7 @@ from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import Frame, FrameKind
 from opdispatch_wire.status import error_from_status, status_from_error
-from opdispatch_wire.v1 import lane_pb2
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds that either side may take for its first word."""
@@ -85,6 +85,18 @@ def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
     parsed(message, payload)
     _check_version(message.protocol_version)
     return message
+
+
+def read_reply(frame: Frame) -> execution_pb2.CallReply:
+    """A reply. Raises WireError if it is none."""
+    kind, payload = frame
+    if kind is FrameKind.REFUSAL:
+        raise WireError(str(refusal_error(payload)))
+    if kind is not FrameKind.REPLY:
+        raise WireError(f"a {kind.name} frame came where only replies can")
+    reply = execution_pb2.CallReply()
+    parsed(reply, payload)
+    return reply
 
 
 def refusal_error(payload: bytes | memoryview) -> Exception:

@@ -38,10 +38,11 @@ def add_mutations(
     """
     items = enumerate(value) if isinstance(value, list | tuple) else ((None, value),)
     for place, item in items:
-        if item is None:
+        sent = _sent_value(request, reference, place)
+        if item is None or sent.WhichOneof("kind") == "remote":
             continue
         mutation = reply.mutations.add(argument=reference, item=place)
-        if memory is not None and memory.is_in_place(_sent_value(request, reference, place), item):
+        if memory is not None and memory.is_in_place(sent, item):
             continue
         at = f"$.mutations[{len(reply.mutations) - 1}].value"
         fill_tensor(mutation.value, item, at=at, memory=memory)

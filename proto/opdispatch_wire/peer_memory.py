@@ -275,6 +275,8 @@ class PeerMemory:
 class LentMemory:
     """What one call looks at. See Note [A view that outlives its call]. Not thread-safe."""
 
+    __slots__ = ("_loans", "_on_release", "_peer", "writes")
+
     def __init__(self, peer: PeerMemory, *, writes: bool, on_release: OnRelease) -> None:
         self._peer = peer
         self.writes = writes

@@ -81,6 +81,8 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "refused": _C.UNAVAILABLE,
     "journal": _C.FAILED_PRECONDITION,
     "queue_full": _C.RESOURCE_EXHAUSTED,
+    "remote_value_gone": _C.NOT_FOUND,
+    "remote_limit": _C.RESOURCE_EXHAUSTED,
 }
 
 

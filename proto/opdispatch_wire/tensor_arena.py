@@ -15,6 +15,7 @@ Note [A block owns its pages]
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import math
@@ -29,10 +30,11 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch_wire.arena_block import Block, Place
 from opdispatch_wire.free_extents import FreeExtents
 from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.memory_region import OwnedRegion
-from opdispatch_wire.shared_mapping import PAGE, SharedMapping, Window, is_supported
+from opdispatch_wire.shared_mapping import PAGE, is_supported
 
 Array = np.ndarray[Any, Any]
 
@@ -51,47 +53,6 @@ def block_size(nbytes: int) -> int:
     pages = max(1, -(-nbytes // PAGE))
     step = 1 << max(0, pages.bit_length() - _CLASSES_PER_DOUBLING.bit_length())
     return -(-pages // step) * step * PAGE
-
-
-class Block:
-    """A place in an arena; free again when released or collected, whichever is first."""
-
-    __slots__ = ("__weakref__", "_held", "_mapping", "address", "offset", "region", "size")
-
-    def __init__(
-        self, held: deque[_Place], place: _Place, mapping: SharedMapping, size: int
-    ) -> None:
-        self.region, self.offset = place
-        self.size = size
-        self.address = mapping.address + self.offset
-        self._mapping = mapping
-        self._held = [(held, place)]  # popped by whoever is first, which is atomic
-
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
-        """An array over the block from its byte ``skip`` on; it keeps the block.
-
-        The block must be large enough, and not be released while the array is in use.
-        """
-        nbytes = math.prod(shape) * dtype.itemsize
-        return Window(self, self.address + skip, nbytes, writable=True).array(shape, dtype)
-
-    def release(self) -> None:
-        """Frees the block; once is enough. Takes no lock."""
-        try:
-            freed, place = self._held.pop()
-        except IndexError:
-            return
-        freed.append(place)
-
-    def __del__(self) -> None:
-        self.release()
-
-    def __repr__(self) -> str:
-        state = "held" if self._held else "free"
-        return f"<Block region {self.region} at {self.offset}, {self.size} bytes, {state}>"
-
-
-_Place = tuple[int, int]  # a region's number, and the offset in it
 
 
 class _Region:
@@ -130,23 +91,26 @@ class TensorArena:
         step: int = STEP_BYTES,
         idle_seconds: float = IDLE_SECONDS,
         on_drop: Callable[[int], None] = lambda region: None,
+        on_exhausted: Callable[[str], None] = LOG.warning,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without a ``budget`` that it shares with others, it has one of its own.
 
         ``on_drop`` is told the number of each region that goes back to the system, without a
-        lock held, so that peers that have it mapped can be told to let go.
+        lock held, so that peers that have it mapped can be told to let go. ``on_exhausted`` is
+        told once, in words, that memory is short.
         """
         self.budget = MemoryBudget() if budget is None else budget
         self._step = step
         self._idle_seconds = idle_seconds
         self._on_drop = on_drop
+        self._on_exhausted = on_exhausted
         self._clock = clock
         self._lock = threading.Lock()
-        self._freed: deque[_Place] = deque()
+        self._freed: deque[Place] = deque()
         self._regions: dict[int, _Region] = {}
         self._numbers = itertools.count(1)  # never reused: a peer may still know an old one
-        self._bins: dict[int, list[_Place]] = {}
+        self._bins: dict[int, list[Place]] = {}
         self._bytes = 0
         self._lent_out: list[tuple[int, weakref.ref[Block]]] = []  # by address, for `find`
         self._warned = False
@@ -162,7 +126,7 @@ class TensorArena:
     def allocate(self, nbytes: int) -> Block | None:
         """A block of at least that many bytes; None if memory is exhausted: send inline then.
 
-        The first time that it is, a warning is logged.
+        The first time that it is, ``on_exhausted`` is told.
         """
         size = block_size(nbytes)
         reason = ""
@@ -179,11 +143,9 @@ class TensorArena:
             self._warned |= warn
         self._tell(dropped)
         if warn:
-            LOG.warning(
-                "there is no shared memory for a tensor of %d bytes (%s); such tensors are sent "
-                "inline, which is slower",
-                nbytes,
-                reason,
+            self._on_exhausted(
+                f"there is no shared memory for a tensor of {nbytes} bytes ({reason}); such "
+                "tensors are sent inline, which is slower"
             )
         return block
 
@@ -212,8 +174,13 @@ class TensorArena:
         return block
 
     def descriptor(self, region: int) -> int:
-        """The descriptor of a region to pass on, valid while a block in it is held."""
+        """The descriptor of a region to pass on, valid while a block in it is held.
+
+        Raises OSError after ``close``.
+        """
         with self._lock:
+            if self._closed:
+                raise OSError(errno.EBADF, "the arena is closed")
             return self._regions[region].owned.descriptor
 
     def abandon(self, regions: Iterable[int]) -> None:
@@ -240,14 +207,18 @@ class TensorArena:
         self._tell(dropped)
 
     def close(self) -> None:
-        """Hands out no more blocks; gives regions back as soon as their last block is free."""
+        """Hands out no more blocks, and forgets its regions; blocks in use keep theirs mapped."""
         with self._lock:
             self._closed = True
-            self._take_freed_locked()
-            self._merge_locked()
-            for region in self._regions.values():
-                region.abandoned = True
-        self.trim()
+            self._freed.clear()
+            self._bins.clear()
+            self._lent_out.clear()
+            regions, self._regions = self._regions, {}
+            freed, self._bytes = self._bytes, 0
+        for region in regions.values():
+            region.owned.close()
+        self.budget.give_back(freed)
+        self._tell(list(regions))
 
     @property
     def regions(self) -> dict[int, int]:
@@ -297,13 +268,13 @@ class TensorArena:
             place = self._grow_locked(size)
         return self._use_locked(place, size)
 
-    def _use_locked(self, place: _Place, size: int) -> Block:
+    def _use_locked(self, place: Place, size: int) -> Block:
         region = self._regions[place[0]]
         region.live[place[1]] = size
         region.idle_since = None
         return Block(self._freed, place, region.owned.mapping, size)
 
-    def _carve_locked(self, size: int) -> _Place | None:
+    def _carve_locked(self, size: int) -> Place | None:
         for number, region in self._regions.items():
             if not region.abandoned:
                 offset = region.free.take(size)
@@ -322,7 +293,7 @@ class TensorArena:
                 raise
             region.prepared = stop
 
-    def _grow_locked(self, size: int) -> _Place:
+    def _grow_locked(self, size: int) -> Place:
         step = min(max(self._step, self._bytes), _MAX_STEP_BYTES)
         step = max(size, min(step, self.budget.left) // PAGE * PAGE)
         self.budget.take(step)
@@ -343,7 +314,9 @@ class TensorArena:
     def _take_freed_locked(self) -> None:
         while self._freed:
             number, offset = place = self._freed.popleft()
-            region = self._regions[number]
+            region = self._regions.get(number)
+            if region is None:  # the arena is closed
+                continue
             size = region.live.pop(offset)
             if region.abandoned:
                 region.free.give_back(offset, size)

@@ -6,6 +6,7 @@
     float           floating        opdispatch.Tensor                  tensor
     complex         complex         list, tuple                        list
     str             text            dict                               dict
+    a class with FILL_VALUE         what it says itself: remote, reference
 
 Decoding gives the left side back, with the same type, but for these: a tuple comes back as a
 list, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
@@ -19,7 +20,7 @@ import operator
 import re
 import reprlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,17 +39,24 @@ from opdispatch_wire.tensors import (
 from opdispatch_wire.v1 import values_pb2
 
 __all__ = [
+    "FILL_VALUE",
     "MAX_NESTING",
+    "DecodeReference",
+    "DecodeRemote",
     "WireTensor",
     "check_tensor",
     "check_text",
     "fill_value",
+    "step_value_from_proto",
     "tensor_from_proto",
     "tensor_to_proto",
     "undecoded_from_proto",
     "value_from_proto",
     "value_to_proto",
 ]
+
+FILL_VALUE = "__opdispatch_fill_value__"
+"""A method ``(message: Value, at: str) -> None`` of objects that encode themselves."""
 
 MAX_NESTING = 32
 """How many lists and dicts may lie in each other. Protobuf itself ends soon after that."""
@@ -60,6 +68,11 @@ _ACCEPTED = (
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,4})?")
 
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
+DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
+"""What a remote tensor is for whoever decodes it: at that place of the message, and whether it
+is to be writable."""
+DecodeReference = Callable[[values_pb2.Reference, str], Any]
+"""The same of a program's reference."""
 
 
 def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
@@ -86,20 +99,32 @@ def value_from_proto(
     at: str = "$",
     writable: bool = False,
     memory: TensorMemory | None = None,
+    remote: DecodeRemote | None = None,
 ) -> Any:
     """Decodes one value. Raises WireError if it is malformed.
 
     Arrays are read-only views of the bytes received, unless ``writable``; without ``memory``, no
-    tensor may lie in shared memory.
+    tensor may lie in shared memory, and without ``remote``, none may be remote.
     """
 
     def decode(tensor: values_pb2.Tensor, at: str) -> Any:
         return tensor_from_proto(tensor, at=at, writable=writable, memory=memory)
 
-    return _decode(message, at, 0, decode)
+    return _decode(message, at, 0, _Decoders(decode, remote, writable=writable))
 
 
-def undecoded_from_proto(message: values_pb2.Value, *, at: str = "$") -> Any:
+def step_value_from_proto(message: values_pb2.Value, *, at: str, reference: DecodeReference) -> Any:
+    """Decodes an argument of a program's step, which has no tensors. Raises WireError."""
+    return _decode(message, at, 0, _Decoders(_refuse_tensor, _refuse_tensor, reference))
+
+
+def _refuse_tensor(tensor: object, at: str, writable: bool = False) -> Any:
+    raise WireError(f"{at} is a tensor; tensors are inputs of a program, and not parts of it")
+
+
+def undecoded_from_proto(
+    message: values_pb2.Value, *, at: str = "$", remote: DecodeRemote | None = None
+) -> Any:
     """``value_from_proto``, but each tensor becomes a WireTensor: checked, not decoded.
 
     Of those in shared memory only the message is checked, not whether there is such memory.
@@ -107,7 +132,16 @@ def undecoded_from_proto(message: values_pb2.Value, *, at: str = "$") -> Any:
     A plain 0-d tensor on the CPU is decoded all the same: it is small, and a NumPy scalar that
     the caller passed for a number comes as one.
     """
-    return _decode(message, at, 0, _undecoded_tensor)
+    return _decode(message, at, 0, _Decoders(_undecoded_tensor, remote))
+
+
+class _Decoders(NamedTuple):
+    """What becomes of the kinds that mean something else for each receiver."""
+
+    tensor: _DecodeTensor
+    remote: DecodeRemote | None = None
+    reference: DecodeReference | None = None
+    writable: bool = False
 
 
 def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
@@ -129,7 +163,10 @@ def _fill(
     elif isinstance(value, str):  # before the NumPy scalars: numpy.str_ is one
         message.text = check_text(value, at)
     elif is_tensor(value):  # before the numbers: numpy.float64 is a float
-        fill_tensor(message.tensor, value, at=at, memory=memory)
+        if not isinstance(value, np.ndarray) and (fill := getattr(type(value), FILL_VALUE, None)):
+            fill(value, message, at)
+        else:
+            fill_tensor(message.tensor, value, at=at, memory=memory)
     elif isinstance(value, bool):  # before int: True is an int
         message.boolean = value
     elif isinstance(value, int):
@@ -155,6 +192,8 @@ def _fill(
         message.dtype = dtype_to_name(value, at=at)
     elif isinstance(value, type) and issubclass(value, np.generic):
         message.dtype = dtype_to_name(np.dtype(value), at=at)
+    elif fill := getattr(type(value), FILL_VALUE, None):
+        fill(value, message, at)
     elif hasattr(type(value), "__index__"):
         message.integer = _check_integer(operator.index(value), at)
     else:
@@ -174,11 +213,11 @@ def _fill_key(message: values_pb2.Value, key: Any, at: str) -> None:
     _fill(message, key, f"{at} key {reprlib.repr(key)}", 0, None)
 
 
-def _decode(message: values_pb2.Value, at: str, depth: int, decode_tensor: _DecodeTensor) -> Any:
+def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders) -> Any:
     kind = message.WhichOneof("kind")
     match kind:
         case "tensor":
-            return decode_tensor(message.tensor, at)
+            return decoders.tensor(message.tensor, at)
         case "none":
             return None
         case "boolean" | "integer" | "floating" | "text":
@@ -188,12 +227,12 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decode_tensor: _Deco
         case "list":
             _check_depth(at, depth)
             return [
-                _decode(item, f"{at}[{i}]", depth + 1, decode_tensor)
+                _decode(item, f"{at}[{i}]", depth + 1, decoders)
                 for i, item in enumerate(message.list.items)
             ]
         case "dict":
             _check_depth(at, depth)
-            return _decode_dict(message.dict, at, depth, decode_tensor)
+            return _decode_dict(message.dict, at, depth, decoders)
         case "dtype":
             return dtype_from_name(message.dtype, at=at)
         case "device":
@@ -205,6 +244,14 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decode_tensor: _Deco
             return message.device
         case "argument":
             raise WireError(f"{at}: an argument reference stands only in a call's returns")
+        case "remote":
+            if decoders.remote is None:
+                raise WireError(f"{at} is a remote tensor, which cannot be sent there")
+            return decoders.remote(message.remote, at, decoders.writable)
+        case "reference":
+            if decoders.reference is None:
+                raise WireError(f"{at}: a reference stands only in a program's steps")
+            return decoders.reference(message.reference, at)
         case _:
             raise WireError(
                 f"{at} is empty: a value has one of the kinds of opdispatch.v1.Value",
@@ -213,7 +260,7 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decode_tensor: _Deco
 
 
 def _decode_dict(
-    message: values_pb2.DictValue, at: str, depth: int, decode_tensor: _DecodeTensor
+    message: values_pb2.DictValue, at: str, depth: int, decoders: _Decoders
 ) -> dict[Any, Any]:
     result: dict[Any, Any] = {}
     for i, entry in enumerate(message.entries):
@@ -227,7 +274,7 @@ def _decode_dict(
         if key in result:  # 1, 1.0 and True are one key
             raise WireError(f"{at} has the key {reprlib.repr(key)} twice")
         item_at = f"{at}[{reprlib.repr(key)}]"
-        result[key] = _decode(entry.value, item_at, depth + 1, decode_tensor)
+        result[key] = _decode(entry.value, item_at, depth + 1, decoders)
     return result
 
 

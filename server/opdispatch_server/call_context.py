@@ -37,6 +37,11 @@ MAX_DEPTH = 32
 
 _RUN_BYTES = 16
 
+# A call that is still queued is dropped this long before its deadline, so that its caller hears
+# that it never started; but not before that share of its time has passed.
+LAST_WORDS = 0.05
+LAST_WORDS_SHARE = 0.1
+
 KERNEL_THREADS = 32
 """The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
 
@@ -172,3 +177,8 @@ NO_CALL = RunningCall()
 """Outside of any call, as during a library's import, and in threads that a kernel has started."""
 
 RUNNING_CALL: ContextVar[RunningCall] = ContextVar("opdispatch_running_call", default=NO_CALL)
+
+
+def with_last_words(seconds: float) -> float:
+    """How long a call that has so many seconds left may wait for its turn."""
+    return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import socket
 from collections.abc import Callable
 
+from opdispatch_server.byte_budget import ByteBudget
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.calls_in_flight import CallsInFlight
 from opdispatch_server.lane_listener import LaneListener
@@ -19,20 +21,29 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
+STALL_SECONDS = 1.0
+"""A large call of which nothing comes for so long keeps no other one waiting."""
+
 
 class CallLanes:
     """All of them. Belongs to the event loop."""
 
-    def __init__(self, router: CallRouter) -> None:
+    def __init__(self, router: CallRouter, budget: ByteBudget) -> None:
         self._router = router
+        self._budget = budget
         self._listeners: list[LaneListener] = []
         self._lanes: set[CallLane] = set()
 
-    def listen(self, path: str, limit: int) -> None:
-        """Takes calls of at most ``limit`` bytes at ``path``. Raises OSError."""
+    def listen(self, path: str, limit: int, *, is_for_kernels: bool = False) -> None:
+        """Takes calls of at most ``limit`` bytes at ``path``. Raises OSError.
+
+        Calls of kernels are never kept waiting: other calls wait for them.
+        """
+        budget = None if is_for_kernels else self._budget
 
         def add(connection: socket.socket) -> None:
-            self._lanes.add(CallLane(connection, self._router, limit, self._lanes.discard))
+            lane = CallLane(connection, self._router, limit, budget, self._lanes.discard)
+            self._lanes.add(lane)
 
         self._listeners.append(LaneListener(path, add))
 
@@ -45,19 +56,37 @@ class CallLanes:
 
 
 class CallLane:
-    """One connection on which calls come. Belongs to the event loop."""
+    """One connection on which calls come. Belongs to the event loop.
+
+    Large calls count in ``budget`` from before they are read until they are answered; one that
+    does not fit is read later, and so is all that comes after it on this connection.
+    """
 
     def __init__(
         self,
         connection: socket.socket,
         router: CallRouter,
         limit: int,
+        budget: ByteBudget | None,
         on_end: Callable[[CallLane], None],
     ) -> None:
         self._limit = limit
+        self._budget = budget
+        # Of the budget, the bytes of a call that is being read.
+        self._reserved = 0
+        # And of calls that are answered, while the peer has not taken their replies.
+        self._owed = 0
+        self._is_waiting = False
         self._on_end = on_end
         self._calls = CallsInFlight(router, self._send_reply, self._set_full)
-        self._stream = FrameStream(connection, limit, self._take, self._ended)
+        self._stream = FrameStream(
+            connection,
+            limit,
+            self._take,
+            self._ended,
+            may_receive=self._may_receive,
+            on_drained=self._settle,
+        )
         loop = asyncio.get_running_loop()
         # Until it has said hello.
         self._patience: asyncio.TimerHandle | None = loop.call_later(
@@ -89,13 +118,58 @@ class CallLane:
         elif kind is FrameKind.CALL:
             request = execution_pb2.CallRequest()
             lane_messages.parsed(request, payload)
-            self._calls.take(request)
+            self._calls.take(request, functools.partial(self._answered, self._reserved))
+            self._reserved = 0  # from now on the call has it
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()
             lane_messages.parsed(cancel, payload)
             self._calls.cancel(cancel.id)
         else:
             raise WireError(f"a {kind.name} frame came where only calls can")
+
+    def _may_receive(self, size: int) -> bool:
+        if self._budget is None or self._reserved:
+            return True
+        if not self._is_waiting:
+            self._wanted = size
+            if self._budget.take(size, self._let_in):
+                self._reserve()
+                return True
+            self._is_waiting = True
+            self._stream.pause()
+        return False
+
+    def _let_in(self) -> None:
+        self._is_waiting = False
+        self._reserve()
+        self._stream.resume()
+
+    def _reserve(self) -> None:
+        self._reserved = self._wanted
+        asyncio.get_running_loop().call_later(STALL_SECONDS, self._look_for_progress, 0)
+
+    def _look_for_progress(self, received: int) -> None:
+        """Lets others in if the peer does not send what it has begun."""
+        if not self._reserved or self._budget is None:
+            return
+        if self._stream.received_of_long > received:
+            loop = asyncio.get_running_loop()
+            received = self._stream.received_of_long
+            loop.call_later(STALL_SECONDS, self._look_for_progress, received)
+        else:
+            reserved, self._reserved = self._reserved, 0
+            self._budget.give_back(reserved)
+
+    def _answered(self, size: int) -> None:
+        self._owed += size
+        self._settle()
+
+    def _settle(self) -> None:
+        """Gives back what answered calls had, once the peer has their replies."""
+        is_taken = self._stream.is_closed or not self._stream.unsent_bytes
+        if self._budget is not None and self._owed and is_taken:
+            owed, self._owed = self._owed, 0
+            self._budget.give_back(owed)
 
     def _send_reply(self, reply: bytes) -> None:
         self._stream.send(FrameKind.REPLY, reply)
@@ -114,4 +188,9 @@ class CallLane:
             self._patience.cancel()
             self._patience = None
         self._calls.cancel_all()
+        if self._budget is not None and self._is_waiting:
+            self._budget.leave(self._let_in)
+        self._owed += self._reserved
+        self._reserved = 0
+        self._settle()
         self._on_end(self)

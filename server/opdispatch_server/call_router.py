@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
-from opdispatch.operator_state import Resolution
 from opdispatch_server.admission import Admission
-from opdispatch_server.call_context import MAX_DEPTH, CallContext
+from opdispatch_server.call_chooser import CallChooser, Choice
+from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
+from opdispatch_server.kernel_runs import KernelRun, KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import KernelRoute, LibraryVersion
-from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.program_router import ProgramRouter
+from opdispatch_server.quick_calls import OnReply, QuickCall, QuickCalls
+from opdispatch_server.remote_part import Keeping, RemotePart
+from opdispatch_server.remote_value_table import RemoteValueTable
 from opdispatch_server.replica import Replica
-from opdispatch_wire.calls import local_keys_of, undecoded_arguments
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
@@ -31,10 +34,6 @@ from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
 NESTED_CALLS_PER_INTERPRETER = 1024
-# A call that is still queued is dropped this long before its deadline, so that its caller hears
-# that it never started; but not before that share of its time has passed.
-LAST_WORDS = 0.05
-LAST_WORDS_SHARE = 0.1
 # How often a call runs, if its interpreters die: it may be the call that kills them.
 RUNS_PER_CALL = 3
 
@@ -48,6 +47,8 @@ class _Progress:
     may_wait: bool
     # Where it has gone without the daemon, and had no reply.
     lost: execution_pb2.LostCall | None = None
+    # Its run that ended with the interpreter.
+    broken: KernelRun | None = None
     # Runs that its interpreters' ends have cut short.
     runs: int = 0
     # When it gives up waiting, a time of the loop; None if it has not had to wait.
@@ -65,13 +66,19 @@ class CallRouter:
         admission: Admission,
         runs: KernelRuns,
         recovery: CallRecovery,
+        values: RemoteValueTable,
+        programs: ProgramRouter,
     ) -> None:
         self._operators = operators
+        self._chooser = CallChooser(operators)
         self._libraries = libraries
         self._routes = routes
         self._admission = admission
         self._runs = runs
         self._recovery = recovery
+        self._values = values
+        self._programs = programs
+        self._quick_calls = QuickCalls(self._chooser, routes, admission, runs)
         self._draining = False
         self._in_flight = 0
         # Calls that ran again elsewhere because an interpreter had died.
@@ -79,10 +86,27 @@ class CallRouter:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
+    ) -> QuickCall | None:
+        """Begins a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+        if self._draining:
+            return None
+        quick = self._quick_calls.begin(request, context, on_reply, self._call_ended)
+        if quick is not None:
+            self._call_begins()
+        return quick
+
     async def call(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs one call.
+        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
 
         Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
         QueueFullError, and as grpc.aio.AioRpcError the status with which an interpreter answered.
@@ -103,19 +127,25 @@ class CallRouter:
         may_wait = parent is not None or not context.is_from_kernel
         depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
         context = CallContext(context.deadline, depth, tensors=context.tensors)
-        self._in_flight += 1
-        self._idle.clear()
+        self._call_begins()
         lost = request.lost if request.HasField("lost") else None
-        progress = _Progress(parent, may_wait, lost)
+        progress = _Progress(parent, may_wait, lost, broken)
         try:
             if parent is None:
                 return await self._call(request, context, progress)
             with self._runs.nested_in(parent):
                 return await self._call(request, context, progress)
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
+            self._call_ended()
+
+    def _call_begins(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _call_ended(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
 
     async def drain(self, grace: float) -> bool:
         """Refuses new calls and waits for those in flight; False if they need longer."""
@@ -130,17 +160,24 @@ class CallRouter:
     async def _call(
         self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
     ) -> execution_pb2.CallReply:
+        if request.program or request.adopt:
+            wait = functools.partial(self._wait, request, context, progress)
+            return await self._programs.call(request, context, progress.parent, wait)
         while True:
             try:
-                op, keys, choice = self._choose(request)
-                line = _trace_line(request, op, choice) if request.trace else None
-                # Asked now: the operator may be gone with its kernel.
-                writes, may_run_again = op.schema.is_mutable, _may_run_again(request, op)
+                remote = RemotePart(self._values, request)
+                choice = self._choose(request, remote)
+                line = _trace_line(request, choice) if request.trace else None
+                may_run_again = _may_run_again(request, choice)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
                     progress.runs += 1
-                    raise await self._runs.explain_lost(lost, str(op.name))
-                reply = await self._forward(request, context, op, keys, choice, progress)
+                    raise await self._runs.explain_lost(lost, str(choice.op.name))
+                if progress.broken is not None:
+                    run, progress.broken = progress.broken, None
+                    progress.runs += 1
+                    raise await self._runs.explain(run)
+                reply = await self._forward(request, context, choice, progress, remote)
                 break
             except LibraryAwayError as away:
                 refusal = self._recovery.refusal(away)
@@ -148,11 +185,11 @@ class CallRouter:
                     raise refusal from None
                 name = away.library.name
                 await self._wait(
-                    lambda version, name=name: version.name == name,  # type: ignore[misc]
-                    refusal,
                     request,
                     context,
                     progress,
+                    lambda version, name=name: version.name == name,  # type: ignore[misc]
+                    refusal,
                 )
             except InterpreterDiedError as error:
                 again = _never_started(error) or (
@@ -162,20 +199,20 @@ class CallRouter:
                     and error.facts.get("ended_by") != "itself"
                 )
                 if not again or not progress.may_wait:
-                    if "culprit" in error.facts and writes:
+                    if "culprit" in error.facts and choice.writes:
                         error.hint = (
                             "the operator writes to its arguments, so the call was not repeated; "
                             "it may or may not have run"
                         )
                     raise
                 self.retries += 1
-                operator = str(op.name)
+                operator = str(choice.op.name)
                 await self._wait(
-                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
-                    error,
                     request,
                     context,
                     progress,
+                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
+                    error,
                 )
         if line is not None:
             nested = list(reply.trace)
@@ -186,11 +223,11 @@ class CallRouter:
 
     async def _wait(
         self,
-        affects: Callable[[LibraryVersion], bool],
-        error: OpdispatchError,
         request: execution_pb2.CallRequest,
         context: CallContext,
         progress: _Progress,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
     ) -> None:
         """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
         now = asyncio.get_running_loop().time()
@@ -198,24 +235,12 @@ class CallRouter:
             progress.patience = now + RECOVERY_WAIT
         seconds = progress.patience - now
         if context.timeout is not None:
-            seconds = min(seconds, _with_last_words(context.timeout))
+            seconds = min(seconds, with_last_words(context.timeout))
         await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
-    def _choose(
-        self, request: execution_pb2.CallRequest
-    ) -> tuple[OperatorHandle, DispatchKeySet, Resolution]:
-        args, kwargs = undecoded_arguments(request)
+    def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
         try:
-            with ForceDispatchKeyGuard(*local_keys_of(request)):
-                dispatcher = self._operators.dispatcher
-                name = str(parse_operator_name(request.operator))
-                op = dispatcher.resolve_overload(name, args, kwargs)
-                stack = op.bind(args, kwargs)
-                if request.HasField("redispatch_keys"):
-                    keys = DispatchKeySet(request.redispatch_keys)
-                else:
-                    keys = op.dispatch_keys(stack)
-                return op, keys, op.lookup(keys)
+            return self._chooser.choose(request, remote.find)
         except OperatorNotFoundError as error:
             raise self._explain_absence(request.operator, error) from error
 
@@ -234,25 +259,19 @@ class CallRouter:
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        op: OperatorHandle,
-        keys: DispatchKeySet,
-        choice: Resolution,
+        choice: Choice,
         progress: _Progress,
+        remote: RemotePart,
     ) -> execution_pb2.CallReply:
-        library, place = self._find_kernel(op, choice)
+        op, keys = choice.op, choice.keys
+        library, place = self._find_kernel(choice)
         tried: list[InterpreterSession] = []
-        replica = library.choose_replica()
+        replica = remote.choose_replica(library)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
-        name, request.operator = request.operator, str(op.name)
-        if place is None:
-            request.ClearField("kernel")
-            request.redispatch_keys = keys.raw_repr()
-        else:
-            request.kernel.load_id = library.load_id
-            request.kernel.registration = place
-            request.kernel.dispatch_keys = keys.raw_repr()
-        may_run_again = _may_run_again(request, op)
+        name = request.operator
+        choice.name_kernel(request, library.load_id, place)
+        may_run_again = _may_run_again(request, choice)
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
         if request.wants_route and place is not None and progress.parent is None:
@@ -261,14 +280,19 @@ class CallRouter:
         try:
             while True:
                 try:
-                    reply = await self._run(request, context, library, replica, progress.parent)
-                    if route is not None:
-                        reply.route.CopyFrom(route)
-                    return reply
+                    if remote.is_empty:
+                        reply = await self._run(request, context, library, replica, progress.parent)
+                        if route is not None:
+                            reply.route.CopyFrom(route)
+                        return reply
+                    async with remote.at(replica.session, context) as keeping:
+                        return await self._run(
+                            request, context, library, replica, progress.parent, keeping
+                        )
                 except InterpreterDiedError as error:
                     replica.note_failure()
                     tried.append(replica.session)
-                    other = library.choose_replica(excluding=tried)
+                    other = remote.choose_replica(library, tried)
                     never_started = _never_started(error)
                     progress.runs += not never_started
                     again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
@@ -286,6 +310,7 @@ class CallRouter:
         library: LibraryVersion,
         replica: Replica,
         parent: RunningKernel | None,
+        keeping: Keeping | None = None,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
@@ -293,7 +318,8 @@ class CallRouter:
             slot = await self._admit(request, context, library, replica.session, parent)
             if slot is not None:
                 context = context.in_lane(library.load_id, library.max_concurrency)
-            return await self._runs.run(replica.session, request, context, slot)
+            on_end = keeping.take if keeping is not None else None
+            return await self._runs.run(replica.session, request, context, slot, on_end)
         finally:
             replica.end_call()
 
@@ -322,7 +348,7 @@ class CallRouter:
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is not None:
             return slot
-        timeout = None if context.timeout is None else _with_last_words(context.timeout)
+        timeout = None if context.timeout is None else with_last_words(context.timeout)
         try:
             async with asyncio.timeout(timeout):
                 return await gate.enter(
@@ -337,43 +363,37 @@ class CallRouter:
                 started="no",
             ) from error
 
-    def _find_kernel(
-        self, op: OperatorHandle, choice: Resolution
-    ) -> tuple[LibraryVersion, int | None]:
+    def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
         """The library that runs the call, and the place of the kernel in its batch.
 
         No place means a kernel that every process has, such as the fallback of autograd: it
         runs where the operator was defined, and continues there.
         """
-        route = choice.kernel.function
+        resolution = choice.resolution
+        route = resolution.kernel.function
         if isinstance(route, KernelRoute):
             return route.library, route.place
-        owner = self._operators.find_owner(op.definition)
+        owner = self._operators.find_owner(choice.op.definition)
         if owner is None:
-            raise InternalError(f"the slot of {choice.key} of {op.name} leads nowhere")
+            raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")
         return owner, None
 
 
-def _trace_line(
-    request: execution_pb2.CallRequest, op: OperatorHandle, choice: Resolution
-) -> execution_pb2.TraceLine:
+def _trace_line(request: execution_pb2.CallRequest, choice: Choice) -> execution_pb2.TraceLine:
+    resolution = choice.resolution
     return execution_pb2.TraceLine(
         depth=0,
         kind="redispatch" if request.HasField("redispatch_keys") else "call",
-        operator=str(op.name),
-        key=str(choice.key),
-        kernel=choice.registered_at,
-        reason=choice.reason,
+        operator=str(choice.op.name),
+        key=str(resolution.key),
+        kernel=resolution.registered_at,
+        reason=resolution.reason,
     )
 
 
-def _with_last_words(seconds: float) -> float:
-    return seconds - min(LAST_WORDS, LAST_WORDS_SHARE * seconds)
-
-
-def _may_run_again(request: execution_pb2.CallRequest, op: OperatorHandle) -> bool:
+def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:
     """Whether it does no harm to run a call twice, and the caller has nothing against it."""
-    return (request.retry or not request.HasField("retry")) and not op.schema.is_mutable
+    return (request.retry or not request.HasField("retry")) and not choice.writes
 
 
 def _never_started(error: InterpreterDiedError) -> bool:

@@ -115,7 +115,7 @@ class CallStream:
             return
         arguments = self._incoming.finish(number)
         if arguments is not None:
-            self._calls.take(request, arguments)
+            self._calls.take(request, arguments=arguments)
 
     def _send(self, reply: bytes) -> None:
         self._outbox.put(reply)

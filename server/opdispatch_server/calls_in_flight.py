@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Callable, Sequence
 
@@ -12,6 +11,8 @@ import grpc.aio
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
+from opdispatch_server.kernel_runs import KernelRun
+from opdispatch_server.quick_calls import QuickCall
 from opdispatch_server.status_answers import status_of_rpc_error
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
@@ -51,78 +52,135 @@ class CallsInFlight:
         self._set_full = set_full
         self.reply_limit = reply_limit
         """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, asyncio.Task[None] | QuickCall] = {}
+        # What to call when those end that have no task.
+        self._quick_ends: dict[int, Callable[[], None]] = {}
+        self._changed = asyncio.Event()
         self._is_full = False
 
     def __contains__(self, number: int) -> bool:
-        return number in self._tasks
+        return number in self._calls
 
-    def take(self, request: execution_pb2.CallRequest, arguments: Sequence[Buffer] = ()) -> None:
+    def take(
+        self,
+        request: execution_pb2.CallRequest,
+        on_end: Callable[[], None] = lambda: None,
+        arguments: Sequence[Buffer] = (),
+    ) -> None:
         """Begins a call, or cancels one. Raises WireError if one of that id is under way.
 
-        ``arguments`` are the large tensors that have come in chunks.
+        ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
+        large tensors that have come in chunks.
         """
         number = request.id
         if request.cancel:
             self.cancel(number)
             return
-        if number in self._tasks:
+        if number in self._calls:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
-        tensors = None
+        tensors: CallTensors | None = None
         if self._send_large is not None or arguments:
             tensors = CallTensors()
             tensors.arguments = arguments
-        self._tasks[number] = asyncio.create_task(self._answer(request, tensors))
-        if len(self._tasks) >= CALLS_IN_FLIGHT and not self._is_full:
+        context = CallContext.of_request(request, tensors)
+
+        def end(result: execution_pb2.CallReply | OpdispatchError | KernelRun) -> None:
+            if isinstance(result, KernelRun):
+                self._start(number, request, context, on_end, result)
+                return
+            if isinstance(result, OpdispatchError):
+                result = execution_pb2.CallReply(error=status_from_error(result))
+            self._reply(number, result, tensors)
+            self._forget(number)
+            on_end()
+
+        quick = None if arguments else self._router.begin(request, context, end)
+        if quick is None:
+            self._start(number, request, context, on_end)
+        else:
+            self._calls[number] = quick
+            self._quick_ends[number] = on_end
+        if len(self._calls) >= CALLS_IN_FLIGHT and not self._is_full:
             self._is_full = True
             self._set_full(True)
 
     def cancel(self, number: int) -> None:
         """Nobody waits for that call any more; it may have ended already."""
-        task = self._tasks.get(number)
-        if task is not None:
-            task.cancel()
-            # One that is cancelled before its first step never gets to forget itself.
-            task.add_done_callback(functools.partial(self._forget, number))
+        call = self._calls.get(number)
+        if isinstance(call, QuickCall):
+            call.abandon()
+            on_end = self._quick_ends[number]
+            self._forget(number)
+            on_end()
+        elif call is not None:
+            call.cancel()
 
     def cancel_all(self) -> None:
         """Nobody waits for any of them any more."""
-        for number in list(self._tasks):
+        for number in list(self._calls):
             self.cancel(number)
 
     async def wait_until_answered(self) -> None:
         """Returns when none is under way."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks.values()))
+        while self._calls:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _start(
+        self,
+        number: int,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        on_end: Callable[[], None],
+        broken: KernelRun | None = None,
+    ) -> None:
+        """Has a task see to the call, which its caller knows by that number."""
+        task = asyncio.create_task(self._answer(number, request, context, broken))
+        self._calls[number] = task
+        self._quick_ends.pop(number, None)
+
+        def end(task: asyncio.Task[None]) -> None:
+            if self._calls.get(number) is task:
+                self._forget(number)
+            on_end()
+
+        # Also of one that is cancelled before its first step.
+        task.add_done_callback(end)
 
     async def _answer(
-        self, request: execution_pb2.CallRequest, tensors: CallTensors | None
+        self,
+        number: int,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None,
     ) -> None:
-        number = request.id
         try:
-            reply = await self._call(request, tensors)
-            if reply is not None:
-                self._reply(number, reply, tensors)
+            reply = await self._call(request, context, broken)
         finally:
-            if tensors is not None:
-                tensors.arguments = ()  # also of a kernel that runs on for nobody
-            task = asyncio.current_task()
-            assert task is not None
-            self._forget(number, task)
+            if context.tensors is not None:
+                context.tensors.arguments = ()  # also of a kernel that runs on for nobody
+        if reply is not None:
+            self._reply(number, reply, context.tensors)
+            # Before the caller can use that id again.
+            self._forget(number)
 
-    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(number) is task:
-            del self._tasks[number]
-        if self._is_full and len(self._tasks) < CALLS_IN_FLIGHT // 2:
+    def _forget(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self._quick_ends.pop(number, None)
+        self._changed.set()
+        if self._is_full and len(self._calls) < CALLS_IN_FLIGHT // 2:
             self._is_full = False
             self._set_full(False)
 
     async def _call(
-        self, request: execution_pb2.CallRequest, tensors: CallTensors | None
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None,
     ) -> execution_pb2.CallReply | None:
         """The reply; None if nobody waits for it any more."""
         try:
-            return await self._router.call(request, CallContext.of_request(request, tensors))
+            return await self._router.call(request, context, broken)
         except asyncio.CancelledError:
             return None
         except grpc.aio.AioRpcError as error:

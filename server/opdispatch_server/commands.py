@@ -20,6 +20,8 @@ from opdispatch_server.configuration import (
     LOAD_TIMEOUT_DEFAULT,
     QUARANTINE_AFTER_DEFAULT,
     QUEUE_DEFAULT,
+    REMOTE_BYTES_DEFAULT,
+    REMOTE_VALUES_DEFAULT,
     DaemonConfiguration,
     default_state_folder,
     default_worker_count,
@@ -170,6 +172,18 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    remote_values: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000_000,
+            metavar="N",
+            help="How many values one client may keep in interpreters.",
+        ),
+    ] = REMOTE_VALUES_DEFAULT,
+    remote_bytes: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many bytes these may have together.")
+    ] = REMOTE_BYTES_DEFAULT,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -201,6 +215,8 @@ def serve(
             quarantine_after=quarantine,
             queue=queue,
             kernel_timeout=kernel_timeout,
+            remote_values=remote_values,
+            remote_bytes=remote_bytes,
             insecure=insecure,
             log_level=log_level,
         )

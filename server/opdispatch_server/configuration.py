@@ -12,6 +12,8 @@ LOAD_TIMEOUT_DEFAULT = 60.0
 HEARTBEAT_DEFAULT = 0.5
 QUARANTINE_AFTER_DEFAULT = 5
 QUEUE_DEFAULT = 1024
+REMOTE_VALUES_DEFAULT = 10_000
+REMOTE_BYTES_DEFAULT = 4 << 30
 # The bytes that may wait for one interpreter, in messages of the largest size.
 MESSAGES_PER_QUEUE = 4
 CALL_BYTES_AT_MOST = 8 * 1024**3
@@ -22,7 +24,8 @@ class DaemonConfiguration:
     """One daemon's settings. ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
 
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
-    tensors of one connection may have together, None: see ``default_call_bytes``.
+    tensors of one connection may have together, None: see ``default_call_bytes``;
+    ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters.
     """
 
     listen: tuple[str, ...]
@@ -36,6 +39,8 @@ class DaemonConfiguration:
     quarantine_after: int = QUARANTINE_AFTER_DEFAULT
     queue: int = QUEUE_DEFAULT
     kernel_timeout: float | None = None
+    remote_values: int = REMOTE_VALUES_DEFAULT
+    remote_bytes: int = REMOTE_BYTES_DEFAULT
     insecure: bool = False
     log_level: str = "info"
 

@@ -20,6 +20,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from opdispatch_server.admission import Admission
+from opdispatch_server.byte_budget import ByteBudget
 from opdispatch_server.call_lanes import CallLanes
 from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
@@ -50,12 +51,15 @@ from opdispatch_server.load_request import read_load_request
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.process_watch import ProcessEnd
+from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
+from opdispatch_server.remote_value_table import RemoteValueTable, ValueLimits
 from opdispatch_server.run_folder import RunFolder
 from opdispatch_server.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
+from opdispatch_server.value_leases import ValueLeases
 from opdispatch_wire.channel import server_options
 from opdispatch_wire.v1 import (
     execution_pb2_grpc,
@@ -73,6 +77,9 @@ INTERPRETER_WAIT = 10.0
 # How long a start waits for the libraries of the journal: one that hangs must not keep all
 # others from being served.
 RESTORE_WAIT = 10.0
+# Of the arguments of large calls that clients send through the daemon, what it holds at a time.
+# Each is there two or three times on its way: as it came, taken apart, and as it goes on.
+LARGE_CALLS_BYTES = 40 * 2**20
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
 SERVER_GRACE = 0.25
@@ -133,14 +140,30 @@ class Daemon:
         timeout = configuration.kernel_timeout
         runs = KernelRuns(self._sessions, self._kill_interpreter, timeout)
         recovery = CallRecovery(self._libraries.settling, limits)
-        self._router = CallRouter(
-            operators, self._libraries, self._routes, admission, runs, recovery
+        values = RemoteValueTable(
+            ValueLimits(configuration.remote_values, configuration.remote_bytes)
         )
-        view = RegistryView(operators, self._libraries, self._sessions, self._supervisor, admission)
+        self._value_leases = ValueLeases(values)
+        programs = ProgramRouter(
+            operators, self._libraries, self._sessions, admission, runs, recovery, values
+        )
+        self._router = CallRouter(
+            operators,
+            self._libraries,
+            self._routes,
+            admission,
+            runs,
+            recovery,
+            values,
+            programs,
+        )
+        view = RegistryView(
+            operators, self._libraries, self._sessions, self._supervisor, admission, values
+        )
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         lane = folder.lane("clients")
         facts = DaemonFacts(version("opdispatch"), self._limit, self._addresses, lane)
-        self._lanes = CallLanes(self._router)
+        self._lanes = CallLanes(self._router, ByteBudget(LARGE_CALLS_BYTES))
         self._interpreters = InterpreterServicer(
             self._sessions,
             self._supervisor.pid_of,
@@ -188,7 +211,8 @@ class Daemon:
         await self._libraries.adopt()
         await self._private.start()
         await self._public.start()
-        self._lanes.listen(self._folder.lane("kernels"), internal_message_limit(self._limit))
+        internal_limit = internal_message_limit(self._limit)
+        self._lanes.listen(self._folder.lane("kernels"), internal_limit, is_for_kernels=True)
         self._lanes.listen(self._folder.lane("clients"), self._limit)
         self._supervisor.start()
         # A signal must not have to wait for a start that hangs.
@@ -222,6 +246,7 @@ class Daemon:
     async def _shut_down(self) -> None:
         await self._health.drain()
         self._waits.stop()
+        self._value_leases.stop()
         self._routes.end()
         if not await self._router.drain(CALLS_GRACE):
             LOG.warning("calls that are still running are cut off")
@@ -256,7 +281,9 @@ class Daemon:
         os._exit(1)
 
     def _serve_on(self, server: grpc.aio.Server, registry: RegistryServicer) -> None:
-        execution = ExecutionServicer(self._router, self._limit, self._max_call_bytes)
+        execution = ExecutionServicer(
+            self._router, self._value_leases, self._limit, self._max_call_bytes
+        )
         add_service(server, registry_pb2_grpc.add_RegistryServiceServicer_to_server, registry)
         for each in (server, self._private):
             add_service(each, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, execution)

@@ -28,6 +28,7 @@ from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.waiting_room import WaitingRoom
 from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.remote_values import needs_daemon
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 ATTENTION = 1.0
@@ -108,6 +109,11 @@ class DirectCalls:
         """
         if not request.HasField("kernel"):
             raise WireError("$.kernel is missing; a direct call names it, as its Route does")
+        if needs_daemon(request):
+            raise RefusedError(
+                "remote tensors and programs are the daemon's to route; the call never started",
+                hint="ask the daemon",
+            )
         epoch = self._epoch
         if not epoch or request.route_epoch != epoch or time.monotonic() > self._attentive_until:
             raise RefusedError(

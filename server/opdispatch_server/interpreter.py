@@ -29,8 +29,11 @@ from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lanes import DaemonCalls, KernelLanes
 from opdispatch_server.listeners import bind
 from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.process_watch import process_space
+from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.status_answers import Context, answers
+from opdispatch_server.value_store import ValueStore
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
@@ -86,8 +89,17 @@ class Interpreter:
         self._name = settings.name
         self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
         self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
+        self._values = ValueStore()
+        self._peers = PeerValues(self._limit)
+        programs = ProgramExecution(
+            self._libraries.dispatcher, self._values, self._peers, lambda: self._name
+        )
         self._execution = KernelExecution(
-            self._libraries, lambda: self._name, settings.max_message_bytes
+            self._libraries,
+            lambda: self._name,
+            settings.max_message_bytes,
+            self._values,
+            programs,
         )
         self._direct = DirectCalls(self._libraries)
         self._direct_lanes = KernelLanes(
@@ -137,6 +149,8 @@ class Interpreter:
                 await self._end_direct_calls()
             lanes.close()
             self._lane.close()
+            self._peers.close()
+            self._values.clear()  # nobody is there any more to claim them
             listener.close()
 
     async def _end_direct_calls(self) -> None:
@@ -251,6 +265,8 @@ class Interpreter:
                         # Whatever becomes of the stream now, this is its last word.
                         self.may_come_back = message.goodbye.come_back
                         return message.goodbye.reason
+                    case "release_values":
+                        self._values.release(message.release_values)
                     case "direct_calls":
                         self._direct.take(message.direct_calls.epoch)
                         await self._say(session, _done(message))

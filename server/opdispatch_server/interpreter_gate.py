@@ -6,17 +6,29 @@ Note [Calls that are sent ahead]
     CALLS_AHEAD more calls than it runs; the interpreter has as many threads for the library as it
     may run calls, and so holds the others back. A library whose kernels take longer than QUICK gets
     what it can run, and no more: what waits in the daemon is not hurt when the interpreter is.
+
+Note [Calls of several libraries]
+    A program that uses several libraries takes a slot of each, in the order of their load ids, so
+    that no two can wait for each other. It is never sent ahead, and while it runs, nothing else
+    is; in the interpreter it waits for calls that came there directly. It runs in one thread, so
+    its first slot alone counts among those of the interpreter; if each did, programs that have
+    some of theirs could use them up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
+
+# The clock of the event loop.
+_now = time.monotonic
 
 CALLS_AHEAD = 7
 QUICK = 0.02
@@ -37,14 +49,25 @@ class QueueLimits:
     bytes: int
 
 
+class SlotKind(enum.Enum):
+    """What a slot is for. See Note [Calls of several libraries]."""
+
+    ONLY = "only"  # a call of one library
+    FIRST = "first"  # the first of several
+    FURTHER = "further"
+
+
 class Slot:
     """The right to run one call. Whoever has it releases it, once, when the kernel has ended."""
 
-    __slots__ = ("_gate", "_lane", "began", "is_ahead")
+    __slots__ = ("_gate", "_lane", "began", "is_ahead", "kind")
 
-    def __init__(self, gate: InterpreterGate, lane: _Lane, *, is_ahead: bool) -> None:
+    def __init__(
+        self, gate: InterpreterGate, lane: _Lane, kind: SlotKind, *, is_ahead: bool
+    ) -> None:
         self._gate = gate
         self._lane = lane
+        self.kind = kind
         self.is_ahead = is_ahead
         """The call has been sent ahead: another one must end before it begins."""
         self.began = _now()
@@ -57,23 +80,26 @@ class Slot:
 class _Waiter:
     """One call in the queue. Its future gives the slot."""
 
-    __slots__ = ("future", "operator", "size")
+    __slots__ = ("future", "kind", "operator", "size")
 
-    def __init__(self, operator: str, size: int) -> None:
+    def __init__(self, operator: str, size: int, kind: SlotKind) -> None:
         self.operator = operator
         self.size = size
+        self.kind = kind
         self.future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
 
 
 class _Lane:
     """What runs and waits of one version of one library."""
 
-    __slots__ = ("ahead", "limit", "load_id", "running", "seconds", "waiting")
+    __slots__ = ("ahead", "limit", "load_id", "running", "seconds", "shared", "waiting")
 
     def __init__(self, load_id: int, limit: int) -> None:
         self.load_id = load_id
         self.limit = limit
         self.running = 0  # with those that are sent ahead
+        # Of these, those that have slots of other libraries, too, by kind.
+        self.shared = {SlotKind.FIRST: 0, SlotKind.FURTHER: 0}
         # In the order in which they were sent.
         self.ahead: OrderedDict[Slot, None] = OrderedDict()
         # In the order of their arrival.
@@ -113,30 +139,40 @@ class InterpreterGate:
         self._pace = Pace()
         self._closed: Callable[[str], InterpreterDiedError] | None = None
 
-    def try_enter(self, load_id: int, limit: int, operator: str) -> Slot | None:
+    def try_enter(
+        self, load_id: int, limit: int, operator: str, kind: SlotKind = SlotKind.ONLY
+    ) -> Slot | None:
         """As ``enter``, but None where that would wait, or raise QueueFullError."""
         if self._closed is not None:
             raise self._closed(operator)
         lane = self._lanes.get(load_id)
         if lane is None:
-            if self.calls_running >= KERNEL_THREADS:
+            if kind is not SlotKind.FURTHER and self.calls_running >= KERNEL_THREADS:
                 return None
             lane = self._lanes[load_id] = _Lane(load_id, limit)
-        if lane.waiting or not self._can_run(lane):
+        if lane.waiting or not self._can_run(lane, kind):
+            self._forget_if_empty(lane)
             return None
-        return self._start(lane)
+        return self._start(lane, kind)
 
-    async def enter(self, load_id: int, limit: int, operator: str, size: Callable[[], int]) -> Slot:
+    async def enter(
+        self,
+        load_id: int,
+        limit: int,
+        operator: str,
+        size: Callable[[], int],
+        kind: SlotKind = SlotKind.ONLY,
+    ) -> Slot:
         """Waits for the right to run a call of ``operator`` in the version ``load_id``.
 
         That version runs ``limit`` calls at a time. ``size`` is asked, if the call has to wait.
         Raises QueueFullError; and InterpreterDiedError, whose ``facts["started"]`` is "no", if
         the interpreter goes before the call's turn.
         """
-        if (slot := self.try_enter(load_id, limit, operator)) is not None:
+        if (slot := self.try_enter(load_id, limit, operator, kind)) is not None:
             return slot
         lane = self._lanes.get(load_id) or _Lane(load_id, limit)
-        waiter = _Waiter(operator, size())
+        waiter = _Waiter(operator, size(), kind)
         self._make_room(lane, waiter)
         self._add(lane, waiter)
         try:
@@ -160,14 +196,19 @@ class InterpreterGate:
     def check_invariants(self) -> list[str]:
         """What does not hold, in words."""
         lanes = self._lanes.values()
-        idle = [lane for lane in lanes if lane.waiting and self._can_run(lane)]
+        idle = [
+            lane
+            for lane in lanes
+            if lane.waiting and self._can_run(lane, next(iter(lane.waiting)).kind)
+        ]
         claims = {
             "a lane is over its limit": all(
                 0 <= lane.running - len(lane.ahead) <= lane.limit
                 and len(lane.ahead) <= self._calls_ahead
                 for lane in lanes
             ),
-            "running calls do not add up": self.calls_running == sum(la.running for la in lanes),
+            "running calls do not add up": self.calls_running
+            == sum(lane.running - lane.shared[SlotKind.FURTHER] for lane in lanes),
             "queued calls do not add up": self.calls_queued == sum(len(la.waiting) for la in lanes),
             "queued bytes do not add up": self.bytes_queued
             == sum(waiter.size for lane in lanes for waiter in lane.waiting),
@@ -182,23 +223,30 @@ class InterpreterGate:
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _can_run(self, lane: _Lane) -> bool:
-        ahead = self._calls_ahead if lane.is_quick else 0
-        return lane.running < lane.limit + ahead and self.calls_running < KERNEL_THREADS
+    def _can_run(self, lane: _Lane, kind: SlotKind) -> bool:
+        is_alone = kind is SlotKind.ONLY and not any(lane.shared.values())
+        ahead = self._calls_ahead if lane.is_quick and is_alone else 0
+        has_thread = kind is SlotKind.FURTHER or self.calls_running < KERNEL_THREADS
+        return lane.running < lane.limit + ahead and has_thread
 
-    def _start(self, lane: _Lane) -> Slot:
-        slot = Slot(self, lane, is_ahead=lane.running - len(lane.ahead) >= lane.limit)
+    def _start(self, lane: _Lane, kind: SlotKind) -> Slot:
+        slot = Slot(self, lane, kind, is_ahead=lane.running - len(lane.ahead) >= lane.limit)
         if slot.is_ahead:
             lane.ahead[slot] = None
         lane.running += 1
-        self.calls_running += 1
+        if kind is not SlotKind.ONLY:
+            lane.shared[kind] += 1
+        self.calls_running += kind is not SlotKind.FURTHER
         return slot
 
     def _release(self, lane: _Lane, slot: Slot) -> None:
         lane.running -= 1
-        self.calls_running -= 1
+        self.calls_running -= slot.kind is not SlotKind.FURTHER
         now = _now()
-        lane.seconds += (now - slot.began - lane.seconds) * NEWEST_SHARE
+        if slot.kind is SlotKind.ONLY:
+            lane.seconds += (now - slot.began - lane.seconds) * NEWEST_SHARE
+        else:
+            lane.shared[slot.kind] -= 1
         if slot.is_ahead:
             del lane.ahead[slot]
         elif lane.ahead:
@@ -215,17 +263,21 @@ class InterpreterGate:
         while admitted:  # a lane that has turned out to be quick may send several
             admitted = False
             for lane in list(self._turns.values()):
-                if self._can_run(lane) and (waiter := self._take_next(lane)) is not None:
-                    waiter.future.set_result(self._start(lane))
+                if (waiter := self._take_next(lane)) is not None:
+                    waiter.future.set_result(self._start(lane, waiter.kind))
                     admitted = True
 
     def _take_next(self, lane: _Lane) -> _Waiter | None:
+        """Takes the one whose turn it is off the queue, if it can run."""
         while lane.waiting:
             waiter = next(iter(lane.waiting))
+            is_gone = waiter.future.done()  # cancelled, and its task has not run since
+            if not is_gone and not self._can_run(lane, waiter.kind):
+                return None
             self._remove(lane, waiter)
             if lane.waiting:
                 self._turns.move_to_end(lane.load_id)
-            if not waiter.future.done():  # cancelled, and its task has not run since
+            if not is_gone:
                 return waiter
         self._forget_if_empty(lane)
         return None
@@ -308,7 +360,3 @@ class Pace:
         # A kernel that takes its time slows the queue down.
         since = now - self._last if self._last is not None else 0.0
         return min(max(self._average * calls, since, SHORTEST_RETRY), LONGEST_RETRY)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -32,6 +32,7 @@ from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
 )
+from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2
 
@@ -108,6 +109,7 @@ class InterpreterSession:
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._limit = limit
         self._lane: AsyncLane | None = None
+        self.lane_path = ""  # of its local lane, if calls take that
 
     @property
     def alive(self) -> bool:
@@ -170,6 +172,11 @@ class InterpreterSession:
             interpreter=self.name,
         )
 
+    def tell(self, message: interpreter_pb2.DaemonMessage) -> None:
+        """Says something that is not answered, if the interpreter is still there."""
+        if self.alive:
+            self._outbox.put_nowait(message)
+
     async def open_lane(self, path: str) -> None:
         """Has calls take the interpreter's local lane from now on, if it can be reached."""
         try:
@@ -182,6 +189,7 @@ class InterpreterSession:
             lane.close()
             return
         self._lane = lane
+        self.lane_path = path
         lane.ended.add_done_callback(self._lane_ended)
 
     def call(
@@ -201,6 +209,31 @@ class InterpreterSession:
         self.calls_total += 1
         reply.add_done_callback(self._call_ended)
         return reply
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether ``call_then`` can be used."""
+        return self._lane is not None and not self._lane.is_closed
+
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        on_reply: Callable[[execution_pb2.CallReply | LaneClosedError], None],
+    ) -> None:
+        """``call`` over the local lane; ``on_reply`` is called as soon as the reply is read."""
+        if self._lane is None:
+            raise LaneClosedError("there is no local lane", was_sent=False)
+
+        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
+            self.calls_in_flight -= 1
+            on_reply(result)
+
+        context.write_to(request)
+        request.chunks_reply = context.tensors is not None
+        self._lane.call_then(request, request.operator, end, context.tensors)
+        self.calls_in_flight += 1
+        self.calls_total += 1
 
     async def _call_over_grpc(
         self, request: execution_pb2.CallRequest, context: CallContext

@@ -19,11 +19,14 @@ from opdispatch_server.chosen_kernel import ChosenKernel
 from opdispatch_server.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.library_turns import LibraryTurns
+from opdispatch_server.program_execution import ProgramExecution
+from opdispatch_server.several_turns import turns_of_all
 from opdispatch_server.user_traceback import (
     describe_exception,
     exception_message,
     format_user_traceback,
 )
+from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
@@ -41,11 +44,18 @@ class KernelExecution:
     """Runs one call at a time in whichever thread asks."""
 
     def __init__(
-        self, libraries: InterpreterLibraries, interpreter: Callable[[], str], message_limit: int
+        self,
+        libraries: InterpreterLibraries,
+        interpreter: Callable[[], str],
+        message_limit: int,
+        values: ValueStore,
+        programs: ProgramExecution,
     ) -> None:
         self._libraries = libraries
         self._interpreter = interpreter
         self._limit = message_limit
+        self._values = values
+        self._programs = programs
 
     def threads_of(self, load_id: int, count: int) -> ThreadPoolExecutor:
         """The threads of a library, at most ``count``. Raises RefusedError if it is gone."""
@@ -87,12 +97,6 @@ class KernelExecution:
         Raises KernelError for whatever the kernel raises, the errors of arguments and returns
         that do not fit, and DeadlineExceededError if it is too late to begin.
         """
-        if request.HasField("kernel"):
-            library = self._libraries.get(request.kernel.load_id)
-            choice = library.kernels.find(self._libraries.dispatcher, request)
-        else:
-            library = None
-            choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
         if context.timeout == 0:
             # It has waited for a thread, and whoever made it has given up.
             raise DeadlineExceededError(
@@ -102,6 +106,14 @@ class KernelExecution:
                 interpreter=self._interpreter(),
                 started="no",
             )
+        if request.program or request.adopt:
+            return self._run_program(request, context)
+        if request.HasField("kernel"):
+            library = self._libraries.get(request.kernel.load_id)
+            choice = library.kernels.find(self._libraries.dispatcher, request)
+        else:
+            library = None
+            choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
         if library is not None:
             library.begin_call()
         token = RUNNING_CALL.set(RunningCall.of(context))
@@ -112,6 +124,24 @@ class KernelExecution:
             if library is not None:
                 library.end_call()
 
+    def _run_program(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        if request.adopt:
+            return self._programs.adopt(request, context)
+        libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        token = RUNNING_CALL.set(RunningCall.of(context))
+        try:
+            with (
+                turns_of_all(libraries, request.operator),
+                ForceLocalState(_local_state_of(request, None)),
+            ):
+                if request.HasField("kernel"):  # whose turn it is already
+                    libraries.append(self._libraries.get(request.kernel.load_id))
+                return self._programs.run(request, libraries)
+        finally:
+            RUNNING_CALL.reset(token)
+
     def _run(
         self,
         request: execution_pb2.CallRequest,
@@ -119,26 +149,37 @@ class KernelExecution:
         memory: CalleeTensorMemory | None,
     ) -> execution_pb2.CallReply:
         signature = choice.signature
-        args, kwargs = decode_arguments(request, signature.schema, memory)
+        args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
         with ForceLocalState(_local_state_of(request, trace)):
             stack = self._call(choice, list(arguments))
         name = self._interpreter()
+        returns = signature.check_returns(stack)
+        stack.clear()  # see KeptResults
         reply = reply_of_returns(
             request,
             signature.schema,
             arguments,
-            signature.check_returns(stack),
+            returns,
             interpreter=name,
             trace=trace.lines if trace else (),
             memory=memory,
+            keep=self._keeping(request),
         )
         if trace:
             for line, message in zip(trace.lines, reply.trace, strict=True):
                 if isinstance(line, RemoteTraceLine):
                     message.interpreter = line.interpreter
         return reply
+
+    def _keeping(
+        self, request: execution_pb2.CallRequest
+    ) -> Callable[[list[Any], int], Any] | None:
+        if not request.HasField("keep"):
+            return None
+        check_keep(request.keep)
+        return KeptResults(self._values, request.keep, self._interpreter()).take
 
     def _call(self, choice: ChosenKernel, stack: list[Any]) -> list[Any]:
         try:

@@ -38,7 +38,6 @@ from opdispatch_wire import lane_messages
 from opdispatch_wire.call_memory import PlacedTensors
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.descriptors import ReceivedDescriptors
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
@@ -101,7 +100,6 @@ class KernelLane:
         self._on_end = on_end
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
-        self._descriptors = ReceivedDescriptors()
         self._reader = FrameReader(limit)
         self._writer = ReplyWriter(connection)
         self._mutex = threading.Lock()
@@ -190,6 +188,8 @@ class KernelLane:
 
     def _end(self) -> None:
         self.close()
+        if self._memory is not None:
+            self._memory.descriptors.close()  # this thread is the one that has read
         self._on_end(self)
 
     def _shake_hands(self) -> None:
@@ -209,7 +209,7 @@ class KernelLane:
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
                 size = len(payload)
-                request, tensors = read_call(payload)
+                request, tensors = read_call(payload, shares_memory=self._memory is not None)
                 del payload  # the tensors let go of it, one by one
                 self._take(request, size, turn, tensors)
             elif kind is FrameKind.CANCEL:
@@ -218,7 +218,7 @@ class KernelLane:
                 if (waiting := self._waiting.get(cancel.id)) is not None:
                     waiting.is_cancelled = True
             elif self._memory is not None and kind in MEMORY_FRAMES:
-                self._memory.take(kind, payload, self._descriptors)
+                self._memory.take(kind, payload)
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
@@ -250,6 +250,24 @@ class KernelLane:
             return
         if turns is None or turns.seconds > QUICK:
             self.hand_over(turn)
+        self._work_off(call, turns, ordered, turn)
+        with self._mutex:
+            if self._turn == turn:
+                self._busy_since = 0.0
+
+    def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
+        """Runs a call whose turn it is, and those that wait for it to end, in a thread."""
+        threading.Thread(
+            target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
+        ).start()
+
+    def _work_off(
+        self,
+        call: LaneCall,
+        turns: LibraryTurns[LaneCall] | None,
+        ordered: LibraryTurns[LaneCall] | None,
+        turn: int,
+    ) -> None:
         following: LaneCall | None = call
         while following is not None:
             began = self._begin_kernel(turn)
@@ -259,9 +277,9 @@ class KernelLane:
             if following.lane is not self or self._turn != turn:
                 following.lane._flush()
             following = ordered.end() if ordered is not None else None
-        with self._mutex:
-            if self._turn == turn:
-                self._busy_since = 0.0
+            if following is not None and not isinstance(following, LaneCall):
+                following.start(ordered)  # a thread waits for its turn itself
+                return
 
     def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:
         """Whether the call may run now; else it waits. Raises QueueFullError."""
@@ -305,7 +323,7 @@ class KernelLane:
         finally:
             self._rules.end(call.context)
 
-    def _run(self, call: LaneCall, memory: CalleeTensorMemory) -> execution_pb2.CallReply:
+    def _run(self, call: LaneCall, memory: CalleeTensorMemory | None) -> execution_pb2.CallReply:
         try:
             return GUARD.run(self._execution.run, call.request, call.context, memory)
         except BaseException as error:  # a call is always answered
@@ -340,7 +358,7 @@ class KernelLane:
             if self._memory is None:
                 count = self._socket.recv_into(self._reader.space())
             else:
-                count = self._descriptors.receive(self._socket, self._reader.space())
+                count = self._memory.descriptors.receive(self._socket, self._reader.space())
             if not count:
                 raise EOFError
             self._reader.received(count)

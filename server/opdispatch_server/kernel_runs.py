@@ -12,13 +12,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.nested_time import NestedTime
@@ -35,6 +35,17 @@ from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 RUN_BYTES = 16
 """Whoever knows the number of a run may make calls in its name, which wait for nobody."""
+
+
+class HeldSlot(Protocol):
+    """What a run gives back when it ends: a Slot, or several."""
+
+    is_ahead: bool
+    began: float
+
+    def release(self) -> None:
+        """Lets the next one run."""
+
 
 StopInterpreter = Callable[[InterpreterSession, str], None]
 
@@ -54,7 +65,11 @@ class KernelRun(RunningKernel):
     """One run of a kernel in an interpreter. Belongs to the event loop."""
 
     def __init__(
-        self, operator: str, session: InterpreterSession, slot: Slot | None, depth: int = 0
+        self,
+        operator: str,
+        session: InterpreterSession,
+        slot: HeldSlot | None,
+        depth: int = 0,
     ) -> None:
         super().__init__(operator, depth)
         self.session = session
@@ -67,6 +82,16 @@ class KernelRun(RunningKernel):
     def is_ahead(self) -> bool:
         """Whether it waits in the interpreter for another one to end."""
         return self._slot is not None and self._slot.is_ahead
+
+    def late_error(self) -> DeadlineExceededError:
+        """The error of a caller whose deadline has passed."""
+        what = "about to run" if self.is_ahead else "running"
+        return DeadlineExceededError(
+            f"the deadline passed while interpreter {self.session.name} was {what} {self.operator}",
+            operator=self.operator,
+            interpreter=self.session.name,
+            started="unknown" if self.is_ahead else "yes",
+        )
 
     @property
     def own_seconds(self) -> float:
@@ -128,14 +153,57 @@ class KernelRuns:
             if run is not None and run.timer is None:
                 self._watch(run)
 
+    def begin(
+        self,
+        session: InterpreterSession,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        slot: HeldSlot,
+        on_end: Callable[[execution_pb2.CallReply | None], None],
+    ) -> KernelRun:
+        """``run``, over a local lane, for whoever waits in no task.
+
+        ``on_end`` is told the reply, which may be an error, when the slot is free again; None if
+        the interpreter has gone: see ``explain``. Raises LaneClosedError and
+        MessageTooLargeError, and then nothing has begun.
+        """
+        run = KernelRun(request.operator, session, slot, context.depth)
+
+        def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
+            self._end(run, slot)
+            on_end(None if isinstance(result, LaneClosedError) else result)
+
+        try:
+            session.call_then(request, context.for_run(run.number), end)
+        except BaseException:
+            _release(slot)
+            raise
+        self._runs[run.number] = run
+        self._watch(run)
+        return run
+
+    async def explain(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
+        """Why a run has had no reply; waits until that is known."""
+        await run.session.explain_end()
+        return self._explain_end(run)
+
+    def _end(self, run: KernelRun, slot: HeldSlot | None) -> None:
+        del self._runs[run.number]
+        if run.timer is not None:
+            run.timer.cancel()
+        _release(slot)
+
     async def run(
         self,
         session: InterpreterSession,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        slot: Slot | None,
+        slot: HeldSlot | None,
+        on_end: Callable[[execution_pb2.CallReply | None], None] | None = None,
     ) -> execution_pb2.CallReply:
         """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
+
+        ``on_end`` is told the reply then, also if nobody waits for it; None if there is none.
 
         An InterpreterDiedError has ``facts["culprit"]`` if the interpreter was stopped because
         the kernel of another call, of that operator, ran for too long.
@@ -158,12 +226,13 @@ class KernelRuns:
 
         def end(answer: asyncio.Future[execution_pb2.CallReply]) -> None:
             self._answers.discard(answer)
-            del self._runs[run.number]
-            if run.timer is not None:
-                run.timer.cancel()
-            _release(slot)
-            if not answer.cancelled():
-                answer.exception()  # if nobody waits for it, nobody needs to know
+            self._end(run, slot)
+            reply = None
+            # If nobody waits for its error, nobody needs to know.
+            if not answer.cancelled() and answer.exception() is None:
+                reply = answer.result()
+            if on_end is not None:
+                on_end(reply)
 
         answer.add_done_callback(end)
         self._watch(run)
@@ -171,13 +240,7 @@ class KernelRuns:
             async with asyncio.timeout(context.timeout):
                 return await asyncio.shield(answer)
         except TimeoutError as error:
-            what = "about to run" if run.is_ahead else "running"
-            raise DeadlineExceededError(
-                f"the deadline passed while interpreter {session.name} was {what} {run.operator}",
-                operator=run.operator,
-                interpreter=session.name,
-                started="unknown" if run.is_ahead else "yes",
-            ) from error
+            raise run.late_error() from error
         except grpc.aio.AioRpcError as error:
             if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
                 raise  # the interpreter's own answer
@@ -281,6 +344,6 @@ class KernelRuns:
         )
 
 
-def _release(slot: Slot | None) -> None:
+def _release(slot: HeldSlot | None) -> None:
     if slot is not None:
         slot.release()

@@ -13,6 +13,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 if TYPE_CHECKING:
     from opdispatch_server.kernel_lane import KernelLane
+    from opdispatch_server.library_turns import LibraryTurns
 
 
 class LaneCall:
@@ -48,15 +49,23 @@ class LaneCall:
         """What is called."""
         return self.request.operator
 
+    def start(self, turns: LibraryTurns[LaneCall]) -> None:
+        """Runs it in a thread of its lane's: its turn has come."""
+        self.lane.start_call(self, turns)
 
-def read_call(payload: bytes | memoryview) -> tuple[execution_pb2.CallRequest, CalleeTensors]:
+
+def read_call(
+    payload: bytes | memoryview, *, shares_memory: bool
+) -> tuple[execution_pb2.CallRequest, CalleeTensors]:
     """The call in a frame, whose large tensors stay where they are. Raises WireError.
+
+    Not those of a lane that shares memory: there the few that are inline are taken as they are.
 
     Protobuf would copy them while no other thread can run: no heartbeat either.
     """
     request = execution_pb2.CallRequest()
     arguments: list[memoryview] = []
-    if len(payload) > CHUNK_BYTES:
+    if len(payload) > CHUNK_BYTES and not shares_memory:
         payload, arguments = detach(payload, CALL_REQUEST, BESIDE_BYTES)
     lane_messages.parsed(request, payload)
     return request, CalleeTensors(arguments, is_limited=not request.chunks_reply)

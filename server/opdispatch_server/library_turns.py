@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from opdispatch_server.waiting_room import WaitingRoom
 
@@ -27,6 +27,11 @@ class Job(Protocol):
     @property
     def size(self) -> int:
         """What it occupies while it waits, in bytes."""
+
+    def start(self, turns: LibraryTurns[Any]) -> None:
+        """``LibraryTurns.end`` has given it back in a thread that does not run calls: it begins
+        in another one, and ends in its turn.
+        """
 
 
 J = TypeVar("J", bound=Job)

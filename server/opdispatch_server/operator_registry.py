@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class OperatorRegistry:
     """Whole libraries come and go, each change in one publication.
 
-    ``epoch`` counts the publications. ``check`` and ``publish`` block, and are called from worker
-    threads; the rest is for the event loop. ``on_published`` is called by such a thread, after a
-    publication, with the operators for which something has been registered.
+    ``epoch`` grows before and after each publication. ``check`` and ``publish`` block, and are
+    called from worker threads; the rest is for the event loop. ``on_published`` is called by such
+    a thread, after a publication, with the operators for which something has been registered.
     """
 
     def __init__(self) -> None:
@@ -54,9 +54,10 @@ class OperatorRegistry:
 
         Raises RegistrationError, and then changes nothing.
         """
+        self.epoch += 1  # what was found out before does not hold any more from here on ...
         with self.dispatcher.transaction():
             handles = self._swap(registrations, replacing)
-        self.epoch += 1
+        self.epoch += 1  # ... nor does what was found out meanwhile
         names = (r.schema.name if r.schema is not None else r.name for r in registrations)
         self.on_published({name for name in names if name is not None})
         return handles

@@ -12,6 +12,7 @@ from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.remote_value_table import RemoteValueTable
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_wire.v1 import registry_pb2 as pb
 
@@ -30,12 +31,14 @@ class RegistryView:
         sessions: InterpreterSessions,
         supervisor: Supervisor,
         admission: Admission,
+        values: RemoteValueTable,
     ) -> None:
         self._operators = operators
         self._libraries = libraries
         self._sessions = sessions
         self._supervisor = supervisor
         self._admission = admission
+        self._values = values
 
     @property
     def _dispatcher(self) -> Dispatcher:
@@ -123,8 +126,8 @@ class RegistryView:
         )
 
     def check_queues(self) -> list[str]:
-        """What does not hold of the queues, in words. In the event loop only."""
-        return self._admission.check_invariants()
+        """What does not hold of queues and remote values, in words. In the event loop only."""
+        return self._admission.check_invariants() + self._values.check_invariants()
 
     def check_invariants(self) -> pb.CheckInvariantsReply:
         """Recomputes and compares; the dispatcher first, then libraries against it."""
@@ -174,6 +177,7 @@ class RegistryView:
         """One interpreter."""
         held = [v for v in self._libraries.all_versions() if v.find_replica(session)]
         gate = self._admission.find(session)
+        kept, kept_bytes = self._values.count_at(session)
         direct = session.heartbeat
         message = pb.Interpreter(
             name=session.name,
@@ -187,6 +191,8 @@ class RegistryView:
             devices=session.devices,
             calls_queued=gate.calls_queued if gate else 0,
             bytes_queued=gate.bytes_queued if gate else 0,
+            remote_values=kept,
+            remote_bytes=kept_bytes,
             reserved_for=session.pool.reserved_for if session.pool else "",
         )
         message.connected_at.FromDatetime(session.connected_at)

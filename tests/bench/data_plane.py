@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import opdispatch_client as oc
+from tests.bench.shared_memory import Floor
 
 PEERS = Path(__file__).with_name("peers")
 SIZES = {4: "16 B", 250_000: "1 MB", 2_500_000: "10 MB"}
@@ -38,11 +39,15 @@ MANY_ROUNDS = 5
 FLOOR = "Python over a unix socket"
 
 LIBRARY = """
+import numpy as np
+
 from opdispatch import Library
 
 lib = Library("bench", "DEF")
 lib.define("add(Tensor x, Tensor y) -> Tensor")
 lib.impl("add", lambda x, y: x + y, "CPU")
+lib.define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
+lib.impl("add_out", lambda x, y, *, out: np.add(x, y, out=out), "CPU")
 """
 
 
@@ -60,12 +65,12 @@ class Ours:
     """One session of ours."""
 
     def __init__(self, session: oc.Session) -> None:
-        self._session = session
+        self.session = session
 
     def calls(self, elements: int, count: int) -> float:
         """The seconds that so many calls take."""
         x = np.ones(elements, np.float32)
-        call = self._session.call
+        call = self.session.call
         start = time.perf_counter()
         for _ in range(count):
             call("bench::add", x, x)
@@ -75,8 +80,60 @@ class Ours:
         """The seconds that so many calls take, IN_FLIGHT at a time."""
         x = np.ones(4, np.float32)
         start = time.perf_counter()
-        deque(self._session.map("bench::add", [(x, x)] * count, in_flight=IN_FLIGHT), maxlen=0)
+        deque(self.session.map("bench::add", [(x, x)] * count, in_flight=IN_FLIGHT), maxlen=0)
         return time.perf_counter() - start
+
+
+class OursInPlace:
+    """One session of ours, and arrays that are in shared memory already."""
+
+    def __init__(self, session: oc.Session) -> None:
+        self._session = session
+        self._arrays: dict[int, tuple[Any, Any, Any]] = {}
+
+    def calls(self, elements: int, count: int) -> float:
+        """The seconds that so many calls take."""
+        if elements not in self._arrays:
+            self._arrays[elements] = tuple(
+                self._session.empty(elements, np.float32) for _ in range(3)
+            )
+        x, y, out = self._arrays[elements]
+        x[:], y[:] = 1, 1
+        call = self._session.call
+        start = time.perf_counter()
+        for _ in range(count):
+            call("bench::add_out", x, y, out=out)
+        return time.perf_counter() - start
+
+    def in_flight(self, count: int) -> float | None:
+        """Not asked: small arrays are sent inline all the same."""
+        return None
+
+
+class InPlace:
+    """Memory that is shared already, a packet each way, and nothing else: the floor for that."""
+
+    def __init__(self) -> None:
+        self._floors: dict[int, Floor] = {}
+
+    def calls(self, elements: int, count: int) -> float:
+        """The seconds that so many additions take."""
+        floor = self._floors.get(elements)
+        if floor is None:
+            floor = self._floors[elements] = Floor(elements)
+        start = time.perf_counter()
+        for _ in range(count):
+            floor.signal()
+        return time.perf_counter() - start
+
+    def in_flight(self, count: int) -> float | None:
+        """It cannot."""
+        return None
+
+    def close(self) -> None:
+        """Ends its processes."""
+        for floor in self._floors.values():
+            floor.close()
 
 
 class Peer:
@@ -133,8 +190,13 @@ def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
         session.load(folder / "bench.py")
         return Ours(session)
 
+    in_place = InPlace()
+    stack.callback(in_place.close)
+    direct = connect(lane="local")
     contestants: dict[str, Contestant] = {
-        "opdispatch, direct": connect(lane="local"),
+        "opdispatch, direct": direct,
+        "opdispatch, direct, arrays of session.empty": OursInPlace(direct.session),
+        "memory shared already, added in place": in_place,
         "opdispatch, through the daemon": connect(lane="local", direct=False),
         "opdispatch, gRPC stream to the daemon": connect(lane="stream"),
     }

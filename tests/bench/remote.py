@@ -1,5 +1,6 @@
-"""What a remote call costs on one machine, beside a bare gRPC echo of as many bytes; and how many
-a second one client makes with 64 in flight.
+"""What a remote call costs on one machine, beside a bare gRPC echo of as many bytes; how many a
+second one client makes with 64 in flight; and what a hundred that depend on each other cost, one by
+one and as a program.
 
 The echo is grpcio's own asyncio server in another process, which returns what it is sent: the
 floor of one hop. A call through the daemon has two: to the daemon, and on to the interpreter.
@@ -32,7 +33,9 @@ from opdispatch import Library
 
 lib = Library("bench", "DEF")
 lib.define("first(Tensor x, Tensor y) -> Tensor")
+lib.define("add(Tensor x, Tensor y) -> Tensor")
 lib.impl("first", lambda x, y: x, "CPU")
+lib.impl("add", lambda x, y: x + y, "CPU")
 """
 
 ECHO_SERVER = """
@@ -74,6 +77,7 @@ WARM_UP_CALLS = 30
 IN_FLIGHT = 64
 MANY_CALLS = 3000
 MANY_ROUNDS = 9
+STEPS = 100
 
 
 class Stage:
@@ -154,6 +158,40 @@ def calls_per_second(stage: Stage) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in rates.items()}
 
 
+def dependent_calls(stage: Stage) -> dict[str, Callable[[], object]]:
+    """A hundred additions of 16 bytes, each to the result of the one before."""
+    session = stage.connect("local")
+    x = session.put(np.ones(4, np.float32))
+    payload = bytes(32)
+
+    def one_by_one() -> object:
+        value = x
+        for _ in range(STEPS):
+            value = session.call("bench::add", value, x, remote=True)
+        return value.numpy()
+
+    def recorded() -> object:
+        with session.program() as p:
+            value = p.ops.bench.add(x, x)
+            for _ in range(STEPS - 1):
+                value = p.ops.bench.add(value, x)
+            p.output(value)
+        return p.result
+
+    @session.as_program
+    def traced(value: Any, x: Any) -> Any:
+        for _ in range(STEPS):
+            value = session.ops.bench.add(value, x)
+        return value
+
+    return {
+        "calls with remote tensors": one_by_one,
+        "a program, recorded each time": recorded,
+        "a program, traced once": lambda: traced(x, x),
+        "bare gRPC echoes": lambda: [stage.echo(payload) for _ in range(STEPS)],
+    }
+
+
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title)
     for heading in headings:
@@ -171,6 +209,10 @@ def main() -> None:
         f"{IN_FLIGHT} calls in flight, one client process, arrays of 16 bytes",
         *("call", "calls a second", "x bare gRPC echo"),
     )
+    chain = _table(
+        f"{STEPS} dependent additions of 16 bytes, through the daemon, local lane",
+        *("call", "us in all", "x bare gRPC echoes"),
+    )
     with tempfile.TemporaryDirectory(prefix="od-bench-") as folder, ExitStack() as stack:
         stage = Stage(stack, Path(folder))
         for elements in (250_000, 4):
@@ -183,12 +225,20 @@ def main() -> None:
             for name, took in seconds.items():
                 ratio = took / seconds["bare gRPC echo"]
                 one.add_row(name, f"{elements * 4:,}", f"{took * 1e6:,.0f}", f"{ratio:.1f}")
+        hundred = dependent_calls(stage)
+        for call in hundred.values():
+            call()
+        seconds = median_seconds(hundred)
+        for name, took in seconds.items():
+            ratio = took / seconds["bare gRPC echoes"]
+            chain.add_row(name, f"{took * 1e6:,.0f}", f"{ratio:.3f}")
         rates = calls_per_second(stage)
         for name, rate in rates.items():
             ratio = rate / rates["bare gRPC echo, a request each"]
             many.add_row(name, f"{rate:,.0f}", f"{ratio:.1f}")
     console = Console(width=100)
     console.print(one)
+    console.print(chain)
     console.print(many)
 
 

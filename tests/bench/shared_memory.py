@@ -1,8 +1,9 @@
 """What tensors in shared memory cost between two processes, beside what the machine costs.
 
 The floor adds two arrays in place in memory that both processes have mapped, with a packet each
-way; "copied" copies the arguments in and the result out as well. Ours encodes, sends and decodes
-calls, whose kernel makes an array of its own unless it is given one to write to.
+way; "copied" copies the arguments in and the result out as well. Ours are calls of a session,
+directly to an interpreter, whose kernel makes an array of its own unless it is given one to write
+to. In brackets, how many times the first floor it takes.
 
     python -m tests.bench.shared_memory
 """
@@ -14,18 +15,36 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import opdispatch_client as oc
 from opdispatch_wire.call_memory import copy_elements
 from opdispatch_wire.shared_mapping import PAGE
 from tests.bench.timing import median_seconds
-from tests.shared_memory_lane import Caller
 
 SIZES = {"16 B": 4, "64 KiB": 1 << 14, "1 MB": 250_000, "10 MB": 2_500_000}
+
+SHARED = "floor: shared already, added in place"
+WARM_UP_CALLS = 5
+
+LIBRARY = """
+import numpy as np
+
+from opdispatch import Library
+
+lib = Library("bench", "DEF")
+lib.define("add(Tensor x, Tensor y) -> Tensor")
+lib.impl("add", lambda x, y: x + y, "CPU")
+lib.define("add_out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
+lib.impl("add_out", lambda x, y, *, out: np.add(x, y, out=out), "CPU")
+"""
 
 FLOOR = """
 import mmap, socket, sys
@@ -75,35 +94,60 @@ class Floor:
         self.process.wait(timeout=10)
 
 
-def contestants(caller: Caller, floor: Floor, n: int) -> dict[str, Callable[[], object]]:
+class Stage:
+    """A daemon with one interpreter, and a session that calls that one directly."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="od-bench-")))
+        address = f"unix://{folder}/daemon.sock"
+        serve = (sys.executable, "-m", "opdispatch_client.cli", "serve", "--listen", address)
+        options = ("--workers", "1", "--state", str(folder / "state"), "--log-level", "error")
+        daemon = subprocess.Popen((*serve, *options), stdout=subprocess.PIPE)
+        stack.callback(daemon.wait, 20)
+        stack.callback(daemon.terminate)
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        self.session = stack.enter_context(oc.connect(address, lane="local"))
+        (folder / "bench.py").write_text(LIBRARY)
+        self.session.load(folder / "bench.py")
+
+
+def contestants(session: oc.Session, floor: Floor, n: int) -> dict[str, Callable[[], object]]:
     """The calls to time, of arrays of that many float32s."""
     x, y, out = (np.full(n, value, np.float32) for value in (1, 2, 0))
-    shape, dtype = (n,), np.dtype(np.float32)
-    here = [caller.arena.empty(shape, dtype) for _ in range(3)]
+    here = [session.empty(n, np.float32) for _ in range(3)]
     here[0][:], here[1][:] = 1, 2
+    add, add_out = session.ops.bench.add, session.ops.bench.add_out
     calls: dict[str, Callable[[], object]] = {
-        "floor: shared already, added in place": floor.signal,
+        SHARED: floor.signal,
         "floor: copied in and out": lambda: floor.copied(x, y),
-        "ordinary arrays": lambda: caller.call("add", x, y),
-        "ordinary arrays, one to write to": lambda: caller.call("add_out", x, y, out=out),
-        "arrays of empty, result made by the kernel": lambda: caller.call("add", *here[:2]),
-        "arrays of empty, one to write to": lambda: caller.call("add_out", *here[:2], out=here[2]),
+        "ordinary arrays": lambda: add(x, y),
+        "ordinary arrays, one to write to": lambda: add_out(x, y, out=out),
+        "arrays of empty, result made by the kernel": lambda: add(*here[:2]),
+        "arrays of empty, one to write to": lambda: add_out(*here[:2], out=here[2]),
     }
-    assert (caller.call("add", x, y) == 3).all()
+    for call in list(calls.values())[2:]:
+        for _ in range(WARM_UP_CALLS):  # the first goes through the daemon
+            call()
+    assert (add(x, y) == 3).all()
+    assert (out == 3).all()
+    assert (here[2] == 3).all()
     return calls
 
 
 def main() -> None:
     """Prints the table."""
-    table = Table("two float32 arrays in, one out", *SIZES, title="shared memory")
+    table = Table("two float32 arrays in, one out", *SIZES, title="direct calls")
     columns: list[dict[str, float]] = []
-    for n in reversed(SIZES.values()):
-        caller, floor = Caller(), Floor(n)
-        columns.insert(0, median_seconds(contestants(caller, floor, n)))
-        caller.close()
-        floor.close()
+    with ExitStack() as stack:
+        session = Stage(stack).session
+        for n in reversed(SIZES.values()):  # the largest first, to warm everybody up
+            floor = Floor(n)
+            columns.insert(0, median_seconds(contestants(session, floor, n)))
+            floor.close()
     for name in columns[0]:
-        table.add_row(name, *(f"{column[name] * 1e6:,.0f} us" for column in columns))
+        cells = [f"{c[name] * 1e6:,.0f} us ({c[name] / c[SHARED]:.1f})" for c in columns]
+        table.add_row(name, *cells)
     Console(width=120).print(table)
 
 

@@ -101,7 +101,7 @@ def test_a_call_whose_chunks_never_came_is_that_calls_error(
     assert "tensor 1 in chunks, which never came" in str(hear_error(stream, 3))
     say_chunk(stream, 4, X.tobytes())
     say_call(stream, 4, length=8)
-    assert "its shape and dtype need 8000" in str(hear_error(stream, 4))
+    assert "has 8 bytes, and 8000 came" in str(hear_error(stream, 4))
     say_chunk(stream, 5, X.tobytes())
     stream.call(5, "image::pipeline", X)
     assert "refers to 0 tensors in chunks, and 1 have come" in str(hear_error(stream, 5))

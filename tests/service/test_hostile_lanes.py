@@ -164,6 +164,18 @@ def test_a_client_that_is_killed_in_the_middle_of_a_write(unharmed: oc.Session, 
     assert process.exitcode == -signal.SIGKILL
 
 
+def test_large_calls_that_are_begun_and_never_sent_keep_no_other_waiting(unharmed: oc.Session):
+    path = unharmed.server_info.lane
+    with raw_lane(path) as one, raw_lane(path) as two, raw_lane(path) as last:
+        for lane in (one, two, last):
+            lane.greet()
+        for lane in (one, two):
+            lane.socket.sendall(HEADER.pack(15 << 20, FrameKind.CALL, bytes(3)) + bytes(100))
+        big = np.zeros(2_000_000)
+        last.call(1, "image::scale", big)
+        assert not last.reply().HasField("error")
+
+
 # -- direct calls alone -----------------------------------------------------------------------
 
 
@@ -207,9 +219,31 @@ def _says_that_it_is_late(request: execution_pb2.CallRequest) -> None:
     request.timeout = -1.0
 
 
+def _fetch_for_me(request: execution_pb2.CallRequest) -> None:
+    request.adopt = True
+    remote = request.args.add().remote
+    remote.id, remote.session, remote.source.lane = b"x" * 16, b"y" * 16, "/somewhere"
+
+
+def _program(request: execution_pb2.CallRequest) -> None:
+    request.program = b"\x0a\x00"
+
+
+def _keep_for_me(request: execution_pb2.CallRequest) -> None:
+    request.keep.session, request.keep.prefix = b"y" * 16, b"x" * 12
+
+
+def _somebodys_value(request: execution_pb2.CallRequest) -> None:
+    request.args[0].remote.id = b"x" * 16
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
+        (_fetch_for_me, RefusedError),
+        (_program, RefusedError),
+        (_keep_for_me, RefusedError),
+        (_somebodys_value, RefusedError),
         (_wrong_epoch, RefusedError),
         (_no_epoch, RefusedError),
         (_no_kernel, WireError),

@@ -125,6 +125,14 @@ def test_progress_is_told_in_bytes(session: oc.Session):
     assert told == []
 
 
+def test_remote_values_are_put_and_fetched_in_chunks_too(session: oc.Session):
+    x = np.arange(LARGE, dtype=float)
+    with session.put(x) as kept:
+        np.testing.assert_array_equal(kept.numpy(), x)
+        twice = session.call("image::scale", kept, 2.0, remote=True)
+        np.testing.assert_array_equal(twice.numpy(), 2 * x)
+
+
 async def test_the_asyncio_session_does_the_same(twice: RunningDaemon):
     told: list[oc.TransferProgress] = []
     async with oc.aio.connect(twice.address, lane="stream") as session:

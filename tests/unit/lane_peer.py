@@ -21,12 +21,12 @@ class Peer:
         self._reader = FrameReader(LIMIT)
         self.connection: socket.socket | None = None
 
-    def accept(self, limit: int = LIMIT) -> None:
+    def accept(self, limit: int = LIMIT, *, shares_memory: bool = False) -> None:
         self._listener.setblocking(True)
         self.connection, _ = self._listener.accept()
         kind, _ = self.read()
         assert kind is FrameKind.HELLO
-        self.write(FrameKind.WELCOME, lane_messages.welcome(limit))
+        self.write(FrameKind.WELCOME, lane_messages.welcome(limit, shares_memory=shares_memory))
 
     def read(self) -> tuple[FrameKind, bytes | memoryview]:
         assert self.connection is not None

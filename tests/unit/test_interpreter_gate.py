@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdispatch_server.call_context import KERNEL_THREADS
-from opdispatch_server.interpreter_gate import LONGEST_RETRY, InterpreterGate, Pace, QueueLimits
+from opdispatch_server.interpreter_gate import (
+    LONGEST_RETRY,
+    InterpreterGate,
+    Pace,
+    QueueLimits,
+    SlotKind,
+)
 from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
 
 
@@ -272,3 +278,63 @@ def test_whatever_happens_the_invariants_hold_and_nothing_is_left(seed, limit, c
         assert (gate.calls_running, gate.calls_queued, gate.bytes_queued) == (0, 0, 0)
 
     asyncio.run(scenario())
+
+
+async def enter_all(gate, load_ids, *, limit=1):
+    """Takes a slot of each library, as a program does."""
+    slots = []
+    for load_id in sorted(load_ids):
+        kind = SlotKind.FURTHER if slots else SlotKind.FIRST
+        slots.append(await gate.enter(load_id, limit, "a program", lambda: 1, kind))
+        assert gate.check_invariants() == []
+    return slots
+
+
+async def test_a_program_waits_for_each_of_its_libraries_and_nothing_is_sent_ahead_of_it():
+    gate = make_gate(ahead=7)
+    first, *calls = [start(gate, 2) for _ in range(4)]
+    await settle()
+    first.result().release()  # it was quick
+    await settle()
+    assert all(call.done() for call in calls), "one runs, two are sent ahead"
+    program = asyncio.ensure_future(enter_all(gate, [1, 2]))
+    behind = start(gate, 2)
+    await settle()
+    assert not program.done()
+    for call in calls:
+        assert not program.done()
+        call.result().release()
+        await settle()
+        assert gate.check_invariants() == []
+    assert program.done()
+    assert not behind.done(), "while the program runs, nothing of its libraries does"
+    assert gate.calls_running == 1, "it needs one thread"
+    for slot in program.result():
+        slot.release()
+    await settle()
+    assert behind.done()
+    behind.result().release()
+    assert gate.calls_running == 0
+    assert gate.check_invariants() == []
+
+
+async def test_programs_that_use_the_same_libraries_never_wait_for_each_other_for_ever():
+    """More programs than threads: those that have some of their slots get the others."""
+    gate = make_gate()
+    randomness = random.Random(5)
+    running = 0
+
+    async def run():
+        nonlocal running
+        slots = await enter_all(gate, randomness.sample(range(1, 9), 3), limit=KERNEL_THREADS)
+        running += 1
+        assert running <= KERNEL_THREADS
+        await asyncio.sleep(0)
+        running -= 1
+        for slot in slots:
+            slot.release()
+
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(run() for _ in range(3 * KERNEL_THREADS)))
+    assert (gate.calls_running, gate.calls_queued) == (0, 0)
+    assert gate.check_invariants() == []

@@ -1,4 +1,5 @@
 from google.rpc import status_pb2 as _status_pb2
+from opdispatch_wire.v1 import remote_pb2 as _remote_pb2
 from opdispatch_wire.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -9,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "chunk", "chunks_reply")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt", "chunk", "chunks_reply")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +33,10 @@ class CallRequest(_message.Message):
     WANTS_ROUTE_FIELD_NUMBER: _ClassVar[int]
     ROUTE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    LIBRARIES_FIELD_NUMBER: _ClassVar[int]
+    ADOPT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_REPLY_FIELD_NUMBER: _ClassVar[int]
     id: int
@@ -49,9 +54,13 @@ class CallRequest(_message.Message):
     wants_route: bool
     route_epoch: int
     lost: LostCall
+    keep: _remote_pb2.Keep
+    program: bytes
+    libraries: _containers.RepeatedScalarFieldContainer[int]
+    adopt: bool
     chunk: Chunk
     chunks_reply: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
 
 class LostCall(_message.Message):
     __slots__ = ("session", "lane", "id", "interpreter")

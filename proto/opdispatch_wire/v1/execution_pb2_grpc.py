@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from opdispatch_wire.v1 import execution_pb2 as opdispatch_dot_v1_dot_execution__pb2
+from opdispatch_wire.v1 import remote_pb2 as opdispatch_dot_v1_dot_remote__pb2
 
 GRPC_GENERATED_VERSION = '1.81.1'
 GRPC_VERSION = grpc.__version__
@@ -44,6 +45,11 @@ class ExecutionServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_execution__pb2.CallRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_execution__pb2.CallReply.FromString,
                 _registered_method=True)
+        self.HoldValues = channel.stream_stream(
+                '/opdispatch.v1.ExecutionService/HoldValues',
+                request_serializer=opdispatch_dot_v1_dot_remote__pb2.HoldValuesRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_remote__pb2.HoldValuesReply.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -64,7 +70,11 @@ class ExecutionServiceServicer:
         operator, interpreter and exception type
         INTERNAL            RETURN              the kernel returned what its schema does not
         promise
-        RESOURCE_EXHAUSTED  MESSAGE_TOO_LARGE   over the limit, either way
+        NOT_FOUND           REMOTE_VALUE_GONE   a RemoteTensor that is not there any more, or
+        never was
+        RESOURCE_EXHAUSTED  REMOTE_LIMIT        more values, or bytes of them, than a client may
+        keep
+        MESSAGE_TOO_LARGE   over the limit, either way
         QUEUE_FULL          too many calls wait for the interpreter, or
         large tensors fill the daemon: the call never
         started; comes with a google.rpc.RetryInfo
@@ -95,6 +105,16 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HoldValues(self, request_iterator, context):
+        """Holds the client's values for as long as the stream is open: those that calls with
+        CallRequest.keep leave in interpreters. When it ends, or the client is silent for too long,
+        they are let go of. Served by the daemon alone.
+        UNAVAILABLE  REFUSED   more clients hold values than may
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -107,6 +127,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.CallStream,
                     request_deserializer=opdispatch_dot_v1_dot_execution__pb2.CallRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_execution__pb2.CallReply.SerializeToString,
+            ),
+            'HoldValues': grpc.stream_stream_rpc_method_handler(
+                    servicer.HoldValues,
+                    request_deserializer=opdispatch_dot_v1_dot_remote__pb2.HoldValuesRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_remote__pb2.HoldValuesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -163,6 +188,33 @@ class ExecutionService:
             '/opdispatch.v1.ExecutionService/CallStream',
             opdispatch_dot_v1_dot_execution__pb2.CallRequest.SerializeToString,
             opdispatch_dot_v1_dot_execution__pb2.CallReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HoldValues(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/opdispatch.v1.ExecutionService/HoldValues',
+            opdispatch_dot_v1_dot_remote__pb2.HoldValuesRequest.SerializeToString,
+            opdispatch_dot_v1_dot_remote__pb2.HoldValuesReply.FromString,
             options,
             channel_credentials,
             insecure,

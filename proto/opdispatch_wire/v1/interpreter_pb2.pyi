@@ -1,4 +1,5 @@
 from google.rpc import status_pb2 as _status_pb2
+from opdispatch_wire.v1 import remote_pb2 as _remote_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -72,7 +73,7 @@ class OverdueCall(_message.Message):
     def __init__(self, operator: _Optional[str] = ..., lane: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
 class DaemonMessage(_message.Message):
-    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls")
+    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "release_values")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +86,7 @@ class DaemonMessage(_message.Message):
     TRIM_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
     AWAIT_DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_VALUES_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     welcome: Welcome
     stage: Stage
@@ -97,7 +99,8 @@ class DaemonMessage(_message.Message):
     trim: TrimMemory
     direct_calls: DirectCalls
     await_direct_calls: AwaitDirectCalls
-    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ...) -> None: ...
+    release_values: _remote_pb2.ReleaseValues
+    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls")

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Value(_message.Message):
-    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument")
+    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument", "remote", "reference")
     NONE_FIELD_NUMBER: _ClassVar[int]
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class Value(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DICT_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
     none: NoneValue
     boolean: bool
     integer: int
@@ -32,7 +34,9 @@ class Value(_message.Message):
     device: str
     dict: DictValue
     argument: ArgumentRef
-    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ...) -> None: ...
+    remote: RemoteTensor
+    reference: Reference
+    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ..., remote: _Optional[_Union[RemoteTensor, _Mapping]] = ..., reference: _Optional[_Union[Reference, _Mapping]] = ...) -> None: ...
 
 class NoneValue(_message.Message):
     __slots__ = ()
@@ -112,3 +116,47 @@ class SharedMemory(_message.Message):
     length: int
     read_only: bool
     def __init__(self, region: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., read_only: _Optional[bool] = ...) -> None: ...
+
+class RemoteTensor(_message.Message):
+    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source", "place")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    INTERPRETER_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    session: bytes
+    interpreter: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    device: str
+    dispatch_keys: int
+    requires_grad: bool
+    source: ValueSource
+    place: int
+    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ...) -> None: ...
+
+class ValueSource(_message.Message):
+    __slots__ = ("lane", "address", "place")
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    lane: str
+    address: str
+    place: int
+    def __init__(self, lane: _Optional[str] = ..., address: _Optional[str] = ..., place: _Optional[int] = ...) -> None: ...
+
+class Reference(_message.Message):
+    __slots__ = ("input", "step", "items")
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    input: int
+    step: int
+    items: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, input: _Optional[int] = ..., step: _Optional[int] = ..., items: _Optional[_Iterable[int]] = ...) -> None: ...

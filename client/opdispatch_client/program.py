@@ -1,0 +1,284 @@
+"""Programs: many calls that are recorded, sent as one message and run by one interpreter.
+
+with session.program() as p:
+    total = p.ops.math.add(x, y)
+    p.output(p.ops.math.mul(total, total))
+p.result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from opdispatch.errors import ArgumentError
+from opdispatch_client.remote_ops import RemoteOps
+from opdispatch_client.remote_tensor import RemoteValue
+from opdispatch_wire.programs import MAX_STEPS
+from opdispatch_wire.tensors import is_tensor
+from opdispatch_wire.v1 import remote_pb2, values_pb2
+from opdispatch_wire.values import check_text, fill_value
+
+
+class PlaceholderUsed(TypeError):  # noqa: N818 - to most callers no error, but a recording
+    """A placeholder is an argument of a call outside of ``Recording.call``."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(
+            "a placeholder of a program is an argument of session.call, session.ops and the "
+            "program's own call and ops, and of nothing else"
+        )
+        self.recording = recording
+
+
+class Placeholder:
+    """What an input of a program, or the result of one of its calls, will be.
+
+    It is an argument for later calls. ``result[1]`` is an item of a result that is a list, or
+    of those of an operator that returns several.
+    """
+
+    __slots__ = ("_items", "_number", "_source", "recording")
+
+    def __init__(
+        self, recording: Recording, source: str, number: int, items: tuple[int, ...] = ()
+    ) -> None:
+        self.recording = recording
+        self._source = source
+        self._number = number
+        self._items = items
+
+    def write_to(self, message: values_pb2.Reference) -> None:
+        """Says what it is."""
+        if self._source == "step":
+            message.step = self._number
+        else:
+            message.input = self._number
+        if self._items:
+            message.items.extend(self._items)
+
+    def __getitem__(self, item: object) -> Placeholder:
+        if not isinstance(item, int) or item < 0:
+            raise ArgumentError(
+                f"{self!r} has no item {item!r}: what it will be is not known yet; expected a "
+                "place, counted from 0, in a list or in what an operator returns"
+            )
+        return Placeholder(self.recording, self._source, self._number, (*self._items, item))
+
+    def __iter__(self) -> NoReturn:
+        raise ArgumentError(
+            f"{self!r} cannot be unpacked: how much it will be is not known yet",
+            hint="take its items by their places: result[0], result[1]",
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise ArgumentError(f"{self!r} is neither true nor false before the program has run")
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        if not self.recording.is_filling:
+            raise PlaceholderUsed(self.recording)
+        self.write_to(message.reference)
+
+    def __repr__(self) -> str:
+        items = "".join(f"[{item}]" for item in self._items)
+        return f"<Placeholder {self._source} {self._number}{items}>"
+
+
+class Recording:
+    """The calls of a program, as they are recorded. For one thread.
+
+    Tensors become inputs: each is sent once, however many calls it is an argument of.
+    """
+
+    def __init__(self) -> None:
+        self.message = remote_pb2.Program()
+        self.inputs: list[Any] = []
+        self.is_filling = False
+        self.is_over = False
+        self._places: dict[int, Placeholder] = {}
+
+    def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Placeholder:
+        """Records a call. Raises ArgumentError, and WireError for what cannot be sent."""
+        if self.is_over:
+            raise ArgumentError(
+                f"{operator} was called with a placeholder of a program that has been sent already"
+            )
+        number = len(self.message.steps)
+        if number >= MAX_STEPS:
+            raise ArgumentError(
+                f"the program has {number} calls; the limit is {MAX_STEPS}",
+                hint="send it in parts, which hand their results on as remote tensors",
+            )
+        operator = check_text(operator, "$.operator")
+        self.is_filling = True
+        step = self.message.steps.add(operator=operator)
+        try:
+            for i, value in enumerate(args):
+                self._fill(step.args.add(), value, number, f"args[{i}]")
+            for name, value in kwargs.items():
+                at = f"kwargs[{name!r}]"
+                self._fill(step.kwargs[check_text(name, at)], value, number, at)
+        except BaseException:
+            del self.message.steps[number]
+            raise
+        finally:
+            self.is_filling = False
+        return Placeholder(self, "step", number)
+
+    @property
+    def ops(self) -> RemoteOps[Placeholder]:
+        """``call``, spelled as the operators are: ``p.ops.math.add(x, y)``."""
+        return RemoteOps(self.call)
+
+    def new_input(self, value: Any) -> Placeholder:
+        """A placeholder for a value that is given to the program when it is sent."""
+        self.inputs.append(value)
+        return Placeholder(self, "input", len(self.inputs) - 1)
+
+    def add_output(self, value: Any, *, remote: bool) -> None:
+        """Asks for a value. Raises ArgumentError unless it is of this program."""
+        if is_remote_or_tensor(value):
+            value = self._argument(value)
+        if not isinstance(value, Placeholder) or value.recording is not self:
+            raise ArgumentError(f"{value!r} is no value of this program; expected a placeholder")
+        if self.is_over:
+            raise ArgumentError("the program has been sent already")
+        if len(self.message.outputs) >= MAX_STEPS:
+            raise ArgumentError(f"the program has {MAX_STEPS} outputs, which is the limit")
+        value.write_to(self.message.outputs.add(keep=remote).what)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether any output stays in the interpreter."""
+        return any(output.keep for output in self.message.outputs)
+
+    def _fill(self, message: values_pb2.Value, value: Any, number: int, which: str) -> None:
+        value = self._argument(value)
+        if type(value) is Placeholder:
+            value.write_to(message.reference)
+        else:
+            fill_value(message, value, at=f"$.program.steps[{number}].{which}")
+
+    def _argument(self, value: Any) -> Any:
+        """The value, with placeholders of this program for tensors."""
+        if isinstance(value, Placeholder):
+            if value.recording is not self:
+                raise ArgumentError(f"{value!r} is of another program")
+            return value
+        if is_remote_or_tensor(value):
+            known = self._places.get(id(value))
+            if known is None:
+                known = self._places[id(value)] = self.new_input(value)  # which keeps the id taken
+            return known
+        if isinstance(value, list | tuple):
+            return [self._argument(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._argument(item) for key, item in value.items()}
+        return value
+
+
+def is_remote_or_tensor(value: Any) -> bool:
+    """Whether a value is an input of a program, and no constant in it."""
+    return isinstance(value, RemoteValue) or is_tensor(value)
+
+
+def find_recording(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording | None:
+    """Whose placeholders are among the arguments of a call, or in lists among them."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Placeholder):
+            return value.recording
+        if isinstance(value, list | tuple) and (found := find_recording(value, {})):
+            return found
+    return None
+
+
+RunProgram = Callable[[bytes, Sequence[Any], bool], list[Any]]
+"""Sends a program with its inputs; whether it keeps something. Its outputs."""
+RunProgramAsync = Callable[[bytes, Sequence[Any], bool], Awaitable[list[Any]]]
+
+
+class _Program(Recording):
+    """What the blocking and the asyncio session's programs have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: list[Any] | None = None
+
+    def output(self, *values: Any, remote: bool = False) -> None:
+        """Asks for values: as arrays, or, with `remote`, as remote tensors.
+
+        They are in ``result``, in the order in which they were asked for.
+        """
+        for value in values:
+            self.add_output(value, remote=remote)
+
+    @property
+    def results(self) -> list[Any]:
+        """What was asked for. Raises ArgumentError before the program has run."""
+        if self._results is None:
+            raise ArgumentError("the program has not run; its results are there after the block")
+        return self._results
+
+    @property
+    def result(self) -> Any:
+        """What was asked for: None, one value, or a tuple."""
+        results = self.results
+        if len(results) == 1:
+            return results[0]
+        return tuple(results) if results else None
+
+    def _end(self) -> bytes:
+        self.is_over = True
+        return self.message.SerializeToString(deterministic=True)
+
+    def __repr__(self) -> str:
+        state = "done" if self._results is not None else "sent" if self.is_over else "recording"
+        count = len(self.message.steps)
+        return f"<{type(self).__name__} of {count} call{'s' * (count != 1)} [{state}]>"
+
+
+class Program(_Program):
+    """A program of a blocking session: recorded in a ``with`` block, at whose end it runs.
+
+    An error in the block means that nothing is sent. An error of a call names its step:
+    ``facts["step"]``, counted from 0.
+    """
+
+    def __init__(self, run: RunProgram) -> None:
+        super().__init__()
+        self._run = run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        data = self._end()
+        if exc_type is None:
+            self._results = self._run(data, self.inputs, self.keeps)
+
+
+class AsyncProgram(_Program):
+    """A program of an asyncio session: ``async with session.program() as p``."""
+
+    def __init__(self, run: RunProgramAsync) -> None:
+        super().__init__()
+        self._run = run
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        data = self._end()
+        if exc_type is None:
+            self._results = await self._run(data, self.inputs, self.keeps)

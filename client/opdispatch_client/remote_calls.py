@@ -1,0 +1,156 @@
+"""How sessions keep values in interpreters, get them, and run programs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from opdispatch_client import remote_rpcs
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.operator_call import Call
+from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor, remote_from_proto
+from opdispatch_client.value_lease import AsyncValueLease, Lease, ValueLease
+from opdispatch_wire.v1 import remote_pb2, values_pb2
+from opdispatch_wire.values import DecodeRemote
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+
+class RemoteCalls:
+    """The remote half of a blocking session. ``make`` makes one call and waits for it."""
+
+    def __init__(
+        self, endpoint: Endpoint, channel: grpc.Channel, make: Callable[[Call], Any]
+    ) -> None:
+        self._endpoint = endpoint
+        self._lease = ValueLease(channel, endpoint.address)
+        self.make = make
+
+    def close(self) -> None:
+        """Lets go of every value."""
+        self._lease.close()
+
+    def call(
+        self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool
+    ) -> Any:
+        """Calls an operator; tensors among the results stay where they are."""
+        with self._keeping() as (keep, make):
+            return self.make(remote_rpcs.call(operator, args, kwargs, keep, make, retry=retry))
+
+    def put(self, array: Any, on: str | None) -> RemoteTensor:
+        """Puts an array into an interpreter."""
+        with self._keeping(on or "") as (keep, make):
+            [tensor] = self.make(remote_rpcs.put(array, keep, make))
+            return tensor  # type: ignore[no-any-return]
+
+    def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+        """Runs a program. One that does nothing is not sent."""
+        if not data:
+            return []
+        retry, what = self._endpoint.retry, "the program"
+        if not keeps:
+            rpc = remote_rpcs.program(data, what, inputs, None, retry=retry)
+            return self.make(rpc)  # type: ignore[no-any-return]
+        with self._keeping() as (keep, make):
+            rpc = remote_rpcs.program(data, what, inputs, make, keep=keep, retry=retry)
+            return self.make(rpc)  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _keeping(self, on: str = "") -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
+        lease = self._lease.get(self._endpoint.handshake_timeout)
+        keep = lease.new_keep(on)
+        try:
+            yield keep, self._maker(lease)
+        except BaseException:
+            lease.release(keep.prefix)  # it may have run, and nobody knows what it has kept
+            raise
+
+    def _maker(self, lease: Lease) -> DecodeRemote:
+        def make_tensor(message: values_pb2.RemoteTensor, at: str, writable: bool) -> RemoteTensor:
+            return RemoteTensor(*remote_from_proto(message, at), lease, self._fetch)
+
+        return make_tensor
+
+    def _fetch(self, tensor: RemoteTensor) -> Array:
+        [array] = self.make(remote_rpcs.fetch(tensor))
+        return array  # type: ignore[no-any-return]
+
+
+class AsyncRemoteCalls:
+    """The remote half of an asyncio session. ``make`` makes one call."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        channel: grpc.aio.Channel,
+        make: Callable[[Call], Awaitable[Any]],
+    ) -> None:
+        self._endpoint = endpoint
+        self._lease = AsyncValueLease(channel, endpoint.address)
+        self.make = make
+
+    async def close(self) -> None:
+        """Lets go of every value."""
+        await self._lease.close()
+
+    async def call(
+        self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool
+    ) -> Any:
+        """Calls an operator; tensors among the results stay where they are."""
+        lease, keep = await self._open()
+        with _released_on_error(lease, keep):
+            make = self._maker(lease)
+            rpc = remote_rpcs.call(operator, args, kwargs, keep, make, retry=retry)
+            return await self.make(rpc)
+
+    async def put(self, array: Any, on: str | None) -> AsyncRemoteTensor:
+        """Puts an array into an interpreter."""
+        lease, keep = await self._open(on or "")
+        with _released_on_error(lease, keep):
+            [tensor] = await self.make(remote_rpcs.put(array, keep, self._maker(lease)))
+            return tensor  # type: ignore[no-any-return]
+
+    async def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+        """Runs a program. One that does nothing is not sent."""
+        if not data:
+            return []
+        retry, what = self._endpoint.retry, "the program"
+        if not keeps:
+            rpc = remote_rpcs.program(data, what, inputs, None, retry=retry)
+            return await self.make(rpc)  # type: ignore[no-any-return]
+        lease, keep = await self._open()
+        with _released_on_error(lease, keep):
+            make = self._maker(lease)
+            rpc = remote_rpcs.program(data, what, inputs, make, keep=keep, retry=retry)
+            return await self.make(rpc)  # type: ignore[no-any-return]
+
+    async def _open(self, on: str = "") -> tuple[Lease, remote_pb2.Keep]:
+        lease = await self._lease.get(self._endpoint.handshake_timeout)
+        return lease, lease.new_keep(on)
+
+    def _maker(self, lease: Lease) -> DecodeRemote:
+        def make_tensor(
+            message: values_pb2.RemoteTensor, at: str, writable: bool
+        ) -> AsyncRemoteTensor:
+            return AsyncRemoteTensor(*remote_from_proto(message, at), lease, self._fetch)
+
+        return make_tensor
+
+    async def _fetch(self, tensor: AsyncRemoteTensor) -> Array:
+        [array] = await self.make(remote_rpcs.fetch(tensor))
+        return array  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _released_on_error(lease: Lease, keep: remote_pb2.Keep) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        lease.release(keep.prefix)  # it may have run, and nobody knows what it has kept
+        raise

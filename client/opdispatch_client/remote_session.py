@@ -1,0 +1,179 @@
+"""The methods of sessions for calls, remote tensors and programs: blocking, and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from opdispatch_client import traced_function
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.program import AsyncProgram, PlaceholderUsed, Program, find_recording
+from opdispatch_client.remote_calls import AsyncRemoteCalls, RemoteCalls
+from opdispatch_client.remote_ops import Calls
+from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
+from opdispatch_wire.chunked_tensors import OnTransfer
+
+
+class RemoteSession:
+    """The methods of a blocking session for remote tensors and programs."""
+
+    _remote: RemoteCalls
+    _endpoint: Endpoint
+
+    def _operator_names(self) -> list[str]:
+        raise NotImplementedError
+
+    def with_options(
+        self,
+        *,
+        retry: bool | None = None,
+        remote: bool = False,
+        on_progress: OnTransfer | None = None,
+    ) -> Calls[Any]:
+        """``call`` and ``ops`` with other choices than the session's.
+
+        With ``retry=False``, ``session.with_options(retry=False).ops.bank.quote(x)`` raises
+        InterpreterDiedError instead of running again when its interpreter dies. An operator that
+        writes to its arguments never runs again. With `remote`, results stay where they are, as
+        with ``session.call(..., remote=True)``.
+
+        `on_progress` is told each time that a chunk of a large tensor was sent or has come, as a
+        TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
+        session's own threads, and not of calls with `remote`.
+        """
+
+        def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
+            return self._call_operator(
+                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
+            )
+
+        return Calls(call, self._operator_names)
+
+    def call(self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any) -> Any:
+        """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
+
+        Returns what the schema promises: None, one value, or a tuple; tensors are NumPy
+        arrays. Arguments that the operator writes to are updated in place. Raises
+        OperatorNotFoundError, ArgumentError, NoKernelError, KernelError if the kernel raised,
+        and WireError for an argument that cannot be sent.
+
+        With `remote`, tensors among the results are RemoteTensors: they stay where they are.
+        An operator's own argument of that name can be given through ``ops``.
+        """
+        return self._call_operator(operator, args, kwargs, remote=remote)
+
+    def put(self, array: Any, on: str | None = None) -> RemoteTensor:
+        """Puts a copy of an array into an interpreter: into the one named `on`, or any.
+
+        Without `on`, calls with it move it to an interpreter that holds their library. Raises
+        RemoteLimitError, InterpreterNotFoundError, and WireError for what is no array.
+        """
+        return self._remote.put(array, on)
+
+    def program(self) -> Program:
+        """Records calls, and has them run as one message: ``with session.program() as p``."""
+        return Program(self._remote.run_program)
+
+    def as_program(
+        self, function: Callable[..., Any] | None = None, *, remote: bool = False
+    ) -> Callable[..., Any]:
+        """A decorator: the calls of a function run as one program.
+
+        The function is called once with placeholders for its tensors, in which ``session.call``
+        and ``session.ops`` record; from then on the program is sent. It must not look at what
+        tensors contain. Other arguments are constants: with other ones it is called again. With
+        `remote`, the tensors that it returns stay in the interpreter.
+        """
+        if function is None:
+            return lambda function: self.as_program(function, remote=remote)
+        return traced_function.as_program(function, self._remote.run_program, remote=remote)
+
+    def _call_operator(
+        self,
+        operator: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        retry: bool | None = None,
+        remote: bool = False,
+        on_progress: OnTransfer | None = None,
+    ) -> Any:
+        """One call; one with placeholders is recorded."""
+        retry = self._endpoint.retry if retry is None else retry
+        try:
+            if remote:
+                return self._remote.call(operator, args, kwargs, retry=retry)
+            return self._remote.make(
+                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+            )
+        except PlaceholderUsed as used:
+            return used.recording.call(operator, *args, **kwargs)
+
+
+class AsyncRemoteSession:
+    """The methods of an asyncio session for calls, remote tensors and programs."""
+
+    _remote: AsyncRemoteCalls
+    _endpoint: Endpoint
+
+    def with_options(
+        self,
+        *,
+        retry: bool | None = None,
+        remote: bool = False,
+        on_progress: OnTransfer | None = None,
+    ) -> Calls[Coroutine[Any, Any, Any]]:
+        """``call`` and ``ops`` with other choices; see ``Session.with_options``.
+
+        `on_progress` is called in the event loop.
+        """
+
+        def call(operator: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+            coroutine: Coroutine[Any, Any, Any] = self._call_operator(
+                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
+            )
+            return coroutine
+
+        return Calls(call)
+
+    async def put(self, array: Any, on: str | None = None) -> AsyncRemoteTensor:
+        """Puts a copy of an array into an interpreter; see ``Session.put``."""
+        return await self._remote.put(array, on)
+
+    def program(self) -> AsyncProgram:
+        """Records calls; they run at the end of ``async with session.program() as p``."""
+        return AsyncProgram(self._remote.run_program)
+
+    def as_program(
+        self, function: Callable[..., Any] | None = None, *, remote: bool = False
+    ) -> Callable[..., Any]:
+        """A decorator: the calls of a function, which does not wait for them, run as one program.
+
+        What it gives is a coroutine function. See ``Session.as_program``.
+        """
+        if function is None:
+            return lambda function: self.as_program(function, remote=remote)
+        return traced_function.as_async_program(function, self._remote.run_program, remote=remote)
+
+    def _call_operator(
+        self,
+        operator: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        retry: bool | None = None,
+        remote: bool = False,
+        on_progress: OnTransfer | None = None,
+    ) -> Any:
+        """One call, as a coroutine; one with placeholders is recorded, and gives its own."""
+        retry = self._endpoint.retry if retry is None else retry
+        if recording := find_recording(args, kwargs):
+            return recording.call(operator, *args, **kwargs)
+        if remote:
+            return self._remote.call(operator, args, kwargs, retry=retry)
+        call = OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+        return self._call_now(call)
+
+    async def _call_now(self, call: OperatorCall) -> Any:
+        return await self._remote.make(call)

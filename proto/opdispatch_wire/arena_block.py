@@ -1,0 +1,52 @@
+"""One place in an arena; see ``tensor_arena``."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.shared_mapping import SharedMapping, Window
+
+Array = np.ndarray[Any, Any]
+
+Place = tuple[int, int]
+"""A region's number, and the offset in it."""
+
+
+class Block:
+    """A place in an arena; free again when released or collected, whichever is first."""
+
+    __slots__ = ("__weakref__", "_held", "_mapping", "address", "offset", "region", "size")
+
+    def __init__(self, held: deque[Place], place: Place, mapping: SharedMapping, size: int) -> None:
+        self.region, self.offset = place
+        self.size = size
+        self.address = mapping.address + self.offset
+        self._mapping = mapping
+        self._held = [(held, place)]  # popped by whoever is first, which is atomic
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, skip: int = 0) -> Array:
+        """An array over the block from its byte ``skip`` on; it keeps the block.
+
+        The block must be large enough, and not be released while the array is in use.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        return Window(self, self.address + skip, nbytes, writable=True).array(shape, dtype)
+
+    def release(self) -> None:
+        """Frees the block; once is enough. Takes no lock."""
+        try:
+            freed, place = self._held.pop()
+        except IndexError:
+            return
+        freed.append(place)
+
+    def __del__(self) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        state = "held" if self._held else "free"
+        return f"<Block region {self.region} at {self.offset}, {self.size} bytes, {state}>"

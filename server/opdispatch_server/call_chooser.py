@@ -1,0 +1,140 @@
+"""Which operator a request means, and which of its kernels: the daemon's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
+from opdispatch.operator_state import Resolution
+from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_wire.calls import local_keys_of, undecoded_arguments
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+from opdispatch_wire.values import DecodeRemote
+
+MOST_CHOICES = 4096
+"""How many are remembered."""
+
+# Lists with more items, and longer texts, are looked at each time.
+_LONGEST = 16
+
+
+class Choice(NamedTuple):
+    """An operator, the keys of the call, and what is in the slot for them."""
+
+    op: OperatorHandle
+    keys: DispatchKeySet
+    resolution: Resolution
+    writes: bool
+    """Whether the operator writes to any of its arguments."""
+
+    def name_kernel(
+        self, request: execution_pb2.CallRequest, load_id: int, place: int | None
+    ) -> None:
+        """Says in a request what an interpreter is to run: the kernel at ``place`` of a load.
+
+        Without a place, what it has itself for these keys.
+        """
+        request.operator = str(self.op.name)
+        if place is None:
+            request.ClearField("kernel")
+            request.redispatch_keys = self.keys.bits
+        else:
+            request.kernel.load_id = load_id
+            request.kernel.registration = place
+            request.kernel.dispatch_keys = self.keys.bits
+
+
+class CallChooser:
+    """Chooses, and remembers what it chose. Belongs to the event loop.
+
+    A choice holds for all requests of one operator with arguments of the same kinds and
+    dispatch keys, as long as nothing is published: ``_choices`` are of the epoch ``_epoch``, which
+    changes before and after a publication. Whether the elements of a tensor are what it says
+    is looked at for the first of them, and by whoever decodes the others.
+    """
+
+    def __init__(self, operators: OperatorRegistry) -> None:
+        self._operators = operators
+        self._epoch = -1
+        self._choices: dict[Hashable, Choice] = {}
+
+    def find(self, request: execution_pb2.CallRequest) -> Choice | None:
+        """The choice for a request, if it is remembered."""
+        if self._operators.epoch != self._epoch:
+            return None
+        shape = _shape_of(request)
+        return None if shape is None else self._choices.get(shape)
+
+    def choose(
+        self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
+    ) -> Choice:
+        """Raises OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
+
+        And what ``find_remote`` raises, which is asked for each remote tensor.
+        """
+        epoch = self._operators.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._choices.clear()
+        shape = _shape_of(request)
+        if shape is not None:
+            known = self._choices.get(shape)
+            if known is not None:
+                return known
+        choice = self._look(request, find_remote)
+        if shape is not None and self._operators.epoch == epoch:
+            if len(self._choices) >= MOST_CHOICES:
+                self._choices.clear()
+            self._choices[shape] = choice
+        return choice
+
+    def _look(self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None) -> Choice:
+        args, kwargs = undecoded_arguments(request, find_remote)
+        with ForceDispatchKeyGuard(*local_keys_of(request)):
+            dispatcher = self._operators.dispatcher
+            name = str(parse_operator_name(request.operator))
+            op = dispatcher.resolve_overload(name, args, kwargs)
+            stack = op.bind(args, kwargs)
+            if request.HasField("redispatch_keys"):
+                keys = DispatchKeySet(request.redispatch_keys)
+            else:
+                keys = op.dispatch_keys(stack)
+            return Choice(op, keys, op.lookup(keys), op.schema.is_mutable)
+
+
+def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
+    """What requests have in common for which the choice is the same; None for unusual ones."""
+    if request.HasField("local_keys") or request.HasField("redispatch_keys"):
+        return None
+    kinds = []
+    for value in request.args:
+        kind = _kind_of(value)
+        if kind is None:
+            return None
+        kinds.append(kind)
+    if not request.kwargs:
+        return request.operator, tuple(kinds)
+    named = []
+    for name, value in request.kwargs.items():
+        kind = _kind_of(value)
+        if kind is None:
+            return None
+        named.append((name, kind))
+    return request.operator, tuple(kinds), frozenset(named)
+
+
+def _kind_of(value: values_pb2.Value) -> Hashable | None:
+    kind = value.WhichOneof("kind")
+    if kind == "tensor":
+        tensor = value.tensor
+        # One without dimensions may be a number; another device has other keys.
+        return tensor.dispatch_keys, tensor.device, tensor.requires_grad, bool(tensor.shape)
+    if kind in ("none", "boolean", "integer", "floating", "complex"):
+        return str(kind)
+    if kind == "text":
+        return (kind, value.text) if len(value.text) <= _LONGEST else None
+    if kind == "list" and len(value.list.items) <= _LONGEST:
+        kinds = [_kind_of(item) for item in value.list.items]
+        return None if None in kinds else (kind, tuple(kinds))
+    return None

@@ -1,0 +1,169 @@
+"""What an interpreter does with programs, and with values that it keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from opdispatch import Dispatcher
+from opdispatch.errors import (
+    AmbiguousKernelError,
+    ArgumentError,
+    NoKernelError,
+    OpdispatchError,
+    OperatorNotFoundError,
+    ReturnError,
+)
+from opdispatch.tensor import Tensor
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.compiled_program import CompiledProgram, ProgramCache, StepError
+from opdispatch_server.loaded_library import LoadedLibrary
+from opdispatch_server.peer_values import PeerValues
+from opdispatch_server.reading_turn import hand_over_turn
+from opdispatch_server.user_traceback import (
+    describe_exception,
+    exception_message,
+    format_user_traceback,
+)
+from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
+from opdispatch_wire.errors import KernelError, WireError
+from opdispatch_wire.remote_values import store_key
+from opdispatch_wire.tensors import is_tensor
+from opdispatch_wire.v1 import execution_pb2, remote_pb2
+from opdispatch_wire.values import fill_value, value_from_proto
+
+# What the dispatch of a step itself may raise.
+_OWN_ERRORS = (
+    NoKernelError,
+    AmbiguousKernelError,
+    ReturnError,
+    ArgumentError,
+    OperatorNotFoundError,
+)
+
+
+class ProgramExecution:
+    """Runs programs and fetches values, in whichever thread asks.
+
+    ``_lock`` protects ``_programs``.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        values: ValueStore,
+        peers: PeerValues,
+        interpreter: Callable[[], str],
+    ) -> None:
+        self._values = values
+        self._peers = peers
+        self._interpreter = interpreter
+        self._lock = threading.Lock()
+        self._programs = ProgramCache(dispatcher)
+
+    def adopt(
+        self, request: execution_pb2.CallRequest, context: CallContext
+    ) -> execution_pb2.CallReply:
+        """Fetches values from other interpreters. Raises RemoteValueGoneError."""
+        hand_over_turn()
+        for i, argument in enumerate(request.args):
+            message = argument.remote
+            value = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
+            self._values.add(message.session, store_key(message.id, message.place), value)
+        return execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
+
+    def run(
+        self, request: execution_pb2.CallRequest, libraries: Sequence[LoadedLibrary]
+    ) -> execution_pb2.CallReply:
+        """Runs a program, while ``libraries`` stay.
+
+        Raises WireError, RemoteValueGoneError, and for what a step raises its error, or
+        KernelError, which names the step: ``facts["step"]``, counted from 0.
+        """
+        keep = None
+        if request.HasField("keep"):
+            check_keep(request.keep)
+            keep = KeptResults(self._values, request.keep, self._interpreter())
+        try:
+            with self._lock:
+                program = self._programs.get(request.program)
+            with ExitStack() as stack:
+                for library in libraries:
+                    library.begin_call()
+                    stack.callback(library.end_call)
+                results = program.run(self._inputs(request, program))
+        except StepError as error:
+            raise self._explained(error) from error.__cause__
+        reply = execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
+        try:
+            self._fill(reply, results, program.outputs, keep)
+        except WireError as error:
+            raise ReturnError(
+                f"{request.operator} left a value that cannot be sent: {error.message}"
+            ) from error
+        return reply
+
+    def _inputs(self, request: execution_pb2.CallRequest, program: CompiledProgram) -> list[Any]:
+        return [
+            value_from_proto(
+                message, at=f"$.args[{i}]", writable=program.writes, remote=self._values.get
+            )
+            for i, message in enumerate(request.args)
+        ]
+
+    def _fill(
+        self,
+        reply: execution_pb2.CallReply,
+        results: list[Any],
+        outputs: Sequence[remote_pb2.Output],
+        keep: KeptResults | None,
+    ) -> None:
+        for i, output in enumerate(outputs):
+            if output.keep:
+                if keep is None:
+                    raise WireError(f"$.program.outputs[{i}] is to be kept, and $.keep is absent")
+                value = keep.take(results, i)
+            else:
+                value = _in_host_memory(results[i]) if output.host else results[i]
+            fill_value(reply.returns.add(), value, at=f"$.returns[{i}]")
+
+    def _explained(self, error: StepError) -> OpdispatchError:
+        """The error of a step, with its place in the program."""
+        cause, name = error.__cause__, error.operator
+        where = f"step {error.number} of the program"
+        facts = {"step": str(error.number), "operator": name}
+        if isinstance(cause, _OWN_ERRORS) and _is_about(cause, name):
+            return type(cause)(
+                f"{where}: {cause.message}", hint=cause.hint, **{**cause.facts, **facts}
+            )
+        if isinstance(cause, WireError):
+            return WireError(f"{where}, {name}: {cause.message}", hint=cause.hint, **facts)
+        assert cause is not None, "a StepError is raised from what a step raised"
+        interpreter = self._interpreter()
+        message = cause.message if isinstance(cause, OpdispatchError) else exception_message(cause)
+        return KernelError(
+            f"{where}: the kernel of {name} in interpreter {interpreter} raised "
+            f"{describe_exception(cause)}",
+            interpreter=interpreter,
+            exception_type=type(cause).__qualname__,
+            exception_message=message,
+            traceback=format_user_traceback(cause),
+            **facts,
+        )
+
+
+def _is_about(error: OpdispatchError, name: str) -> bool:
+    """Whether it is of the call of ``name`` itself, and not of one that its kernel makes."""
+    about = error.facts.get("operator", "")
+    return not about or about == name or about.partition(".")[0] == name
+
+
+def _in_host_memory(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_in_host_memory(item) for item in value]
+    array = value.array if isinstance(value, Tensor) else value
+    if is_tensor(array) and hasattr(array, "__cuda_array_interface__"):
+        return array.get()
+    return array

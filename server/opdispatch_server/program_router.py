@@ -1,0 +1,255 @@
+"""The daemon's part of a program: choose the interpreter, wait for its turn, have it run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.admission import Admission
+from opdispatch_server.call_context import CallContext, with_last_words
+from opdispatch_server.call_recovery import CallRecovery, LibraryAwayError
+from opdispatch_server.interpreter_gate import Slot, SlotKind
+from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
+from opdispatch_server.library_registry import LibraryRegistry
+from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.program_plans import ProgramPlan, ProgramPlans
+from opdispatch_server.remote_part import RemotePart
+from opdispatch_server.remote_value_table import RemoteValueTable
+from opdispatch_wire.calls import undecoded_arguments
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    InterpreterNotFoundError,
+    WireError,
+)
+from opdispatch_wire.tensors import WireTensor
+from opdispatch_wire.v1 import execution_pb2
+
+RUNS_PER_PROGRAM = 3
+
+
+WaitForLibrary = Callable[[Callable[[LibraryVersion], bool], OpdispatchError], Awaitable[None]]
+
+
+class SharedSlots:
+    """The slots of several libraries for one program. Released together, once."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        self.is_ahead = False
+        self.began = slots[-1].began
+
+    def release(self) -> None:
+        """Lets the next ones run."""
+        for slot in self._slots:
+            slot.release()
+
+
+class ProgramRouter:
+    """Has programs run. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        sessions: InterpreterSessions,
+        admission: Admission,
+        runs: KernelRuns,
+        recovery: CallRecovery,
+        table: RemoteValueTable,
+    ) -> None:
+        self._versions = libraries.newest
+        self._find_waiting = libraries.find_waiting
+        self._recovery = recovery
+        self._plans = ProgramPlans(operators, libraries.newest)
+        self._is_draining = libraries.placement.is_draining
+        self._sessions = sessions
+        self._admission = admission
+        self._runs = runs
+        self._table = table
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        parent: RunningKernel | None,
+        wait: WaitForLibrary,
+    ) -> execution_pb2.CallReply:
+        """Runs one program. Raises as CallRouter.call does.
+
+        ``wait`` waits for a library that has lost its interpreters.
+        """
+        if request.adopt:
+            raise WireError("$.adopt is what only the daemon says")
+        if parent is not None:
+            raise WireError("$.program comes from clients, and not from kernels")
+        runs = 0
+        while True:
+            plan = self._plans.get(request.program)
+            if (away := self._find_away(plan)) is not None:
+                refusal = self._recovery.refusal(away)
+                if self._recovery.is_hopeless(away.library):
+                    raise refusal
+                name = away.library.name
+                await wait(lambda version, name=name: version.name == name, refusal)  # type: ignore[misc]
+                continue
+            remote = RemotePart(self._table, request)
+            inputs, _ = undecoded_arguments(request, remote.find)
+            plan.program.check_inputs(len(inputs))
+            if not plan.program.message.steps:
+                given = (value for value in inputs if isinstance(value, WireTensor))
+                remote.check_room(sum(len(tensor.message.data) for tensor in given))
+            session = self._choose(plan, remote, request.keep.on)
+            request.operator = plan.description
+            runs += 1
+            try:
+                return await self._run(request, context, plan, session, remote)
+            except InterpreterDiedError as error:
+                again = error.facts.get("started") == "no" or (
+                    (request.retry or not request.HasField("retry"))
+                    and not plan.writes
+                    and error.facts.get("ended_by") != "itself"
+                )
+                if not again or runs >= RUNS_PER_PROGRAM or request.keep.on:
+                    raise
+
+    def _find_away(self, plan: ProgramPlan) -> LibraryAwayError | None:
+        """The first operator whose library will be back."""
+        for operator in plan.missing:
+            if library := self._find_waiting(operator):
+                return LibraryAwayError(library, operator)
+        return None
+
+    def _choose(self, plan: ProgramPlan, remote: RemotePart, name: str) -> InterpreterSession:
+        """The interpreter that serves most steps; of equals, the one that has most of the values.
+
+        Raises InterpreterNotFoundError.
+        """
+        if name:
+            return self._sessions.get_ready(name)
+        homes = remote.homes
+        steps: dict[InterpreterSession, int] = {}
+        for version, count in plan.libraries:
+            for replica in version.replicas:
+                if replica.is_serving:
+                    steps[replica.session] = steps.get(replica.session, 0) + count
+        candidates = steps.keys() or homes.keys()
+        if not candidates:
+            return self._choose_for_new(remote)
+        return max(
+            candidates,
+            key=lambda session: (
+                steps.get(session, 0),
+                homes.get(session, 0),
+                -session.calls_in_flight,
+                -session.calls_total,
+            ),
+        )
+
+    def _choose_for_new(self, remote: RemotePart) -> InterpreterSession:
+        """Where values are put of which nothing is known: where most libraries are, and then
+        where the client has put the last one. Raises InterpreterNotFoundError.
+        """
+        ready = [each for each in self._sessions.ready() if not self._is_draining(each)]
+        if not ready:
+            raise InterpreterNotFoundError("there is no interpreter that could keep a value")
+        libraries = dict.fromkeys(ready, 0)
+        for version in self._versions():
+            for replica in version.replicas:
+                if replica.is_serving and replica.session in libraries:
+                    libraries[replica.session] += 1
+        return max(
+            ready,
+            key=lambda session: (
+                libraries[session],
+                session is remote.last_home,
+                -session.calls_in_flight,
+                -session.calls_total,
+            ),
+        )
+
+    async def _run(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        plan: ProgramPlan,
+        session: InterpreterSession,
+        remote: RemotePart,
+    ) -> execution_pb2.CallReply:
+        here = [
+            version
+            for version, _ in plan.libraries
+            if (replica := version.find_replica(session)) is not None and replica.is_serving
+        ]
+        request.ClearField("kernel")
+        del request.libraries[:]
+        if len(here) == 1:
+            request.kernel.load_id = here[0].load_id
+        else:
+            request.libraries.extend(version.load_id for version in here)
+        async with AsyncExitStack() as stack:
+            for version in here:
+                stack.enter_context(_counted(version, session))
+            keeping = await stack.enter_async_context(remote.at(session, context))
+            timeout = None if context.timeout is None else with_last_words(context.timeout)
+            slot = await self._admit(here, session, request, timeout)
+            if len(here) == 1:
+                context = context.in_lane(here[0].load_id, here[0].max_concurrency)
+            on_end = keeping.take if keeping is not None else None
+            return await self._runs.run(session, request, context, slot, on_end)
+
+    async def _admit(
+        self,
+        libraries: Sequence[LibraryVersion],
+        session: InterpreterSession,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+    ) -> Slot | SharedSlots | None:
+        """Waits for a slot of each library. See Note [Calls of several libraries]."""
+        gate = self._admission.gate_of(session)
+        what = request.operator
+        slots: list[Slot] = []
+        try:
+            async with asyncio.timeout(timeout):
+                for version in libraries:  # in the order of their load ids
+                    kind = SlotKind.FURTHER if slots else SlotKind.FIRST
+                    if len(libraries) == 1:
+                        kind = SlotKind.ONLY
+                    limit = version.max_concurrency
+                    slots.append(
+                        await gate.enter(version.load_id, limit, what, request.ByteSize, kind)
+                    )
+        except BaseException as error:
+            for slot in slots:
+                slot.release()
+            if isinstance(error, TimeoutError) and not isinstance(error, DeadlineExceededError):
+                raise DeadlineExceededError(
+                    f"the deadline passed while {what} was queued for interpreter "
+                    f"{session.name}; it never started",
+                    interpreter=session.name,
+                    started="no",
+                ) from error
+            raise
+        if len(slots) < 2:
+            return slots[0] if slots else None
+        return SharedSlots(slots)
+
+
+@contextmanager
+def _counted(version: LibraryVersion, session: InterpreterSession) -> Iterator[None]:
+    """While a program uses a library: it is not let go of."""
+    replica = version.find_replica(session)
+    version.begin_call()
+    if replica is not None:
+        replica.begin_call()
+    try:
+        yield
+    finally:
+        if replica is not None:
+            replica.end_call()
+        version.end_call()

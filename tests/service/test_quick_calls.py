@@ -1,0 +1,132 @@
+"""Calls through the daemon of a kind that it knows, which it forwards without a task for each."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch_client.endpoint import LaneChoice
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.doors import Doors, door_library
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+
+LANES: list[LaneChoice] = ["local", "stream"]
+
+each_lane = pytest.mark.parametrize("lane", LANES)
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Doors]:
+    doors = Doors(tmp_path)
+    yield doors
+    doors.close()
+
+
+def make_known(session: oc.Session, doors: Doors) -> np.ndarray:
+    """One call of each kind, so that the daemon knows them; an argument for the next."""
+    x = np.zeros(2)
+    for call in (session.ops.doors.enter, session.ops.doors.enter_):
+        doors.let_out()
+        call(x, doors.folder, "first")
+        assert doors.next_inside() == "first"
+    return np.zeros(2)
+
+
+def is_refused(session: oc.Session) -> bool:
+    """Whether the daemon takes no new calls; what there is not may be asked for at any time."""
+    try:
+        session.call("no::such")
+    except (oc.RefusedError, oc.DaemonUnavailableError):
+        return True
+    except oc.OperatorNotFoundError:
+        return False
+    return False
+
+
+@each_lane
+def test_one_whose_interpreter_dies_runs_again_if_it_writes_to_nothing(
+    daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary, lane: LaneChoice
+):
+    daemon.expects_errors = True
+    with daemon.connect(lane=lane, direct=False) as session:
+        session.load(write_library("doors", door_library("doors")), interpreters=2)
+        x = make_known(session, doors)
+        pids = {interpreter.name: interpreter.pid for interpreter in session.interpreters()}
+        with (
+            Background(session.ops.doors.enter, x, doors.folder, "reads") as reads,
+            Background(session.ops.doors.enter_, x, doors.folder, "writes") as writes,
+        ):
+            assert {doors.next_inside(), doors.next_inside()} == {"reads", "writes"}
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(oc.InterpreterDiedError, match="SIGKILL") as died:
+                writes.result()
+            assert died.value.facts["operator"] == "doors::enter_"
+            assert doors.next_inside() == "reads"
+            doors.let_out()
+            assert reads.result() == "reads"
+        np.testing.assert_array_equal(x, [0, 0])
+        assert session.check_invariants() == []
+
+
+@each_lane
+def test_one_that_is_late_or_cancelled_is_over_for_its_caller(
+    start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary, lane: LaneChoice
+):
+    daemon = start_daemon(workers=1)
+    with (
+        daemon.connect(lane=lane, direct=False) as session,
+        daemon.connect(lane=lane, direct=False, timeout=0.3) as impatient,
+    ):
+        session.load(write_library("doors", door_library("doors", max_concurrency=2)))
+        x = make_known(session, doors)
+        with pytest.raises(oc.DeadlineExceededError):
+            impatient.ops.doors.enter(x, doors.folder, "late")
+        assert doors.next_inside() == "late"
+        cancelled = session.submit("doors::enter", x, doors.folder, "cancelled")
+        assert doors.next_inside() == "cancelled"
+        assert cancelled.cancel()
+        # Their kernels have the library's places until they end.
+        waits = session.submit("doors::enter", x, doors.folder, "waits")
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 1, 10)
+        assert doors.nobody_else_is_inside()
+        doors.let_out(3)
+        assert waits.result(10) == "waits"
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert session.check_invariants() == []
+
+
+def test_one_that_takes_too_long_is_stopped(
+    start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
+):
+    daemon = start_daemon("--kernel-timeout", "0.5", workers=1)
+    daemon.expects_errors = True
+    with daemon.connect(direct=False) as session:
+        session.load(write_library("doors", door_library("doors")))
+        x = make_known(session, doors)
+        with pytest.raises(oc.KernelTimeoutError):
+            session.ops.doors.enter(x, doors.folder, "hangs")
+        doors.next_inside()
+        doors.let_out()
+        assert session.ops.doors.enter(x, doors.folder, "again") == "again"
+
+
+def test_the_end_of_the_daemon_waits_for_them(
+    daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
+):
+    with daemon.connect(direct=False) as session:
+        session.load(write_library("doors", door_library("doors")))
+        x = make_known(session, doors)
+        with Background(session.ops.doors.enter, x, doors.folder, "last") as last:
+            assert doors.next_inside() == "last"
+            daemon.signal(signal.SIGTERM)
+            assert wait_for(lambda: is_refused(session), 10)
+            doors.let_out()
+            assert last.result() == "last"
+        assert daemon.wait() == 0

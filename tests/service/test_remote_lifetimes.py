@@ -1,0 +1,281 @@
+"""Who takes remote values with him: clients, interpreters, daemons that end in any way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stores
+from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.test_interpreters import is_recovered, pid_of, worker
+
+CLIENT = """
+import sys
+import numpy as np
+import opdispatch_client as oc
+
+session = oc.connect(sys.argv[1], lane=sys.argv[2])
+values = [session.put(np.zeros(1000)) for _ in range(10)]
+values.append(session.call("math::add", values[0], values[1], remote=True))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_client(daemon: RunningDaemon, address: str, lane: str) -> subprocess.Popen[str]:
+    """A client process that keeps eleven values, and waits."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, address, lane],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def end_client(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait(10)
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+
+
+@pytest.mark.parametrize("end", ["killed", "ends"])
+@pytest.mark.parametrize("lane", ["local", "grpc"])
+def test_a_client_that_is_gone_keeps_nothing(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, end: str, lane: str
+):
+    session.load(write_library("calc", MATH))
+    process = start_client(daemon, daemon.address, lane)
+    try:
+        assert [count for count, _ in kept(session).values()] == [11]
+        if end == "killed":
+            process.kill()
+        else:
+            assert process.stdin is not None
+            process.stdin.close()
+        assert nothing_is_kept(session, 10.0)
+    finally:
+        end_client(process)
+
+
+def test_a_client_that_is_silent_for_too_long_is_taken_for_gone(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    """Its machine may have lost its power: its connection does not end by itself.
+
+    On this machine we would know; there somebody may have pressed Ctrl-Z.
+    """
+    daemon = start_daemon(listen=["127.0.0.1:0", f"unix://{tmp_path}/here.sock"])
+    with daemon.connect() as session:
+        session.load(write_library("calc", MATH))
+        there, here = (start_client(daemon, address, "grpc") for address in daemon.addresses)
+        try:
+            for process in (there, here):
+                process.send_signal(signal.SIGSTOP)
+            assert [count for count, _ in kept(session).values()] == [22]
+            assert wait_for(lambda: [n for n, _ in kept(session).values()] != [22], 10)
+            assert [count for count, _ in kept(session).values()] == [11]
+            here.kill()
+            assert nothing_is_kept(session, 10.0)
+        finally:
+            for process in (there, here):
+                process.send_signal(signal.SIGCONT)
+                end_client(process)
+
+
+def resident_bytes(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_is_let_go_of_is_given_back_by_the_interpreter(
+    start_daemon: StartDaemon,
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        [interpreter] = session.interpreters()
+        before = resident_bytes(interpreter.pid)
+        size = 32 << 20
+        values = [session.put(np.ones(size, np.uint8)) for _ in range(4)]
+        assert resident_bytes(interpreter.pid) - before > 3 * size
+        values[0].close()
+        del values
+        assert wait_for(lambda: resident_bytes(interpreter.pid) - before < 2 * size, 10)
+
+
+def test_an_interpreter_takes_its_values_with_it_and_the_error_says_which(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("calc", MATH), on="worker-1")
+    x = session.put(np.arange(3.0), on="worker-1")
+    y = session.put(np.arange(3.0), on="worker-2")
+    pid = pid_of(session, "worker-1")
+    os.kill(pid, signal.SIGKILL)
+    assert wait_for(lambda: kept(session) == {"worker-2": (1, 24)}, 10)
+    with pytest.raises(oc.RemoteValueGoneError) as caught:
+        session.call("math::add", x, np.ones(3))
+    assert x.id in str(caught.value)
+    why = f"interpreter worker-1 (pid {pid}) went away: its process was ended by SIGKILL"
+    assert why in str(caught.value)
+    assert caught.value.facts["interpreter"] == "worker-1"
+    with pytest.raises(oc.RemoteValueGoneError, match="worker-1"):
+        x.numpy()
+    assert y.numpy().tolist() == [0, 1, 2]
+    assert session.call("math::add", y, y).tolist() == [0, 2, 4]
+    assert session.check_invariants() == []
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    x.close()
+    y.close()
+    assert nothing_is_kept(session)
+
+
+def test_a_call_that_ends_its_interpreter_takes_its_arguments_with_it(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("calc", MATH), on="worker-1")
+    x = session.put(np.arange(3.0))
+    with pytest.raises((oc.InterpreterDiedError, oc.RemoteValueGoneError), match="worker-1"):
+        session.call("math::die", x, remote=True)
+    with pytest.raises(oc.RemoteValueGoneError, match="exited with status 3"):
+        x.numpy()
+
+
+def test_a_daemon_that_is_started_again_knows_of_nothing(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        session.load(write_library("calc", MATH))
+        x = session.put(np.arange(3.0))
+        first.process.kill()
+        first.wait()
+        second = start_daemon(workers=1)
+        assert second.address == first.address
+        assert wait_for(lambda: "gone" in repr(x), 10)
+        with pytest.raises(oc.RemoteValueGoneError, match=r"the connection to .* was lost"):
+            session.call("math::add", x, x)
+        with contextlib.suppress(oc.DaemonUnavailableError):
+            session.call("math::same", np.ones(2))  # which notices that its lane has ended
+        y = session.put(np.arange(3.0))
+        assert session.call("math::add", y, y).tolist() == [0, 2, 4]
+        assert kept(session) == {"worker-1": (1, 24)}
+
+
+def test_an_interpreter_that_outlives_its_daemon_keeps_nothing_for_the_next_one(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=0)
+    with worker(first, "--name", "extra") as process, first.connect() as session:
+        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        before = resident_bytes(process.pid)
+        size = 32 << 20
+        values = [session.put(np.ones(size, np.uint8)) for _ in range(3)]
+        assert resident_bytes(process.pid) - before > 2 * size
+        first.process.kill()
+        first.wait()
+        assert wait_for(lambda: resident_bytes(process.pid) - before < size, 10)
+        second = start_daemon(workers=0)
+        with second.connect() as other:
+            assert wait_for(lambda: len(other.interpreters()) == 1, 20)
+            with pytest.raises(oc.RemoteValueGoneError):
+                values[0].numpy()
+
+
+def test_values_move_to_the_interpreter_whose_operator_wants_them(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    """Directly: no message between the daemon and anybody has room for them."""
+    session.load(write_library("calc", MATH), on="worker-1")
+    session.load(write_library("more", MORE), on="worker-2")
+    x = session.put(np.arange(4.0), on="worker-1")
+    y = session.put(np.arange(4.0), on="worker-2")
+    assert session.call("math::add", x, y).tolist() == [0, 2, 4, 6]
+    assert kept(session) == {"worker-1": (2, 64)}
+    z = session.call("more::mul", x, x, remote=True)
+    assert z.interpreter == "worker-2"
+    assert kept(session) == {"worker-1": (1, 32), "worker-2": (2, 64)}
+    assert session.ops.math.iadd_(x, np.ones(4)) is x, "it is written to where it is now"
+    assert x.numpy().tolist() == [1, 2, 3, 4]
+    assert session.call("more::twice", z).tolist() == [0, 2, 8, 18]
+    assert session.check_invariants() == []
+    session.load(write_library("calc", MATH), on="worker-2")
+    counted = {name: count for name, (count, _) in kept(session).items()}
+    assert all(stores(session, name, count) for name, count in counted.items())
+
+
+def test_a_value_that_comes_back_is_not_taken_for_the_one_that_went(
+    session: oc.Session, write_library: WriteLibrary
+):
+    """That it is to be let go of is said on another way than the next call comes."""
+    session.load(write_library("calc", MATH), on="worker-1")
+    session.load(write_library("more", MORE), on="worker-2")
+    x, one = session.put(np.zeros(4)), np.ones(4)
+    for number in range(150):
+        assert session.call("more::mul", x, one).tolist() == [number] * 4
+        session.call("math::iadd_", x, one)
+    assert kept(session) == {"worker-1": (1, 32)}
+    assert stores(session, "worker-1", 1)
+
+
+def test_a_replica_that_has_the_values_is_preferred(
+    session: oc.Session, write_library: WriteLibrary
+):
+    session.load(write_library("calc", MATH), interpreters=2)
+    x, y = (session.put(np.arange(4.0), on=f"worker-{n}") for n in (1, 2))
+    for _ in range(3):
+        assert session.call("math::same", x, remote=True).interpreter == "worker-1"
+        assert session.call("math::same", y, remote=True).interpreter == "worker-2"
+    larger = session.put(np.ones((100, 4)), on="worker-2")
+    assert session.call("math::add", x, larger, remote=True).interpreter == "worker-2"
+    assert session.call("math::same", x, remote=True).interpreter == "worker-2", "it has moved"
+
+
+def test_calls_that_want_one_value_in_two_interpreters_take_turns(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    session.load(write_library("calc", MATH), on="worker-1")
+    session.load(write_library("more", MORE), on="worker-2")
+    x = session.put(np.ones(1000))
+    add, mul = [], []
+    for _ in range(40):
+        add.append(session.submit("math::iadd_", x, np.ones(1000)))
+        mul.append(session.submit("more::mul", x, np.ones(1000)))
+    for future in (*add, *mul):
+        future.result(30)
+    assert x.numpy()[0] == 41, "no write was lost on the way"
+    assert sum(count for count, _ in kept(session).values()) == 1
+    assert session.check_invariants() == []
+
+
+def test_an_interpreter_that_dies_while_a_value_moves_is_named(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    session.load(write_library("calc", MATH), on="worker-1")
+    x = session.put(np.arange(3.0), on="worker-2")
+    pid = pid_of(session, "worker-2")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # It does not answer; then it hangs; then it is gone.
+        with pytest.raises(oc.RemoteValueGoneError, match="worker-2"):
+            session.call("math::add", x, x)
+    finally:
+        if pid in daemon.processes():
+            os.kill(pid, signal.SIGKILL)
+    assert session.call("math::add", np.ones(2), np.ones(2)).tolist() == [2, 2]
+    assert wait_for(lambda: session.check_invariants() == [], 10)

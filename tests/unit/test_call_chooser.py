@@ -1,0 +1,110 @@
+"""What the daemon remembers of its choices, and for which calls that holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import DispatchKey, KernelFunction, Registration, Tensor, parse_schema
+from opdispatch.errors import ArgumentError, OperatorNotFoundError
+from opdispatch_server.call_chooser import CallChooser, Choice
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_wire.calls import call_request
+from opdispatch_wire.errors import WireError
+
+X = np.arange(3.0)
+
+
+class Registry:
+    """A registry, and a chooser that is asked as the daemon asks it."""
+
+    def __init__(self) -> None:
+        self.operators = OperatorRegistry()
+        self.chooser = CallChooser(self.operators)
+
+    def define(self, schema: str) -> None:
+        self._publish(Registration("def", schema=parse_schema(schema)))
+
+    def implement(self, schema: str, key: DispatchKey, label: str) -> None:
+        kernel = KernelFunction.from_boxed(lambda op, keys, stack: None)
+        name = parse_schema(schema).name
+        self._publish(Registration("impl", name=name, key=key, kernel=kernel, site=label))
+
+    def choose(self, operator: str, *args: Any, **kwargs: Any) -> Choice:
+        return self.chooser.choose(call_request(operator, args, kwargs))
+
+    def _publish(self, registration: Registration) -> None:
+        self.operators.publish((registration,), ())
+
+
+ADD = "m::add(Tensor x, Tensor y) -> Tensor"
+ADD_SCALAR = "m::add.Scalar(Tensor x, Scalar y) -> Tensor"
+
+
+@pytest.fixture
+def registry() -> Registry:
+    registry = Registry()
+    for schema in (ADD, ADD_SCALAR):
+        registry.define(schema)
+        registry.implement(schema, DispatchKey.CPU, "old")
+    return registry
+
+
+def test_calls_of_the_same_kinds_are_chosen_once(registry: Registry):
+    first = registry.choose("m::add", X, X)
+    assert registry.choose("m::add", X + 1, np.zeros((2, 2), np.int8)) is first
+    assert str(first.op.name) == "m::add"
+    assert not first.writes
+
+
+def test_other_kinds_are_other_choices(registry: Registry):
+    assert str(registry.choose("m::add", X, X).op.name) == "m::add"
+    assert str(registry.choose("m::add", X, 1.0).op.name) == "m::add.Scalar"
+    # A NumPy scalar comes as a tensor without dimensions, and is a number.
+    assert str(registry.choose("m::add", X, np.float64(1)).op.name) in ("m::add", "m::add.Scalar")
+    by_name = registry.choose("m::add", X, y=X)
+    assert by_name.op.name == registry.choose("m::add", X, X).op.name
+    with pytest.raises(ArgumentError):
+        registry.choose("m::add", X, "text")
+    with pytest.raises(ArgumentError):
+        registry.choose("m::add", X, X, X)
+
+
+def test_keys_of_a_tensor_count(registry: Registry):
+    registry.implement(ADD, DispatchKey.AutogradCPU, "autograd")
+    plain = registry.choose("m::add", X, X)
+    tracked = registry.choose("m::add", Tensor(X, requires_grad=True), X)
+    assert (str(plain.resolution.key), str(tracked.resolution.key)) == ("CPU", "AutogradCPU")
+
+
+def test_what_is_published_counts_from_then_on(registry: Registry):
+    assert registry.choose("m::add", X, X).resolution.registered_at == "old"
+    registry.implement(ADD, DispatchKey.CPU, "new")
+    assert registry.choose("m::add", X, X).resolution.registered_at == "new"
+    with pytest.raises(OperatorNotFoundError):
+        registry.choose("m::sub", X)
+    registry.define("m::sub(Tensor x) -> Tensor")
+    registry.implement("m::sub(Tensor x) -> Tensor", DispatchKey.CPU, "sub")
+    assert registry.choose("m::sub", X).resolution.registered_at == "sub"
+
+
+def test_errors_are_found_anew(registry: Registry):
+    for _ in range(2):
+        with pytest.raises(OperatorNotFoundError):
+            registry.choose("m::nothing", X)
+        with pytest.raises(ArgumentError):
+            registry.choose("m::add")
+        broken = call_request("m::add", (X, X), {})
+        broken.args[0].ClearField("tensor")
+        with pytest.raises(WireError):
+            registry.chooser.choose(broken)
+
+
+def test_an_operator_that_writes_says_so():
+    registry = Registry()
+    schema = "m::fill_(Tensor(a!) self) -> Tensor(a!)"
+    registry.define(schema)
+    registry.implement(schema, DispatchKey.CPU, "fill")
+    assert registry.choose("m::fill_", X).writes

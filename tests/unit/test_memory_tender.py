@@ -1,0 +1,157 @@
+"""Who says what of memory is not used any more while nobody calls."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opdispatch_client import memory_tender
+from opdispatch_client.memory_tender import MemoryTender
+from opdispatch_wire import lane_socket
+from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frames import FrameKind, frame_header
+from opdispatch_wire.lane_memory import CallerLaneMemory
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.memory_region import OwnedRegion
+from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.v1 import execution_pb2, lane_pb2
+from tests.unit.lane_peer import LIMIT, Caller, Peer
+
+
+def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(memory_tender, "TEND_SECONDS", 0.01)
+    answers, asked = [True, True, False], threading.Semaphore(0)
+
+    def tend() -> bool:
+        asked.release()
+        return answers.pop(0)
+
+    tender = MemoryTender(tend)
+    for _ in range(5):
+        tender.wake()
+    for _ in range(3):
+        assert asked.acquire(timeout=10)
+    for thread in _tenders():
+        thread.join(10)
+    assert not asked.acquire(blocking=False)
+    answers[:] = [True] * 1000
+    tender.wake()
+    assert asked.acquire(timeout=10)
+    tender.stop()
+    for thread in _tenders():
+        thread.join(10)
+    tender.wake()
+    assert _tenders() == []
+
+
+def _tenders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "memory-tender"]
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[BlockingLane, Peer]]:
+    """A lane that shares memory, and its other side."""
+    path = str(tmp_path / "lane")
+    with lane_socket.listen(path) as listener:
+        peer, arena = Peer(listener), TensorArena()
+        accepting = threading.Thread(target=lambda: peer.accept(shares_memory=True))
+        accepting.start()
+        lane = BlockingLane.connect(path, LIMIT, lambda put: CallerLaneMemory(arena, put))
+        accepting.join(10)
+        yield lane, peer
+        lane.close()
+        assert peer.connection is not None
+        peer.connection.close()
+        arena.close()
+
+
+def pass_region(peer: Peer, number: int) -> None:
+    payload = lane_pb2.LaneRegion(region=number).SerializeToString()
+    region = OwnedRegion(1 << 16)
+    assert peer.connection is not None
+    frame = frame_header(FrameKind.REGION, len(payload)) + payload
+    socket.send_fds(peer.connection, [frame], [region.descriptor])
+
+
+def test_a_lane_on_which_nobody_calls_says_and_hears_what_there_is(ends: tuple[BlockingLane, Peer]):
+    lane, peer = ends
+    assert lane.memory is not None
+    lane.tend()
+    assert not lane.memory.is_in_use
+    pass_region(peer, 5)
+    lane.tend()
+    assert len(lane.memory.peer) == 1
+    assert lane.memory.is_in_use
+    lane.memory._on_release(5, 4096)
+    lane.tend()
+    kind, payload = peer.read()
+    assert kind is FrameKind.RELEASE
+    (extent,) = lane_pb2.LaneExtents.FromString(bytes(payload)).extents
+    assert (extent.region, extent.offset) == (5, 4096)
+    peer.write(FrameKind.DROP, lane_pb2.LaneRegion(region=5).SerializeToString())
+    lane.tend()
+    assert not lane.memory.is_in_use
+
+
+def test_a_lane_is_tended_while_a_call_waits(ends: tuple[BlockingLane, Peer]):
+    lane, peer = ends
+    assert lane.memory is not None
+    caller = Caller(lane, "a::slow")
+    call = peer.read_call()
+    lane.memory._on_release(5, 0)
+    lane.tend()
+    assert peer.read()[0] is FrameKind.RELEASE
+    peer.answer(call)
+    caller.join(10)
+    assert caller.outcome == "a::slow"
+
+
+def test_nothing_that_came_before_the_end_is_believed_after_it(ends: tuple[BlockingLane, Peer]):
+    """A reply behind what makes no sense may name memory that is not there."""
+    lane, peer = ends
+    outcome: list[object] = []
+
+    def call() -> None:
+        try:
+            lane.call(execution_pb2.CallRequest(operator="a::b"), 10, "the call")
+        except (WireError, LaneClosedError) as error:
+            outcome.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    request = peer.read_call()
+    reply = execution_pb2.CallReply(id=request.id).SerializeToString()
+    drop = lane_pb2.LaneRegion(region=77).SerializeToString()
+    assert peer.connection is not None
+    peer.connection.sendall(
+        frame_header(FrameKind.DROP, len(drop))
+        + drop
+        + frame_header(FrameKind.REPLY, len(reply))
+        + reply
+    )
+    caller.join(10)
+    assert len(outcome) == 1
+    lane.tend()
+    assert lane.is_closed
+
+
+def test_descriptors_of_a_lane_are_closed_with_it(ends: tuple[BlockingLane, Peer]):
+    lane, peer = ends
+    before = len(os.listdir("/proc/self/fd"))
+    region = OwnedRegion(1 << 16)
+    assert peer.connection is not None
+    for _ in range(3):
+        socket.send_fds(peer.connection, [frame_header(FrameKind.REPLY, 0)], [region.descriptor])
+    lane.tend()
+    assert len(os.listdir("/proc/self/fd")) == before + 4
+    lane.close()
+    region.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1

@@ -1,0 +1,131 @@
+"""What a recorded program says, without a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch.errors import ArgumentError
+from opdispatch_client.program import PlaceholderUsed, Program, Recording, find_recording
+from opdispatch_client.traced_function import as_program
+from opdispatch_wire.calls import call_request
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.programs import checked_program
+from opdispatch_wire.v1 import remote_pb2
+
+X, Y = np.arange(3), np.ones(3)
+
+
+class Sent:
+    """Stands where the session is: notes what is to be sent, and answers with the inputs."""
+
+    def __init__(self) -> None:
+        self.programs: list[remote_pb2.Program] = []
+        self.inputs: list[list[Any]] = []
+
+    def run(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+        program = checked_program(data)
+        program.check_inputs(len(inputs))
+        assert keeps == any(output.keep for output in program.message.outputs)
+        self.programs.append(program.message)
+        self.inputs.append(list(inputs))
+        return [f"output {i}" for i in range(len(program.message.outputs))]
+
+
+def test_a_tensor_is_an_input_once_and_anything_else_a_part_of_the_program():
+    sent = Sent()
+    with Program(sent.run) as p:
+        z = p.ops.a.add(X, Y, by=3)
+        p.call("a::stack.list", [X, z, [z[1][2]]], {"k": Y}, None, np.float32)
+        p.output(z[0], X)
+        p.output(z, remote=True)
+    [program], [inputs] = sent.programs, sent.inputs
+    assert [id(value) for value in inputs] == [id(X), id(Y)]
+    first, second = program.steps
+    assert (first.operator, second.operator) == ("a::add", "a::stack.list")
+    assert [value.reference.input for value in first.args] == [0, 1]
+    assert first.kwargs["by"].integer == 3
+    one, two, three = second.args[0].list.items
+    assert (one.reference.input, two.reference.step) == (0, 0)
+    assert list(three.list.items[0].reference.items) == [1, 2]
+    assert second.args[1].dict.entries[0].value.reference.input == 1
+    assert [second.args[i].WhichOneof("kind") for i in (2, 3)] == ["none", "dtype"]
+    assert [list(output.what.items) for output in program.outputs] == [[0], [], []]
+    assert [output.keep for output in program.outputs] == [False, False, True]
+    assert p.result == ("output 0", "output 1", "output 2")
+
+
+def test_a_call_that_cannot_be_recorded_leaves_nothing_behind():
+    recording = Recording()
+    recording.call("a::b", X)
+    with pytest.raises(WireError, match=r"\$\.program\.steps\[1\]\.kwargs\['y'\]"):
+        recording.call("a::b", X, y=object())
+    again = recording.call("a::b", X)
+    assert repr(again) == "<Placeholder step 1>"
+    assert len(recording.message.steps) == 2
+
+
+def test_a_placeholder_in_an_ordinary_call_leads_to_its_recording():
+    recording = Recording()
+    x = recording.new_input(X)
+    for args in ([x], [[1, [x]]], [{"k": x}]):
+        with pytest.raises(PlaceholderUsed) as caught:
+            call_request("a::b", args, {})
+        assert caught.value.recording is recording
+    assert find_recording([1, [2, (x,)]], {}) is recording
+    assert find_recording([], {"y": x}) is recording
+    assert find_recording([X, [1]], {"y": "z"}) is None
+
+
+def test_the_same_constants_are_the_same_bytes():
+    def record() -> bytes:
+        recording = Recording()
+        recording.add_output(
+            recording.call("a::b", recording.new_input(X), z=1, y=2.0, x="t"), remote=False
+        )
+        return recording.message.SerializeToString(deterministic=True)
+
+    assert record() == record()
+
+
+def test_a_function_is_traced_once_for_each_kind_of_call():
+    sent, traced = Sent(), []
+
+    def function(x: Any, *rest: Any, by: Any = 1) -> Any:
+        traced.append(by)
+        recording = x.recording
+        return recording.call("a::b", x, Y, by), [by, recording.call("a::c", *rest)]
+
+    call = as_program(function, sent.run, remote=False)
+    assert call(X, X) == ("output 0", [1, "output 1"])
+    assert call(Y, X) == ("output 0", [1, "output 1"])
+    assert call(X, X, by=True) == ("output 0", [True, "output 1"])
+    assert call(X, X, by=1.0)[1][0] == 1.0
+    assert traced == [1, True, 1.0], "1, True and 1.0 are different constants"
+    assert [[id(value) for value in each] for each in sent.inputs[:2]] == [
+        [id(X), id(X), id(Y)],
+        [id(Y), id(X), id(Y)],
+    ]
+    call(X, [X, 1, (Y, "t")])
+    call(Y, [Y, 1, (X, "t")])
+    assert [id(value) for value in sent.inputs[-1]] == [id(Y), id(Y), id(X), id(Y)]
+    assert len(traced) == 4, "in lists as well"
+    call(X, [X, 2, (Y, "t")])
+    assert len(traced) == 5
+    call(X, {1: X})
+    call(X, {1: X})
+    assert len(traced) == 7, "what is in a dict may have changed"
+    for number in range(100):
+        call(X, number)
+    assert call(X, X)[0] == "output 0"
+    assert traced.count(1) > 2, "the oldest ones go"
+
+
+def test_a_program_within_a_program_is_refused():
+    inner = as_program(lambda x: x, Sent().run, remote=False)
+    outer = as_program(inner, Sent().run, remote=False)
+    with pytest.raises(ArgumentError, match="called within another one"):
+        outer(X)

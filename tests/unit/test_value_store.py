@@ -1,0 +1,174 @@
+"""What an interpreter keeps for clients."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import DispatchKey, DispatchKeySet, Tensor
+from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
+from opdispatch_wire.errors import RemoteValueGoneError, WireError
+from opdispatch_wire.remote_values import facts_from_proto, store_key, value_id
+from opdispatch_wire.v1 import remote_pb2, values_pb2
+from opdispatch_wire.values import value_to_proto
+
+ME, OTHER = bytes(16), bytes([1] * 16)
+PREFIX = bytes(range(12))
+
+
+def _remote(session: bytes, number: bytes) -> values_pb2.RemoteTensor:
+    return values_pb2.RemoteTensor(session=session, id=number[:-4], place=number[-1])
+
+
+X_KEY, Y_KEY = store_key(b"x" * 16, 0), store_key(b"y" * 16, 0)
+
+
+def _key(prefix: bytes, number: int) -> bytes:
+    return store_key(value_id(prefix, number), 0)
+
+
+def _keeping(store: ValueStore) -> KeptResults:
+    return KeptResults(store, remote_pb2.Keep(session=ME, prefix=PREFIX), "here")
+
+
+def test_a_value_is_its_sessions_alone():
+    store = ValueStore()
+    x = np.arange(3)
+    store.add(ME, X_KEY, x)
+    assert store.get(_remote(ME, X_KEY), "$", True) is x
+    for stranger in (_remote(OTHER, X_KEY), _remote(ME, Y_KEY)):
+        with pytest.raises(RemoteValueGoneError, match=r"\$\.args\[0\]: the remote tensor"):
+            store.get(stranger, "$.args[0]", True)
+    with pytest.raises(RemoteValueGoneError):
+        store.get(_remote(ME, store_key(b"x" * 16, 1)), "$", True)
+
+
+def test_an_argument_that_is_not_written_to_cannot_be():
+    store = ValueStore()
+    x = np.arange(3)
+    store.add(ME, X_KEY, x)
+    view = store.get(_remote(ME, X_KEY), "$", False)
+    assert not view.flags.writeable
+    assert np.shares_memory(view, x)
+    assert x.flags.writeable
+
+
+def test_what_is_released_is_gone_and_nothing_else():
+    store = ValueStore()
+    prefix = bytes(12)
+    for number in (_key(prefix, 0), _key(prefix, 1), X_KEY, Y_KEY):
+        store.add(ME, number, np.zeros(1))
+    store.add(OTHER, X_KEY, np.zeros(1))
+    store.release(remote_pb2.ReleaseValues(session=ME, ids=[X_KEY, b"unknown"]))
+    assert store.count() == 4
+    store.release(remote_pb2.ReleaseValues(session=ME, ids=[prefix]))
+    assert store.find(ME, _key(prefix, 1)) is None
+    assert store.find(ME, Y_KEY) is not None
+    store.release(remote_pb2.ReleaseValues(session=ME))
+    store.release(remote_pb2.ReleaseValues(session=b"nobody"))
+    assert store.count() == 1
+    store.clear()
+    assert store.count() == 0
+
+
+def test_a_result_that_only_the_call_knows_is_not_copied():
+    store = ValueStore()
+    results: list[Any] = [np.arange(3.0)]
+    address = results[0].ctypes.data
+    _keeping(store).take(results, 0)
+    kept = store.find(ME, _key(PREFIX, 0))
+    assert kept.ctypes.data == address
+    assert results == [None]
+
+
+def _known() -> tuple[list[Any], Any]:
+    x = np.arange(6.0)
+    return [x], x
+
+
+def _view() -> tuple[list[Any], Any]:
+    return [np.arange(12.0)[::2]], None
+
+
+def _read_only() -> tuple[list[Any], Any]:
+    x = np.arange(6.0)
+    x.flags.writeable = False
+    return [x], None
+
+
+def _known_array_of_a_tensor() -> tuple[list[Any], Any]:
+    x = np.arange(6.0)
+    return [Tensor(x)], x
+
+
+@pytest.mark.parametrize("make", [_known, _view, _read_only, _known_array_of_a_tensor])
+def test_a_result_that_somebody_else_could_write_to_is_copied(make: Any):
+    store = ValueStore()
+    results, known = make()
+    address = getattr(results[0], "array", results[0]).ctypes.data
+    _keeping(store).take(results, 0)
+    kept = store.find(ME, _key(PREFIX, 0))
+    kept = getattr(kept, "array", kept)
+    assert kept.ctypes.data != address
+    assert kept.flags.writeable
+    assert kept.flags.c_contiguous
+    if known is not None:
+        known[:] = -1
+        assert (kept >= 0).all()
+
+
+def test_tensors_in_lists_are_kept_and_numbers_are_sent():
+    store = ValueStore()
+    sent = _keeping(store).take([[np.ones(2), 3, [np.float32(4.0)]]], 0)
+    message = value_to_proto(sent)
+    first, number, inner = message.list.items
+    assert first.remote.id == value_id(PREFIX, 0)
+    assert first.remote.interpreter == "here"
+    assert number.integer == 3
+    assert inner.list.items[0].remote.id == value_id(PREFIX, 1)
+    assert store.find(ME, _key(PREFIX, 1)).shape == ()
+    assert store.count() == 2
+
+
+def test_what_is_said_of_a_value_is_what_it_is():
+    store = ValueStore()
+    keys = DispatchKeySet(DispatchKey.SparseCPU)
+    tensor = Tensor(np.zeros((2, 3), np.int16), keys=keys, requires_grad=True)
+    facts = facts_from_proto(value_to_proto(_keeping(store).take([tensor], 0)).remote, at="$")
+    assert (facts.dtype, facts.shape, facts.device) == (np.dtype(np.int16), (2, 3), "cpu")
+    assert (facts.key_bits, facts.requires_grad, facts.nbytes) == (keys.bits, True, 12)
+    kept = store.find(ME, _key(PREFIX, 0))
+    assert (kept.key_set, kept.requires_grad) == (keys, True)
+
+
+def test_a_value_that_is_let_go_of_is_freed():
+    store = ValueStore()
+    _keeping(store).take([np.zeros(3)], 0)
+    freed = weakref.ref(store.find(ME, _key(PREFIX, 0)))
+    store.release(remote_pb2.ReleaseValues(session=ME, ids=[_key(PREFIX, 0)]))
+    gc.collect()
+    assert freed() is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "problem"),
+    [
+        (remote_pb2.Keep(session=b"short", prefix=PREFIX), r"\$\.keep\.session has 5 bytes"),
+        (remote_pb2.Keep(session=ME), r"\$\.keep\.prefix has 0 bytes; expected 12"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(keep: remote_pb2.Keep, problem: str):
+    with pytest.raises(WireError, match=problem):
+        check_keep(keep)
+
+
+def test_an_array_that_only_its_tensor_knows_is_not_copied():
+    store = ValueStore()
+    results: list[Any] = [Tensor(np.arange(3.0), requires_grad=True)]
+    address = results[0].array.ctypes.data
+    _keeping(store).take(results, 0)
+    assert store.find(ME, _key(PREFIX, 0)).array.ctypes.data == address
