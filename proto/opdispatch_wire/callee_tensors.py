@@ -19,10 +19,14 @@ _ALIGNED = 16
 class CalleeTensors:
     """A ``CalleeTensorMemory`` for one call. Belongs to the thread that runs it."""
 
-    __slots__ = ("_arguments", "is_limited", "results")
+    __slots__ = ("_arguments", "frame_bytes", "is_limited", "results")
 
-    def __init__(self, arguments: list[Buffer], *, is_limited: bool = True) -> None:
+    def __init__(
+        self, arguments: list[Buffer], frame_bytes: int = 0, *, is_limited: bool = True
+    ) -> None:
         """``arguments`` are in the frame of the call, by ChunkedData.number."""
+        self.frame_bytes = frame_bytes
+        """How long that frame is."""
         self.is_limited = is_limited
         """Whether the limit for messages is one for the reply, too."""
         self._arguments: list[Buffer | None] = [*arguments]

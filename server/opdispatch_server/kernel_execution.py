@@ -107,7 +107,7 @@ class KernelExecution:
                 started="no",
             )
         if request.program or request.adopt:
-            return self._run_program(request, context)
+            return self._run_program(request, context, memory)
         if request.HasField("kernel"):
             library = self._libraries.get(request.kernel.load_id)
             choice = library.kernels.find(self._libraries.dispatcher, request)
@@ -125,11 +125,16 @@ class KernelExecution:
                 library.end_call()
 
     def _run_program(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
     ) -> execution_pb2.CallReply:
         if request.adopt:
             return self._programs.adopt(request, context)
         libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        # What is kept must not be in memory of the caller's.
+        tensors = memory if isinstance(memory, CalleeTensors) else None
         token = RUNNING_CALL.set(RunningCall.of(context))
         try:
             with (
@@ -138,7 +143,7 @@ class KernelExecution:
             ):
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
-                return self._programs.run(request, libraries)
+                return self._programs.run(request, libraries, tensors)
         finally:
             RUNNING_CALL.reset(token)
 

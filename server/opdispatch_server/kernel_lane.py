@@ -208,10 +208,9 @@ class KernelLane:
         while self._turn == turn:
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
-                size = len(payload)
                 request, tensors = read_call(payload, shares_memory=self._memory is not None)
                 del payload  # the tensors let go of it, one by one
-                self._take(request, size, turn, tensors)
+                self._take(request, tensors, turn)
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
                 lane_messages.parsed(cancel, payload)
@@ -222,16 +221,10 @@ class KernelLane:
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
-    def _take(
-        self,
-        request: execution_pb2.CallRequest,
-        size: int,
-        turn: int,
-        tensors: CalleeTensors,
-    ) -> None:
+    def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
         """Runs a call, and those that have waited for it to end; or leaves it to who does."""
         try:
-            call = LaneCall(self, request, self._rules.admit(self._number, request), size, tensors)
+            call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
         except OpdispatchError as error:
             self._reply(_failure(request, error))
             return

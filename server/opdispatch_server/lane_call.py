@@ -29,13 +29,12 @@ class LaneCall:
         lane: KernelLane,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        size: int,
         tensors: CalleeTensors,
     ) -> None:
         self.lane = lane
         self.request = request
         self.context = context
-        self.size = size
+        self.size = tensors.frame_bytes
         self.tensors = tensors
         self.is_cancelled = False
 
@@ -63,9 +62,9 @@ def read_call(
 
     Protobuf would copy them while no other thread can run: no heartbeat either.
     """
-    request = execution_pb2.CallRequest()
+    request, size = execution_pb2.CallRequest(), len(payload)
     arguments: list[memoryview] = []
     if len(payload) > CHUNK_BYTES and not shares_memory:
         payload, arguments = detach(payload, CALL_REQUEST, BESIDE_BYTES)
     lane_messages.parsed(request, payload)
-    return request, CalleeTensors(arguments, is_limited=not request.chunks_reply)
+    return request, CalleeTensors(arguments, size, is_limited=not request.chunks_reply)

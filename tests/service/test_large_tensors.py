@@ -129,7 +129,7 @@ def test_remote_values_are_put_and_fetched_in_chunks_too(session: oc.Session):
     x = np.arange(LARGE, dtype=float)
     with session.put(x) as kept:
         np.testing.assert_array_equal(kept.numpy(), x)
-        twice = session.call("image::scale", kept, 2.0, remote=True)
+    with session.call("image::scale", x, 2.0, remote=True) as twice:
         np.testing.assert_array_equal(twice.numpy(), 2 * x)
 
 
