@@ -139,7 +139,7 @@ class CallAttempt:
         return error
 
     def _explain_break(self, error: LaneClosedError | DaemonUnavailableError) -> Exception:
-        if self.request.HasField("lost"):
+        if self._is_encoded and self.request.HasField("lost"):
             name, operator = self.request.lost.interpreter, self.call.operator
             return InterpreterDiedError(
                 f"interpreter {name} went away while it was running {operator}, and the daemon "
