@@ -7,7 +7,7 @@ TORCH_OPTIONS ?=
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check fix bench conformance stress protos clean
+.PHONY: help demo test lint types check fix bench peers conformance stress protos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -40,8 +40,14 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.in_process
 	@$(BIN)/python -m tests.bench.registration
 	@$(BIN)/python -m tests.bench.library_loads
+	@OPDISPATCH_BENCH_PEERS=$(wildcard .venv-peers) $(BIN)/python -m tests.bench.data_plane
 	@$(BIN)/python -m tests.bench.remote
 	@$(BIN)/python -m tests.bench.shared_memory
+
+# Its own environment: PyTriton needs NumPy 1.
+peers: ## install Ray and Triton, for `make bench` to compare with
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip --quiet --disable-pip-version-check install 'ray>=2.40' 'nvidia-pytriton>=0.7'
 
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
 .venv-conformance/.torch:
@@ -70,4 +76,4 @@ protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
 	@.venv-protos/bin/python proto/generate.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .venv-protos .venv-conformance .pytest_cache .mypy_cache .ruff_cache demo_output build dist
+	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache demo_output build dist

@@ -324,6 +324,8 @@ class Daemon:
 
     def _kill_interpreter(self, session: InterpreterSession, reason: str) -> None:
         """Ends a session, and its process if that is ours."""
+        if self._stop.is_set():
+            return  # all of them end in a moment: what was cut off by that is nobody's fault
         session.end(reason, hung=True)
         if self._supervisor.pid_of(session.name) == session.pid:
             self._supervisor.excuse(session.name)

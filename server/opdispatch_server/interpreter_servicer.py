@@ -35,7 +35,7 @@ ENDING_WAIT = 0.5
 # How long an interpreter may take to be told why its session ends: it would take silence for a
 # daemon that has vanished, and look for it.
 SUPERVISOR_WAIT = 0.03
-GOODBYE_WAIT = 0.5
+GOODBYE_WAIT = 1.0
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 

@@ -315,6 +315,8 @@ def test_a_queued_call_that_is_cancelled_or_late_never_runs(
     daemon = start_daemon(workers=1)
     with daemon.connect() as session, daemon.connect(timeout=0.3) as impatient:
         session.load(write_library("doors", door_library("doors")))
+        session.load(write_library("const", constant(1)))
+        assert session.ops.const.get(X) == 1
         for each in (session, impatient):
             doors.let_out()
             each.ops.doors.enter(X, doors.folder, "first")
@@ -326,6 +328,8 @@ def test_a_queued_call_that_is_cancelled_or_late_never_runs(
         with pytest.raises(oc.DeadlineExceededError):
             impatient.ops.doors.enter(X, doors.folder, "late")
         assert cancelled.cancel()
+        # The interpreter has read what was sent before this call.
+        assert session.ops.const.get(X) == 1
         doors.let_out(2)
         assert runs.result(10) == "runs"
         assert last.result(10) == "last"

@@ -31,6 +31,16 @@ sys.stdin.read()
 """
 
 
+# An interpreter as on another machine: it has no local lane, only gRPC.
+FAR = """
+import asyncio, sys
+from opdispatch_server.interpreter import Interpreter, InterpreterSettings
+
+settings = InterpreterSettings(sys.argv[1], sys.argv[2], 1 << 20, name="far")
+asyncio.run(Interpreter(settings).run())
+"""
+
+
 def start_client(daemon: RunningDaemon, address: str, lane: str) -> subprocess.Popen[str]:
     """A client process that keeps eleven values, and waits."""
     process = subprocess.Popen(
@@ -230,6 +240,50 @@ def test_a_value_that_comes_back_is_not_taken_for_the_one_that_went(
         session.call("math::iadd_", x, one)
     assert kept(session) == {"worker-1": (1, 32)}
     assert stores(session, "worker-1", 1)
+
+
+def test_values_move_over_grpc_where_there_is_no_lane(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon = start_daemon("--max-message-bytes", str(1 << 20), workers=1)
+    command = (sys.executable, "-c", FAR, daemon.address, f"unix:{tmp_path}/far.sock")
+    with daemon.connect() as session, subprocess.Popen(command) as far:
+        try:
+            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            session.load(write_library("calc", MATH), on="worker-1")
+            session.load(write_library("more", MORE), on="far")
+            x, one = session.put(np.zeros(4), on="worker-1"), np.ones(4)
+            for number in range(5):
+                assert session.call("more::mul", x, one).tolist() == [number] * 4
+                session.call("math::iadd_", x, one)
+            with session.program() as p:
+                p.output(p.ops.more.mul(x, p.ops.more.twice(x)), remote=True)
+            assert p.result.numpy().tolist() == [50] * 4
+            assert kept(session) == {"far": (2, 64)}
+            assert session.check_invariants() == []
+        finally:
+            far.terminate()
+
+
+def test_a_value_that_is_too_large_for_a_message_stays_where_it_is(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--max-message-bytes", str(1 << 20))
+    with daemon.connect() as session:
+        session.load(write_library("calc", MATH), on="worker-1")
+        session.load(write_library("more", MORE), on="worker-2")
+        large = session.call("math::add", np.ones((600, 1)), np.ones((1, 600)), remote=True)
+        assert large.nbytes > 2 << 20
+        for _ in range(2):
+            with pytest.raises(oc.MessageTooLargeError):
+                large.numpy()
+            with pytest.raises(oc.MessageTooLargeError):
+                session.call("more::mul", large, large, remote=True)
+        rows = session.call("math::rows", large, remote=True)
+        assert rows[5].numpy().tolist() == [2.0] * 600
+        assert kept(session) == {"worker-1": (601, 2 * large.nbytes)}
+        assert stores(session, "worker-1", 601)
+        assert session.check_invariants() == []
 
 
 def test_a_replica_that_has_the_values_is_preferred(
