@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +14,9 @@ import opdispatch_client as oc
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
+from tests.service.conftest import WriteLibrary
+from tests.service.doors import Doors, door_library
+from tests.service.running_daemon import RunningDaemon
 from tests.service.test_call_stream import C, RawStream
 
 X = np.arange(1000.0)
@@ -179,12 +183,22 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing(
         stream.close()
 
 
-def test_a_chunk_for_a_call_under_way_ends_the_stream(unharmed: oc.Session, stream: RawStream):
-    stream.call(1, "image::pipeline", np.zeros(100_000))
-    say_chunk(stream, 1, bytes(8))
-    error = stream.error()
-    assert error.code() is C.INVALID_ARGUMENT
-    assert "$.id is 1" in (error.details() or "")
+def test_a_chunk_for_a_call_under_way_ends_the_stream(
+    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    doors = Doors(tmp_path)
+    with daemon.connect() as session, grpc.insecure_channel(f"unix:{tmp_path}/daemon.sock") as ch:
+        session.load(write_library("doors", door_library("doors")))
+        stream = RawStream(ch)
+        stream.call(1, "doors::enter", X, doors.folder, "a")
+        assert doors.next_inside() == "a"
+        say_chunk(stream, 1, bytes(8))
+        error = stream.error()
+        assert error.code() is C.INVALID_ARGUMENT
+        assert "$.id is 1" in (error.details() or "")
+        doors.let_out()
+        stream.close()
+    doors.close()
 
 
 def test_a_client_that_never_reads_a_large_reply_holds_up_nobody_else(
