@@ -96,6 +96,7 @@ class AsyncCalls:
             reply = await self._call_directly(attempt)
             if reply is None:
                 lane = await self._open_lane()
+                attempt.prepare(lane)
                 if lane is None:
                     return await send(call_by_itself(call, attempt.request))
                 reply = await _send(lane, attempt)
@@ -129,7 +130,6 @@ class AsyncCalls:
         """How a call can go without the daemon; else it asks the daemon for that."""
         daemon = self._lane
         if not self._endpoint.direct or not isinstance(daemon, AsyncLane):
-            attempt.encode(None)
             return None
         shape = attempt.call.shape
         way = (
@@ -196,6 +196,8 @@ async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.Call
     what, memory = attempt.call.what, attempt.memory
     if isinstance(lane, AsyncLane):
         reply = lane.call(attempt.request, what, memory)
+    elif isinstance(lane, AsyncStream):
+        reply = lane.call(attempt.request, what, attempt.tensors)
     else:
         reply = lane.call(attempt.request, what)
     try:

@@ -24,6 +24,7 @@ from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.pending_calls import OnDone
@@ -83,12 +84,18 @@ class BlockingCalls:
         try:
             reply = self._call_directly(attempt)
             if reply is None:
-                lane = self._daemon.get()
-                reply = lane.call(attempt.request, attempt.time_left(), call.what)
+                reply = self._call_daemon(attempt)
                 self._learn(attempt, reply)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
         return attempt.read(reply)
+
+    def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
+        lane, what = self._daemon.get(), attempt.call.what
+        attempt.prepare(lane)
+        if isinstance(lane, BlockingStream):
+            return lane.call(attempt.request, attempt.time_left(), what, attempt.tensors)
+        return lane.call(attempt.request, attempt.time_left(), what)
 
     def submit(self, make: Callable[[], Call], *, flush: bool = True) -> Future[Any]:
         """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
@@ -100,7 +107,7 @@ class BlockingCalls:
             self._slots.acquire()
         future = CallFuture(self._run_callback, self._slots.release)
         try:
-            self._begin(CallAttempt(make(), self._endpoint), future)
+            self._begin(CallAttempt(make(), self._endpoint, detached=True), future)
         except Exception as error:
             future.fail(error)
         if flush:
@@ -126,7 +133,9 @@ class BlockingCalls:
                 self._learn(attempt, result)
             self._end(attempt, future, result)
 
-        self._begin_on(self._daemon.get(), attempt, future, on_done)
+        lane = self._daemon.get()
+        attempt.prepare(lane)
+        self._begin_on(lane, attempt, future, on_done)
 
     def _begin_on(
         self, lane: CallLane, attempt: CallAttempt, future: CallFuture, on_done: OnDone
@@ -134,6 +143,8 @@ class BlockingCalls:
         what, timeout = attempt.call.what, attempt.time_left()
         if isinstance(lane, BlockingLane):
             number = lane.begin(attempt.request, timeout, what, on_done, attempt.memory)
+        elif isinstance(lane, BlockingStream):
+            number = lane.begin(attempt.request, timeout, what, on_done, attempt.tensors)
         else:
             number = lane.begin(attempt.request, timeout, what, on_done)
         future.cancel_call = lambda: lane.cancel(number)
@@ -161,7 +172,6 @@ class BlockingCalls:
         is_direct = self._endpoint.direct and self._daemon.name == "local"
         shape = attempt.call.shape if is_direct else None
         if shape is None:
-            attempt.encode(None)
             return None
         way = self._direct.find(shape, self._daemon.max_message_bytes)
         if way is None:

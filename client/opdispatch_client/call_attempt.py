@@ -8,9 +8,12 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.operator_call import Call
+from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.routes import Routes
+from opdispatch_wire.async_stream import AsyncStream
+from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.call_memory import CallerMemory
+from opdispatch_wire.chunked_tensors import ChunkedTensors
 from opdispatch_wire.errors import DaemonUnavailableError, InterpreterDiedError
 from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
@@ -22,16 +25,30 @@ from opdispatch_wire.v1 import execution_pb2
 class CallAttempt:
     """The request, and how long the caller waits for all of its ways together.
 
-    The request is made by ``encode``, when it is known where it goes first.
+    The request is made by ``encode`` or ``prepare``, when it is known where it goes first. The
+    caller waits for it, unless it is ``detached``.
     """
 
-    __slots__ = ("_address", "_deadline", "call", "memory", "request")
+    __slots__ = (
+        "_address",
+        "_deadline",
+        "_is_detached",
+        "_is_encoded",
+        "call",
+        "memory",
+        "request",
+        "tensors",
+    )
 
-    def __init__(self, call: Call, endpoint: Endpoint) -> None:
+    def __init__(self, call: Call, endpoint: Endpoint, *, detached: bool = False) -> None:
         self.call = call
         self.request: execution_pb2.CallRequest
         self.memory: CallerMemory | None = None
         """Where large tensors of the request are, and of its reply will be."""
+        self.tensors: ChunkedTensors | None = None
+        """The same, on a stream that they go over in chunks."""
+        self._is_detached = detached
+        self._is_encoded = False
         self._address = endpoint.address
         timeout = endpoint.timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -40,9 +57,34 @@ class CallAttempt:
         """Makes the request, for a lane that shares this memory. Raises WireError."""
         self.memory = shared.new_call() if shared is not None else None
         self.request = self.call.encode(self.memory)
+        self._is_encoded = True
+
+    def prepare(self, lane: object) -> None:
+        """Makes the request for a lane to the daemon, if it was not made. Raises WireError.
+
+        It is made again if it was for a stream, and there is none any more.
+        """
+        call = self.call
+        if (
+            isinstance(call, OperatorCall)
+            and isinstance(lane, BlockingStream | AsyncStream)
+            and lane.takes_chunks
+        ):
+            if self.tensors is None:
+                self.tensors = ChunkedTensors(
+                    lane.max_message_bytes, call.on_progress, copies=self._is_detached
+                )
+                if not self._is_encoded:
+                    self.request = self.call.encode(self.tensors)
+        elif self.tensors is not None or not self._is_encoded:
+            self.tensors = None
+            self.request = self.call.encode(None)
+        self._is_encoded = True
 
     def read(self, reply: execution_pb2.CallReply) -> Any:
         """The result, and the end of what is in memory. Raises the error of the reply."""
+        if self.tensors is not None:
+            return self.call.read(reply, self.tensors)
         memory, self.memory = self.memory, None
         try:
             result = self.call.read(reply, memory)
@@ -97,7 +139,7 @@ class CallAttempt:
         return error
 
     def _explain_break(self, error: LaneClosedError | DaemonUnavailableError) -> Exception:
-        if self.request.HasField("lost"):
+        if self._is_encoded and self.request.HasField("lost"):
             name, operator = self.request.lost.interpreter, self.call.operator
             return InterpreterDiedError(
                 f"interpreter {name} went away while it was running {operator}, and the daemon "

@@ -12,6 +12,7 @@ from opdispatch_client.program import AsyncProgram, PlaceholderUsed, Program, fi
 from opdispatch_client.remote_calls import AsyncRemoteCalls, RemoteCalls
 from opdispatch_client.remote_ops import Calls
 from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
+from opdispatch_wire.chunked_tensors import OnTransfer
 
 
 class RemoteSession:
@@ -23,17 +24,29 @@ class RemoteSession:
     def _operator_names(self) -> list[str]:
         raise NotImplementedError
 
-    def with_options(self, *, retry: bool | None = None, remote: bool = False) -> Calls[Any]:
+    def with_options(
+        self,
+        *,
+        retry: bool | None = None,
+        remote: bool = False,
+        on_progress: OnTransfer | None = None,
+    ) -> Calls[Any]:
         """``call`` and ``ops`` with other choices than the session's.
 
         With ``retry=False``, ``session.with_options(retry=False).ops.bank.quote(x)`` raises
         InterpreterDiedError instead of running again when its interpreter dies. An operator that
         writes to its arguments never runs again. With `remote`, results stay where they are, as
         with ``session.call(..., remote=True)``.
+
+        `on_progress` is told each time that a chunk of a large tensor was sent or has come, as a
+        TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
+        session's own threads, and not of calls with `remote`.
         """
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return self._call_operator(operator, args, kwargs, retry=retry, remote=remote)
+            return self._call_operator(
+                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
+            )
 
         return Calls(call, self._operator_names)
 
@@ -84,13 +97,16 @@ class RemoteSession:
         *,
         retry: bool | None = None,
         remote: bool = False,
+        on_progress: OnTransfer | None = None,
     ) -> Any:
         """One call; one with placeholders is recorded."""
         retry = self._endpoint.retry if retry is None else retry
         try:
             if remote:
                 return self._remote.call(operator, args, kwargs, retry=retry)
-            return self._remote.make(OperatorCall(operator, args, kwargs, retry=retry))
+            return self._remote.make(
+                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+            )
         except PlaceholderUsed as used:
             return used.recording.call(operator, *args, **kwargs)
 
@@ -102,13 +118,20 @@ class AsyncRemoteSession:
     _endpoint: Endpoint
 
     def with_options(
-        self, *, retry: bool | None = None, remote: bool = False
+        self,
+        *,
+        retry: bool | None = None,
+        remote: bool = False,
+        on_progress: OnTransfer | None = None,
     ) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call`` and ``ops`` with other choices; see ``Session.with_options``."""
+        """``call`` and ``ops`` with other choices; see ``Session.with_options``.
+
+        `on_progress` is called in the event loop.
+        """
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
             coroutine: Coroutine[Any, Any, Any] = self._call_operator(
-                operator, args, kwargs, retry=retry, remote=remote
+                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
             )
             return coroutine
 
@@ -141,6 +164,7 @@ class AsyncRemoteSession:
         *,
         retry: bool | None = None,
         remote: bool = False,
+        on_progress: OnTransfer | None = None,
     ) -> Any:
         """One call, as a coroutine; one with placeholders is recorded, and gives its own."""
         retry = self._endpoint.retry if retry is None else retry
@@ -148,9 +172,8 @@ class AsyncRemoteSession:
             return recording.call(operator, *args, **kwargs)
         if remote:
             return self._remote.call(operator, args, kwargs, retry=retry)
-        return self._call_now(operator, args, kwargs, retry=retry)
+        call = OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+        return self._call_now(call)
 
-    async def _call_now(
-        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, retry: bool
-    ) -> Any:
-        return await self._remote.make(OperatorCall(operator, args, kwargs, retry=retry))
+    async def _call_now(self, call: OperatorCall) -> Any:
+        return await self._remote.make(call)

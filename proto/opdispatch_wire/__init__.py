@@ -21,6 +21,15 @@
     call_memory      both, as the two sides of one call use them
     region_names     the regions that a message names, for those who forward it
 
+    Tensors in chunks on a gRPC stream, and beside the messages of a lane:
+
+    chunks, blocking_outbox   cutting them, and what is sent when
+    chunk_assembler           putting them together, within a budget
+    chunked_tensors           those of one call, as its caller sees them
+    callee_tensors            those of one call, as its callee sees them
+    detached_tensors          out of a message's bytes and back, without a copy
+    protobuf_fields           the wire format, as far as that needs it
+
     The local lane:
 
     frames, frame_stream, frame_writer   its frames, and moving them

@@ -9,7 +9,15 @@ from collections.abc import Callable
 from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.awaited_replies import AwaitedReplies, OnReply, Reply, fail
 from opdispatch_wire.call_memory import CallerMemory
-from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.channel import check_size, serialize_message
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
+from opdispatch_wire.detached_tensors import (
+    CALL_REPLY,
+    CALL_REQUEST,
+    MessagePieces,
+    attach,
+    detach,
+)
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
@@ -30,6 +38,8 @@ class AsyncLane:
         self.memory: CallerLaneMemory | None = None
         """What is shared with the other side; None: nothing is."""
         self._replies = AwaitedReplies()
+        # Of calls whose large tensors are beside their messages, by id.
+        self._tensors: dict[int, CallTensors] = {}
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
@@ -99,20 +109,54 @@ class AsyncLane:
         self._stream.send(FrameKind.CALL, payload)
         return future
 
-    def call_then(self, request: execution_pb2.CallRequest, what: str, on_reply: OnReply) -> None:
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        what: str,
+        on_reply: OnReply,
+        tensors: CallTensors | None = None,
+    ) -> None:
         """``call``, but for ``on_reply``, which is called as soon as the reply is read.
 
-        It must not wait for anything, and raise nothing.
+        It must not wait for anything, and raise nothing. Large tensors of the reply will be in
+        ``tensors``; there are none in the request.
         """
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
         payload = serialize_message(request, self.max_message_bytes, what)
+        if tensors is not None:
+            self._tensors[number] = tensors
         self._replies.tell(number, on_reply)
         self._stream.send(FrameKind.CALL, payload)
 
+    def call_detached(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
+    ) -> Reply:
+        """``call`` of a request whose large tensors are in ``tensors``, as those of its reply
+        will be. Nothing of them is copied here.
+
+        Raises WireError, too, for a request that refers to other tensors than these.
+        """
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed", was_sent=False)
+        number = request.id = self._replies.next_number()
+        message = serialize_message(request, self.max_message_bytes, what)
+        pieces: MessagePieces | None = None
+        if tensors.arguments:
+            pieces = attach(message, CALL_REQUEST, tensors.arguments)
+            check_size(len(pieces), self.max_message_bytes, what)
+        self._tensors[number] = tensors
+        future = self._replies.expect(number)
+        if pieces is None:
+            self._stream.send(FrameKind.CALL, message)
+        else:
+            self._stream.send_pieces(FrameKind.CALL, pieces.parts, len(pieces))
+        return future
+
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""
+        self._tensors.pop(number, None)
         if self._replies.forget(number):
             cancel = lane_pb2.LaneCancel(id=number)
             self._stream.send(FrameKind.CANCEL, cancel.SerializeToString())
@@ -122,10 +166,9 @@ class AsyncLane:
         self._stream.close()
         self._fail_all(None)
 
-    def _take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if kind is FrameKind.REPLY:
-            reply = execution_pb2.CallReply()
-            lane_messages.parsed(reply, payload)
+            reply = self._parsed_reply(payload)
             held = self.memory.replied(reply.id) if self.memory is not None else None
             if not self._replies.take(reply) and self.memory is not None:
                 self.memory.discard(reply, held)
@@ -141,6 +184,20 @@ class AsyncLane:
         else:
             raise WireError(f"a {kind.name} frame came where only replies can")
 
+    def _parsed_reply(self, payload: bytes | memoryview) -> execution_pb2.CallReply:
+        reply = execution_pb2.CallReply()
+        if len(payload) > CHUNK_BYTES and self._tensors:
+            small, results = detach(payload, CALL_REPLY, BESIDE_BYTES)
+            lane_messages.parsed(reply, small)
+            tensors = self._tensors.pop(reply.id, None)
+            if tensors is not None:
+                tensors.results = results
+                return reply
+            reply.Clear()
+        lane_messages.parsed(reply, payload)
+        self._tensors.pop(reply.id, None)
+        return reply
+
     def _end(self, error: Exception | None) -> None:
         if not self.ended.done():
             self.ended.set_result(error)
@@ -149,6 +206,7 @@ class AsyncLane:
     def _fail_all(self, cause: Exception | None) -> None:
         if self.memory is not None:
             self.memory.end()
+        self._tensors.clear()
         why = str(cause) if cause else "the other side has gone"
         if self._welcome is not None:
             fail(self._welcome, why, cause)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_wire import lane_messages
 from opdispatch_wire.awaited_replies import AwaitedReplies, Reply
-from opdispatch_wire.blocking_stream import CALL_STREAM
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, serialize_message
+from opdispatch_wire.blocking_stream import CALL_STREAM, RESULTS_LIMIT
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
+from opdispatch_wire.chunk_assembler import ChunkAssembler, TensorBudget
+from opdispatch_wire.chunks import (
+    CallTensors,
+    LargeMessage,
+    MessageOutbox,
+    chunk_metadata,
+    told_chunk_bytes,
+)
+from opdispatch_wire.detached_tensors import without_large
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
@@ -24,13 +34,19 @@ class AsyncStream:
         self.max_message_bytes = limit
         """The longest message that either side takes, in bytes."""
         self._replies = AwaitedReplies()
-        self._outbox: deque[bytes] = deque()
+        self._outbox = MessageOutbox()
+        self._chunk_bytes = 0
+        # Of calls that are under way: what is on its way out, and what belongs to them.
+        self._large: dict[int, LargeMessage] = {}
+        self._tensors: dict[int, CallTensors] = {}
+        self._assembler = ChunkAssembler(TensorBudget(RESULTS_LIMIT, "the results of the stream"))
         self._has_requests = asyncio.Event()
         self._is_closed = False
         method: Any = channel.stream_stream(
             CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
         )
-        self._call = method(metadata=((MAX_MESSAGE_BYTES_KEY, str(limit)),))
+        metadata = ((MAX_MESSAGE_BYTES_KEY, str(limit)), chunk_metadata(limit))
+        self._call = method(metadata=metadata)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -42,7 +58,8 @@ class AsyncStream:
         stream = cls(channel, limit)
         try:
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
-                await stream._call.initial_metadata()
+                told = await stream._call.initial_metadata()
+            stream._chunk_bytes = told_chunk_bytes(tuple(told or ()), limit)
             if stream._call.done():
                 raise LaneClosedError(await stream._call.details() or "the stream has ended")
         except TimeoutError:
@@ -63,21 +80,42 @@ class AsyncStream:
         """Whether calls have no chance any more."""
         return self._is_closed
 
-    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the other side takes large tensors in chunks."""
+        return self._chunk_bytes > 0
+
+    def call(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
+    ) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
-        Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
+        Large tensors of both are in ``tensors``. Raises LaneClosedError, and
+        MessageTooLargeError, which says ``what`` is.
         """
         if self._is_closed:
             raise LaneClosedError("the stream is closed")
         number = request.id = self._replies.next_number()
-        self._send(serialize_message(request, self.max_message_bytes, what))
-        return self._replies.expect(number)
+        if tensors is None:
+            payload, tensors = without_large(request, self._chunk_bytes)
+            check_size(len(payload), self.max_message_bytes, what)
+        else:
+            payload = serialize_message(request, self.max_message_bytes, what)
+        future = self._replies.expect(number)
+        message: bytes | LargeMessage = payload
+        self._tensors[number] = tensors
+        if tensors.arguments:
+            message = self._large[number] = LargeMessage(
+                number, tensors.arguments, payload, self._chunk_bytes, tensors.note_sent
+            )
+        self._send(message)
+        return future
 
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""
+        self._forget(number)
         if self._replies.forget(number):
-            self._send(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
+            self._send_cancel(number)
 
     def close(self) -> None:
         """Ends the stream; calls that wait end with LaneClosedError. Idempotent."""
@@ -86,33 +124,76 @@ class AsyncStream:
         for task in self._tasks:
             task.cancel()
 
-    def _send(self, payload: bytes) -> None:
-        self._outbox.append(payload)
+    def _forget(self, number: int) -> None:
+        """Lets go of what is half sent and half received."""
+        self._tensors.pop(number, None)
+        self._assembler.drop(number)
+        large = self._large.pop(number, None)
+        if large is not None and not large.is_finished:
+            large.is_dropped = True
+            self._send_cancel(number)  # the other side must not wait for the rest
+
+    def _send_cancel(self, number: int) -> None:
+        self._send(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
+
+    def _send(self, message: bytes | LargeMessage) -> None:
+        self._outbox.put(message)
         self._has_requests.set()
 
     async def _read(self) -> None:
         why = "the other side has ended the stream"
         try:
             while (reply := await self._call.read()) is not grpc.aio.EOF:
-                self._replies.take(reply)
+                if reply.HasField("chunk"):
+                    self._take_chunk(reply.id, reply.chunk)
+                else:
+                    self._take(reply)
             why = await self._call.details() or why
+        except WireError as error:
+            why = str(error)
+            self._call.cancel()
         except (grpc.RpcError, asyncio.CancelledError) as error:
             # Closing the channel looks like a cancellation, too.
             why = getattr(error, "details", lambda: "")() or why
         finally:
             self._end(why)
 
+    def _take(self, reply: execution_pb2.CallReply) -> None:
+        number = reply.id
+        results = self._assembler.finish(number)
+        if (tensors := self._tensors.get(number)) is not None:
+            reply = tensors.take_results(reply, results)
+        self._forget(number)
+        self._replies.take(reply)
+
+    def _take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
+        tensors = self._tensors.get(number)
+        if tensors is None:
+            return  # nobody waits any more
+        try:
+            self._assembler.take(number, chunk)
+        except WireError:
+            raise
+        except OpdispatchError as error:  # there is no memory for it
+            self._replies.fail(number, error)
+            self.cancel(number)
+            self._send_cancel(number)
+            return
+        tensors.note_received(len(chunk.data), chunk.total)
+
     async def _write(self) -> None:
         while not self._is_closed:
             await self._has_requests.wait()
             self._has_requests.clear()
             try:
-                while self._outbox:
-                    await self._call.write(self._outbox.popleft())
+                while (piece := self._outbox.next_piece()) is not None:
+                    await self._call.write(piece)
             except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
                 return  # whoever reads learns why
 
     def _end(self, why: str) -> None:
         self._is_closed = True
         self._has_requests.set()
+        for number in list(self._tensors):
+            self._forget(number)
         self._replies.fail_all(why)

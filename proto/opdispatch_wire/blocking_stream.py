@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import queue
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_wire import lane_messages
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, serialize_message
+from opdispatch_wire.blocking_outbox import BlockingOutbox
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
+from opdispatch_wire.chunk_assembler import ChunkAssembler, TensorBudget
+from opdispatch_wire.chunks import CallTensors, LargeMessage, chunk_metadata, told_chunk_bytes
+from opdispatch_wire.detached_tensors import without_large
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.v1 import execution_pb2
@@ -25,24 +29,36 @@ CALL_STREAM = "/opdispatch.v1.ExecutionService/CallStream"
 """The method's name on the wire."""
 
 
+RESULTS_LIMIT = 2**63 - 1
+"""The bytes of results that a caller takes at a time: it has asked for them."""
+
+
 class BlockingStream:
-    """One stream that any number of threads share."""
+    """One stream that any number of threads share.
+
+    A call is in ``_large`` while its tensors may be on their way out, and in ``_tensors`` while
+    its reply is awaited; whoever takes it out of ``_pending`` takes it out of these. Only the
+    thread that reads adds to ``_assembler``.
+    """
 
     def __init__(self, channel: grpc.Channel, limit: int) -> None:
         self.max_message_bytes = limit
         """The longest message that either side takes, in bytes."""
         self._numbers = itertools.count(1)
         self._pending = PendingCalls()
-        # What gRPC's thread sends; None ends it.
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests = BlockingOutbox()
+        self._chunk_bytes = 0
+        self._large: dict[int, LargeMessage] = {}
+        self._tensors: dict[int, CallTensors] = {}
+        self._assembler = ChunkAssembler(TensorBudget(RESULTS_LIMIT, "the results of the stream"))
         self._is_closed = False
         self._opened = threading.Event()
         self._failure: LaneClosedError | None = None
         method: Any = channel.stream_stream(
             CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
         )
-        requests: Iterator[bytes] = iter(self._requests.get, None)
-        self._call: Any = method(requests, metadata=((MAX_MESSAGE_BYTES_KEY, str(limit)),))
+        metadata = ((MAX_MESSAGE_BYTES_KEY, str(limit)), chunk_metadata(limit))
+        self._call: Any = method(iter(self._requests), metadata=metadata)
         threading.Thread(target=self._read, name="call-stream", daemon=True).start()
 
     @classmethod
@@ -64,10 +80,21 @@ class BlockingStream:
         """Whether calls have no chance any more."""
         return self._is_closed
 
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether the other side takes large tensors in chunks."""
+        return self._chunk_bytes > 0
+
     def call(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
+
+        Large tensors of both are in ``tensors``.
 
         Raises MessageTooLargeError, which says ``what`` is; TimeoutError and LaneClosedError.
         Whatever ends the wait, such as Ctrl-C, cancels the call.
@@ -80,7 +107,7 @@ class BlockingStream:
             outcome.append(result)
             wake.release()
 
-        number = self.begin(request, None, what, on_done)
+        number = self.begin(request, None, what, on_done, tensors)
         try:
             woken = wake.acquire(timeout=-1 if timeout is None else timeout)
         except BaseException:
@@ -95,13 +122,37 @@ class BlockingStream:
         return result
 
     def begin(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        on_done: OnDone,
+        tensors: CallTensors | None = None,
     ) -> int:
-        """Begins a call and returns its id; see ``BlockingLane.begin``."""
+        """Begins a call and returns its id; see ``BlockingLane.begin`` and ``call``."""
         number = request.id = next(self._numbers)
-        payload = serialize_message(request, self.max_message_bytes, what)
-        self._pending.add(number, on_done, timeout)
-        self._requests.put(payload)
+        if tensors is None:
+            payload, tensors = without_large(request, self._chunk_bytes)
+            check_size(len(payload), self.max_message_bytes, what)
+        else:
+            payload = serialize_message(request, self.max_message_bytes, what)
+
+        def forget_and_tell(result: execution_pb2.CallReply | Exception) -> None:
+            self._forget(number)
+            on_done(result)
+
+        self._tensors[number] = tensors
+        message: bytes | LargeMessage = payload
+        if tensors.arguments:
+            message = self._large[number] = LargeMessage(
+                number, tensors.arguments, payload, self._chunk_bytes, tensors.note_sent
+            )
+        try:
+            self._pending.add(number, forget_and_tell, timeout)
+        except BaseException:
+            self._forget(number)
+            raise
+        self._requests.put(message)
         return number
 
     def flush(self) -> None:
@@ -110,8 +161,8 @@ class BlockingStream:
     def cancel(self, number: int) -> None:
         """Nobody waits any more for a call that has begun; it may have ended already."""
         if self._pending.take(number) is not None:
-            cancel = execution_pb2.CallRequest(id=number, cancel=True)
-            self._requests.put(cancel.SerializeToString())
+            self._forget(number)
+            self._send_cancel(number)
 
     def close(self) -> None:
         """Ends the stream; calls under way end with LaneClosedError. Idempotent."""
@@ -124,19 +175,67 @@ class BlockingStream:
             with contextlib.suppress(grpc.RpcError):
                 self._call.initial_metadata()
                 if self._call.is_active():
+                    self._chunk_bytes = told_chunk_bytes(
+                        self._call.initial_metadata(), self.max_message_bytes
+                    )
                     self._opened.set()
             for reply in self._call:
-                if (on_done := self._pending.take(reply.id)) is not None:
-                    on_done(reply)
+                if reply.HasField("chunk"):
+                    self._take_chunk(reply.id, reply.chunk)
+                else:
+                    self._take(reply)
         except grpc.RpcError as error:
             why = self._call.details() or str(error)
+        except WireError as error:
+            why = str(error)
+            self._call.cancel()
         finally:
             self._end(why)
+            self._assembler.clear()
+
+    def _take(self, reply: execution_pb2.CallReply) -> None:
+        number = reply.id
+        tensors = self._tensors.get(number)
+        results = self._assembler.finish(number)
+        if tensors is not None:
+            reply = tensors.take_results(reply, results)
+        if (on_done := self._pending.take(number)) is not None:
+            on_done(reply)
+
+    def _take_chunk(self, number: int, chunk: execution_pb2.Chunk) -> None:
+        tensors = self._tensors.get(number)
+        if tensors is None:
+            return  # nobody waits any more
+        try:
+            self._assembler.take(number, chunk)
+        except WireError:
+            raise
+        except OpdispatchError as error:  # there is no memory for it
+            if (on_done := self._pending.take(number)) is not None:
+                self._send_cancel(number)
+                on_done(error)
+            return
+        tensors.note_received(len(chunk.data), chunk.total)
+        if number not in self._tensors:  # given up meanwhile, and not seen there yet
+            self._assembler.drop(number)
+
+    def _forget(self, number: int) -> None:
+        """Lets go of what is half sent and half received."""
+        self._tensors.pop(number, None)
+        self._assembler.drop(number)
+        large = self._large.pop(number, None)
+        if large is not None and not large.is_finished:
+            large.is_dropped = True
+            self._send_cancel(number)  # the other side must not wait for the rest
+
+    def _send_cancel(self, number: int) -> None:
+        cancel = execution_pb2.CallRequest(id=number, cancel=True)
+        self._requests.put(cancel.SerializeToString())
 
     def _end(self, why: str) -> None:
         self._is_closed = True
         if not self._opened.is_set():
             self._failure = LaneClosedError(why)
             self._opened.set()
-        self._requests.put(None)
+        self._requests.end()
         self._pending.end(LaneClosedError(why))

@@ -179,14 +179,14 @@ class CallerMemory:
         self._read: set[tuple[int, int]] = set()
 
     def place(
-        self, message: values_pb2.SharedMemory, array: Array, dtype: np.dtype[Any], value: object
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
         """Puts an argument into the arena, unless it is there already, is small, or it is full."""
-        return self.placed.place(message, array, dtype, value, in_place=True)
+        return self.placed.place(message.memory, array, dtype, value, in_place=True)
 
     def read(
         self,
-        message: values_pb2.SharedMemory,
+        message: values_pb2.Tensor,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         *,
@@ -194,8 +194,9 @@ class CallerMemory:
         at: str,
     ) -> Array:
         """A result, where the callee put it. Raises WireError if that is not the callee's."""
-        array = self._peer.received(message, shape, dtype, on_release=self._on_release, at=at)
-        self._read.add((message.region, message.offset))
+        memory = _memory_of(message, at)
+        array = self._peer.received(memory, shape, dtype, on_release=self._on_release, at=at)
+        self._read.add((memory.region, memory.offset))
         return array
 
     def contents_of(self, value: object) -> Array | None:
@@ -231,17 +232,17 @@ class CalleeMemory:
         self._written: dict[tuple[int, int], tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
 
     def place(
-        self, message: values_pb2.SharedMemory, array: Array, dtype: np.dtype[Any], value: object
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
         """Puts a copy of a result into the arena, unless it is small or the arena is full.
 
         A copy, also if it is in the arena: the kernel may have kept it and write to it later.
         """
-        return self.placed.place(message, array, dtype, value, in_place=False)
+        return self.placed.place(message.memory, array, dtype, value, in_place=False)
 
     def read(
         self,
-        message: values_pb2.SharedMemory,
+        message: values_pb2.Tensor,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         *,
@@ -249,10 +250,11 @@ class CalleeMemory:
         at: str,
     ) -> Array:
         """An argument, where the caller put it. Raises WireError if that is not the caller's."""
-        array = self._lent.array(message, shape, dtype, writable=writable, at=at)
+        memory = _memory_of(message, at)
+        array = self._lent.array(memory, shape, dtype, writable=writable, at=at)
         if writable:
             address = array.__array_interface__["data"][0]
-            self._written[message.region, message.offset] = (address, shape, array.dtype)
+            self._written[memory.region, memory.offset] = (address, shape, array.dtype)
         return array
 
     def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
@@ -272,6 +274,12 @@ class CalleeMemory:
     def release_arguments(self) -> list[values_pb2.SharedMemory]:
         """``LentMemory.release``: once the arguments are given up, before the reply is sent."""
         return self._lent.release()
+
+
+def _memory_of(message: values_pb2.Tensor, at: str) -> values_pb2.SharedMemory:
+    if message.HasField("chunked"):
+        raise WireError(f"{at}.chunked: no chunks come on a lane of one machine")
+    return message.memory
 
 
 class ResultBlocks:

@@ -50,7 +50,7 @@ from opdispatch_wire.values import (
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import Argument, FunctionSchema
-    from opdispatch_wire.call_memory import CalleeMemory, CallerMemory
+    from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
 
 
 def call_request(
@@ -61,7 +61,7 @@ def call_request(
     trace: bool = False,
     request_id: int = 0,
     redispatch_keys: DispatchKeySet | None = None,
-    memory: CallerMemory | None = None,
+    memory: CallerTensorMemory | None = None,
 ) -> execution_pb2.CallRequest:
     """A call as a message, under the local dispatch keys of the current task.
 
@@ -121,7 +121,7 @@ def undecoded_arguments(
 def decode_arguments(
     request: execution_pb2.CallRequest,
     schema: FunctionSchema,
-    memory: CalleeMemory | None = None,
+    memory: CalleeTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments as a kernel takes them. Raises WireError, and what ``remote`` raises.
@@ -164,7 +164,7 @@ def reply_of_returns(
     *,
     interpreter: str = "",
     trace: Sequence[TraceLine] = (),
-    memory: CalleeMemory | None = None,
+    memory: CalleeTensorMemory | None = None,
     keep: Callable[[list[Any], int], Any] | None = None,
 ) -> execution_pb2.CallReply:
     """The reply to a call that went well. See Note [Arguments that are written to].
@@ -204,7 +204,7 @@ def result_of_reply(
     reply: execution_pb2.CallReply,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    memory: CallerMemory | None = None,
+    memory: CallerTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> Any:
     """What the call returns to its caller: None, the one value, or a tuple.
@@ -223,7 +223,7 @@ def returns_of_reply(
     reply: execution_pb2.CallReply,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    memory: CallerMemory | None = None,
+    memory: CallerTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> list[Any]:
     """``result_of_reply`` with one item for each return of the schema.

@@ -93,14 +93,19 @@ def serialize_message(message: Message, limit: int, what: str) -> bytes:
             f"{what} has more than {MAX_MESSAGE_BYTES_HIGHEST} bytes, which no message can have",
             limit=str(MAX_MESSAGE_BYTES_HIGHEST),
         ) from exc
-    if len(data) > limit:
+    check_size(len(data), limit, what)
+    return data
+
+
+def check_size(size: int, limit: int, what: str) -> None:
+    """Raises MessageTooLargeError if ``size`` is over the limit."""
+    if size > limit:
         raise MessageTooLargeError(
-            f"{what} has {len(data)} bytes, and the limit is {limit} bytes",
+            f"{what} has {size} bytes, and the limit is {limit} bytes",
             hint=RAISE_LIMIT_HINT,
-            size=str(len(data)),
+            size=str(size),
             limit=str(limit),
         )
-    return data
 
 
 def _size_options(max_message_bytes: int) -> list[tuple[str, int]]:

@@ -102,7 +102,7 @@ class RefusedError(OpdispatchError, ConnectionError):
 
 
 class QueueFullError(RefusedError):
-    """As many calls wait for the interpreter as may; this one never started.
+    """As many calls wait as may, or large tensors fill the daemon; this one never started.
 
     ``facts["retry_after"]`` is in how many seconds there is likely to be room.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile
 
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
@@ -25,7 +25,7 @@ _PIECES_AT_ONCE = 512
 # A peer that talks without end must not keep all others waiting.
 _READS_PER_TURN = 4
 
-OnFrame = Callable[[FrameKind, "bytes | bytearray"], None]
+OnFrame = Callable[[FrameKind, "bytes | memoryview"], None]
 OnEnd = Callable[[Exception | None], None]
 
 
@@ -85,7 +85,7 @@ class FrameStream:
     def send(
         self,
         kind: FrameKind,
-        payload: bytes | bytearray,
+        payload: bytes | memoryview,
         descriptor: PassedDescriptor | None = None,
     ) -> None:
         """Sends a frame, or keeps it until the peer takes it. After the end it is lost.
@@ -94,13 +94,28 @@ class FrameStream:
         """
         if self._is_closed:
             return
-        outbox = self._outbox
         header = frame_header(kind, len(payload))
         if descriptor is not None:
             self._passing[id(header)] = descriptor
-        outbox.append(header)
-        outbox.append(payload)
-        self.unsent_bytes += len(payload) + 8
+        self._outbox.append(header)
+        self._outbox.append(payload)
+        self.unsent_bytes += len(payload) + len(header)
+        self._sent_soon()
+
+    def send_pieces(
+        self, kind: FrameKind, pieces: Iterable[bytes | bytearray | memoryview], size: int
+    ) -> None:
+        """``send`` of a payload that is not in one place; each piece is sent from where it is."""
+        if self._is_closed:
+            return
+        header = frame_header(kind, size)
+        self._outbox.append(header)
+        self._outbox.extend(piece for piece in pieces if piece)
+        self.unsent_bytes += size + len(header)
+        self._sent_soon()
+
+    def _sent_soon(self) -> None:
+        """Sends what was put into the outbox, now or with the rest of this turn of the loop."""
         if self._is_corked or self._is_writing:
             if self.unsent_bytes > HIGH_WATER:
                 self._update_reading()
@@ -246,7 +261,7 @@ class FrameStream:
         except WireError as error:
             self._end(error)
 
-    def _frames(self) -> Iterator[tuple[FrameKind, bytes | bytearray]]:
+    def _frames(self) -> Iterator[tuple[FrameKind, bytes | memoryview]]:
         while self._is_reading and not self._is_closed:
             frame = self._reader.next_frame()
             if frame is None:

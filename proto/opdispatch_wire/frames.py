@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable
 from enum import IntEnum
 
+import numpy as np
+
 from opdispatch_wire.errors import WireError
 
 HEADER = struct.Struct("<IB3s")
@@ -40,7 +42,7 @@ class FrameKind(IntEnum):
 _KINDS = {int(kind): kind for kind in FrameKind}
 _LARGE = {FrameKind.CALL, FrameKind.REPLY}
 
-Frame = tuple[FrameKind, bytes | bytearray]
+Frame = tuple[FrameKind, bytes | memoryview]
 
 
 def frame_header(kind: FrameKind, size: int) -> bytes:
@@ -64,7 +66,7 @@ class FrameReader:
         self._buffer = memoryview(bytearray(READ_AT_ONCE))
         self._start = self._end = 0
         # A payload that is too long for the buffer: kind, contents, how much of it is there.
-        self._long: tuple[FrameKind, bytearray] | None = None
+        self._long: tuple[FrameKind, memoryview] | None = None
         self._have = 0
 
     @property
@@ -80,7 +82,7 @@ class FrameReader:
     def space(self) -> memoryview:
         """Where the next bytes of the socket belong; never empty after ``next_frame`` gave None."""
         if self._long is not None:
-            return memoryview(self._long[1])[self._have :]
+            return self._long[1][self._have :]
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start:
@@ -115,7 +117,8 @@ class FrameReader:
             self._start = end
             return kind, bytes(self._buffer[begin:end])
         if HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
-            contents = bytearray(size)
+            # Not a bytearray, which would be filled with zeros while no other thread can run.
+            contents = np.empty(size, np.uint8).data
             self._have = self._end - begin
             contents[: self._have] = self._buffer[begin : self._end]
             self._start = self._end = 0

@@ -92,7 +92,7 @@ class _LaneMemory:
                 self._passed.add(region)
         return True
 
-    def _take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Takes a frame of the other side's about its own regions.
 
         Raises WireError, and OSError if there is no room for its region here.
@@ -183,7 +183,7 @@ class CallerLaneMemory(_LaneMemory):
         """Nobody reads that reply."""
         (memory or self.new_call()).finish(reply)
 
-    def take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Takes one of MEMORY_FRAMES.
 
         Raises WireError, and LaneClosedError if the lane must end: a result could not be read.
@@ -259,7 +259,7 @@ class CalleeLaneMemory(_LaneMemory):
         if placed.held:
             self._results.hold(placed)
 
-    def take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         """Takes one of MEMORY_FRAMES. Raises WireError."""
         if kind is FrameKind.RELEASE:
             for extent in _extents(payload):
@@ -287,7 +287,7 @@ def _region_payload(region: int) -> bytes:
     return lane_pb2.LaneRegion(region=region).SerializeToString()
 
 
-def _extents(payload: bytes | bytearray) -> Iterable[values_pb2.SharedMemory]:
+def _extents(payload: bytes | memoryview) -> Iterable[values_pb2.SharedMemory]:
     message = lane_pb2.LaneExtents()
     parsed(message, payload)
     return message.extents

@@ -27,7 +27,7 @@ class LaneClosedError(ConnectionError):
         self.was_sent = was_sent
 
 
-def parsed(message: Message, payload: bytes | bytearray) -> Message:
+def parsed(message: Message, payload: bytes | memoryview) -> Message:
     """Fills ``message`` from the payload of a frame. Raises WireError."""
     try:
         # From a bytearray without a copy; the stubs know only of bytes.
@@ -99,7 +99,7 @@ def read_reply(frame: Frame) -> execution_pb2.CallReply:
     return reply
 
 
-def refusal_error(payload: bytes | bytearray) -> Exception:
+def refusal_error(payload: bytes | memoryview) -> Exception:
     """The error that a REFUSAL carries; WireError if it is none itself."""
     status = status_pb2.Status()
     try:

@@ -22,7 +22,7 @@ from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_wire.call_memory import CalleeMemory, CallerMemory
+    from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
 
 
 def add_mutations(
@@ -30,7 +30,7 @@ def add_mutations(
     request: execution_pb2.CallRequest,
     reference: values_pb2.ArgumentRef,
     value: Any,
-    memory: CalleeMemory | None,
+    memory: CalleeTensorMemory | None,
 ) -> None:
     """Adds the contents of an argument, or of each item of it, that was written to.
 
@@ -82,7 +82,7 @@ def prepare_write(
     mutation: execution_pb2.Mutation,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    memory: CallerMemory | None,
+    memory: CallerTensorMemory | None,
     *,
     at: str,
 ) -> tuple[Any, Any]:

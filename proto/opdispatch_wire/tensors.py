@@ -37,30 +37,50 @@ class _Checked(NamedTuple):
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    data: bytes | None  # None: they lie in shared memory
+    data: bytes | None  # None: they lie in shared memory, or came in chunks
 
 
 class TensorMemory(Protocol):
-    """The memory that both ends of a lane share, as one side of one call sees it."""
+    """Where the elements of large tensors are that are not in the messages of a call.
+
+    In memory that both ends of a lane share, or in chunks of a stream; as one side sees it.
+    """
 
     def place(
-        self, message: values_pb2.SharedMemory, array: Array, dtype: np.dtype[Any], value: object
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """Puts the elements into shared memory, as ``dtype``, and into ``message`` where.
+        """Puts the elements there, as ``dtype``, and into ``message`` where.
 
         ``value`` is what ``array`` was got from. False if they are to be sent inline.
         """
 
     def read(
         self,
-        message: values_pb2.SharedMemory,
+        message: values_pb2.Tensor,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         *,
         writable: bool,
         at: str,
     ) -> Array:
-        """An array in place over the peer's memory. Raises WireError if it is not the peer's."""
+        """An array in place over the elements. Raises WireError if they are not there."""
+
+
+class CalleeTensorMemory(TensorMemory, Protocol):
+    """A ``TensorMemory`` of whoever serves the call."""
+
+    def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
+        """Whether an argument's contents after the call are where the caller sees them."""
+
+    def expect_writes(self) -> None:
+        """The operator writes to an argument; said before any is read."""
+
+
+class CallerTensorMemory(TensorMemory, Protocol):
+    """A ``TensorMemory`` of whoever makes the call."""
+
+    def contents_of(self, value: object) -> Array | None:
+        """The contents of an argument after a call that wrote to it where it was put."""
 
 
 class WireTensor:
@@ -119,7 +139,7 @@ def fill_tensor(
     array, device = _fetch(value.array if isinstance(value, Tensor) else value, at=at)
     dtype = array.dtype
     name = dtype_to_name(dtype, at=at)
-    if memory is None or not memory.place(message.memory, array, WIRE_DTYPES[name], value):
+    if memory is None or not memory.place(message, array, WIRE_DTYPES[name], value):
         if dtype != WIRE_DTYPES[name]:
             array = array.astype(WIRE_DTYPES[name])
         data = array.tobytes()
@@ -153,7 +173,7 @@ def tensor_from_proto(
     checked = _check(message, at=at)
     array: Any
     if checked.data is None:
-        array = _read_memory(message.memory, checked, memory, at=at, writable=writable)
+        array = _read_memory(message, checked, memory, at=at, writable=writable)
     else:
         array = np.ndarray(checked.shape, checked.dtype, buffer=checked.data)
     if message.device not in _CPU_DEVICES:
@@ -184,9 +204,9 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(f"{at}.shape[{place}] is {extent}; a dimension is never negative")
     data = message.data  # once: each access copies
     needed = math.prod(shape) * dtype.itemsize
-    is_shared = message.HasField("memory")
-    if is_shared:
-        _check_memory(message.memory, data, needed, at=at)
+    is_elsewhere = message.HasField("memory") or message.HasField("chunked")
+    if is_elsewhere:
+        _check_elsewhere(message, data, needed, at=at)
     elif len(data) != needed:
         raise WireError(
             f"{at}.data has {len(data)} bytes; shape {list(shape)} of {dtype} needs {needed}"
@@ -200,20 +220,23 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(
             f"{at}.device is {reprlib.repr(device)}; expected 'cpu' or 'cuda:N', such as 'cuda:0'"
         )
-    return _Checked(dtype, shape, None if is_shared else data)
+    return _Checked(dtype, shape, None if is_elsewhere else data)
 
 
-def _check_memory(memory: values_pb2.SharedMemory, data: bytes, needed: int, *, at: str) -> None:
-    if data:
-        raise WireError(f"{at} has elements both in data and in memory; expected one of them")
-    if memory.length != needed:
-        raise WireError(f"{at}.memory.length is {memory.length}; its shape and dtype need {needed}")
+def _check_elsewhere(message: values_pb2.Tensor, data: bytes, needed: int, *, at: str) -> None:
+    where = "memory" if message.HasField("memory") else "chunked"
+    if data or (where == "memory" and message.HasField("chunked")):
+        other = "data" if data else "chunked"
+        raise WireError(f"{at} has elements both in {other} and in {where}; expected one of them")
+    length: int = getattr(message, where).length
+    if length != needed:
+        raise WireError(f"{at}.{where}.length is {length}; its shape and dtype need {needed}")
     if not needed:
-        raise WireError(f"{at}.memory names no bytes; an empty tensor has neither data nor memory")
+        raise WireError(f"{at}.{where} names no bytes; an empty tensor has no elements anywhere")
 
 
 def _read_memory(
-    message: values_pb2.SharedMemory,
+    message: values_pb2.Tensor,
     checked: _Checked,
     memory: TensorMemory | None,
     *,
@@ -221,9 +244,16 @@ def _read_memory(
     writable: bool,
 ) -> Array:
     if memory is None:
+        if message.HasField("chunked"):
+            raise WireError(f"{at}.chunked: no chunks have come before it; expected data")
         raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
+    if message.HasField("chunked"):
+        array = memory.read(message, checked.shape, checked.dtype, writable=writable, at=at)
+        if checked.dtype == _BOOL:
+            _check_bools(array, f"{at}.chunked")
+        return array
     is_bool = checked.dtype == _BOOL
-    in_place = writable and not is_bool and not message.read_only
+    in_place = writable and not is_bool and not message.memory.read_only
     array = memory.read(message, checked.shape, checked.dtype, writable=in_place, at=at)
     if is_bool or writable > in_place:
         # Bools too: their peer could change them after they were checked, and NumPy counts on

@@ -148,7 +148,9 @@ def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
     tensor = WireTensor(message, at=at)
     if tensor.shape or tensor.device != "cpu" or tensor.key_bits != CPU_BITS:
         return tensor
-    if message.HasField("memory"):  # which is not for whoever does not decode
+    if message.HasField("memory") or message.HasField(
+        "chunked"
+    ):  # which is not for whoever does not decode
         return tensor
     return tensor_from_proto(message, at=at)
 

@@ -9,6 +9,8 @@ The daemon, one asyncio process (``opdispatch serve``):
     interpreter_servicer, health                thin adapters: gRPC in, gRPC out
     grpc_services, status_answers,
     call_context, message_limit                 what all of them share
+    call_stream, calls_in_flight,
+    incoming_tensors                            many calls over one connection
     call_router                                 chooses a kernel, forwards the call
     registry_view, load_request, module_file    what clients see and ask for
     library_registry, library_transaction,

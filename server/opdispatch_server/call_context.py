@@ -28,6 +28,7 @@ import grpc
 
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.nested_time import NestedTime
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 # One header for all of it: "DEPTH RUN LANE LIMIT", then the seconds that are left, if any are set.
@@ -54,7 +55,8 @@ class CallContext:
     ``lane`` is the load id of the library that the call belongs to, 0 if it takes no slot, and
     ``limit`` how many of the lane's calls an interpreter runs at a time. The daemon believes
     nobody's ``depth``, ``lane`` and ``limit``: it knows them. ``direct`` is what an
-    interpreter notes of a call that has not come through the daemon.
+    interpreter notes of a call that has not come through the daemon. ``tensors`` are the call's
+    large ones, where those are not in its messages.
     """
 
     deadline: float | None = None
@@ -63,6 +65,7 @@ class CallContext:
     lane: int = 0
     limit: int = 0
     direct: DirectRun | None = None
+    tensors: CallTensors | None = None
 
     @classmethod
     def of(cls, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
@@ -78,14 +81,18 @@ class CallContext:
         return cls(_deadline(seconds), min(int(depth), MAX_DEPTH), int(run), int(lane), int(limit))
 
     @classmethod
-    def of_request(cls, request: execution_pb2.CallRequest) -> CallContext:
+    def of_request(
+        cls, request: execution_pb2.CallRequest, tensors: CallTensors | None = None
+    ) -> CallContext:
         """What the caller said in the message itself, on a local lane."""
         deadline = time.monotonic() + request.timeout if request.HasField("timeout") else None
         if not request.HasField("path"):
-            return cls(deadline)
+            return cls(deadline, tensors=tensors)
         path = request.path
         run = int.from_bytes(path.run[:_RUN_BYTES])
-        return cls(deadline, min(path.depth, MAX_DEPTH), run, path.lane, path.limit)
+        return cls(
+            deadline, min(path.depth, MAX_DEPTH), run, path.lane, path.limit, tensors=tensors
+        )
 
     def write_to(self, request: execution_pb2.CallRequest) -> None:
         """Says it in the message, for a local lane."""
@@ -102,11 +109,13 @@ class CallContext:
 
     def in_lane(self, lane: int, limit: int) -> CallContext:
         """The same, of a call that takes one of a library's slots."""
-        return CallContext(self.deadline, self.depth, self.run, lane, limit)
+        return CallContext(self.deadline, self.depth, self.run, lane, limit, tensors=self.tensors)
 
     def for_run(self, run: int) -> CallContext:
         """The same, for the run of a kernel that begins."""
-        return CallContext(self.deadline, self.depth, run, self.lane, self.limit)
+        return CallContext(
+            self.deadline, self.depth, run, self.lane, self.limit, tensors=self.tensors
+        )
 
     @property
     def timeout(self) -> float | None:

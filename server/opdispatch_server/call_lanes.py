@@ -98,7 +98,7 @@ class CallLane:
         self._stream.close()
         self._tidy_up()
 
-    def _take(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         try:
             self._take_frame(kind, payload)
         except WireError as error:
@@ -106,7 +106,7 @@ class CallLane:
             self._stream.send(FrameKind.REFUSAL, lane_messages.refusal(error))
             raise
 
-    def _take_frame(self, kind: FrameKind, payload: bytes | bytearray) -> None:
+    def _take_frame(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if self._patience is not None:
             told = lane_messages.read_hello((kind, payload)).max_message_bytes
             self._calls.reply_limit = min(

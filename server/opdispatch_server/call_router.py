@@ -126,7 +126,7 @@ class CallRouter:
         # the one that the library is to be loaded into.
         may_wait = parent is not None or not context.is_from_kernel
         depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
-        context = CallContext(context.deadline, depth)
+        context = CallContext(context.deadline, depth, tensors=context.tensors)
         self._call_begins()
         lost = request.lost if request.HasField("lost") else None
         progress = _Progress(parent, may_wait, lost, broken)

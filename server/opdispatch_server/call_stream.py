@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.calls_in_flight import CallsInFlight
 from opdispatch_server.grpc_services import Malformed
+from opdispatch_server.incoming_tensors import IncomingTensors
 from opdispatch_server.status_answers import Context
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, MAX_MESSAGE_BYTES_KEY
+from opdispatch_wire.channel import (
+    MAX_MESSAGE_BYTES_DEFAULT,
+    MAX_MESSAGE_BYTES_HIGHEST,
+    MAX_MESSAGE_BYTES_KEY,
+)
+from opdispatch_wire.chunk_assembler import TensorBudget
+from opdispatch_wire.chunks import (
+    Buffer,
+    LargeMessage,
+    MessageOutbox,
+    chunk_metadata,
+    told_chunk_bytes,
+)
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import HIGH_WATER, LOW_WATER
 from opdispatch_wire.v1 import execution_pb2
 
 # How long the last replies may take before a stream ends with an error.
 _LAST_REPLIES = 1.0
+# The bytes of large replies, beside the first one, with which no more calls are read: one that is
+# large may go on for long, and the others must not wait for it.
+_LARGE_HIGH_WATER = 64 * 1024 * 1024
 
 
 class CallStream:
@@ -24,11 +40,28 @@ class CallStream:
     Nothing is read while CallsInFlight is full, or while the peer does not take its replies.
     """
 
-    def __init__(self, router: CallRouter, context: Context) -> None:
+    def __init__(
+        self,
+        router: CallRouter,
+        context: Context,
+        budget: TensorBudget,
+        limit: int = MAX_MESSAGE_BYTES_DEFAULT,
+    ) -> None:
+        """``budget`` is for the tensors that come in chunks; ``limit``, for a message."""
         self._context = context
-        self._calls = CallsInFlight(router, self._send, self._set_full, _reply_limit(context))
-        self._outbox: deque[bytes] = deque()
-        self._unsent_bytes = 0
+        self._limit = limit
+        self._chunk_bytes = told_chunk_bytes(context.invocation_metadata(), limit)
+        self._calls = CallsInFlight(
+            router,
+            self._send,
+            self._set_full,
+            _reply_limit(context),
+            self._send_large if self._chunk_bytes else None,
+        )
+        self._incoming = IncomingTensors(budget, self._send)
+        self._outbox = MessageOutbox()
+        # Replies whose chunks are on their way, by id.
+        self._large: dict[int, LargeMessage] = {}
         self._has_replies = asyncio.Event()
         self._is_full = False
         self._is_over_water = False
@@ -38,15 +71,16 @@ class CallStream:
 
     async def serve(self, requests: AsyncIterator[execution_pb2.CallRequest]) -> None:
         """Serves to the end of the stream. Raises WireError for what makes no sense."""
-        await self._context.send_initial_metadata(())
+        await self._context.send_initial_metadata((chunk_metadata(self._limit),))
         writing = asyncio.create_task(self._write())
         try:
             try:
                 async for request in requests:
                     if isinstance(request, Malformed):
                         raise request.error()
-                    self._calls.take(request)
+                    self._take(request)
                     await self._may_read.wait()
+                self._incoming.close()  # what is incomplete now, stays so
                 await self._calls.wait_until_answered()
             except Exception:
                 # gRPC takes no status while a reply is being written.
@@ -54,6 +88,7 @@ class CallStream:
                 raise
             await self._finish(writing, None)
         finally:
+            self._incoming.close()
             self._calls.cancel_all()
             writing.cancel()
             await asyncio.wait({writing})
@@ -65,36 +100,67 @@ class CallStream:
         self._has_replies.set()
         await asyncio.wait({writing}, timeout=timeout)
 
+    def _take(self, request: execution_pb2.CallRequest) -> None:
+        number = request.id
+        if request.cancel:
+            self._incoming.drop(number)
+            if (large := self._large.get(number)) is not None:
+                large.is_dropped = True
+            self._calls.cancel(number)
+            return
+        if number in self._calls or number in self._large:
+            raise WireError(f"$.id is {number}, and the call of that id is still under way")
+        if request.HasField("chunk"):
+            self._incoming.take(number, request.chunk)
+            return
+        arguments = self._incoming.finish(number)
+        if arguments is not None:
+            self._calls.take(request, arguments=arguments)
+
     def _send(self, reply: bytes) -> None:
-        self._outbox.append(reply)
-        self._unsent_bytes += len(reply)
+        self._outbox.put(reply)
         self._has_replies.set()
-        if self._unsent_bytes > HIGH_WATER:
+        if self._outbox.small_bytes > HIGH_WATER:
             self._is_over_water = True
             self._update_reading()
+
+    def _send_large(self, number: int, tensors: Sequence[Buffer], reply: bytes) -> None:
+        large = self._large[number] = LargeMessage(number, tensors, reply, self._chunk_bytes)
+        self._outbox.put(large)
+        self._has_replies.set()
+        self._update_reading()
 
     async def _write(self) -> None:
         while True:
             await self._has_replies.wait()
             self._has_replies.clear()
-            while self._outbox:
-                reply = self._outbox.popleft()
-                await self._context.write(reply)
-                self._unsent_bytes -= len(reply)
-                if self._is_over_water and self._unsent_bytes <= LOW_WATER:
+            while (piece := self._outbox.next_piece()) is not None:
+                await self._context.write(piece)
+                if self._large:
+                    self._forget_sent()
+                if self._is_over_water and self._outbox.small_bytes <= LOW_WATER:
                     self._is_over_water = False
                     self._update_reading()
             if self._is_ending:
                 return
+
+    def _forget_sent(self) -> None:
+        gone = [n for n, large in self._large.items() if large.is_finished or large.is_dropped]
+        for number in gone:
+            del self._large[number]
+        if gone:
+            self._update_reading()
 
     def _set_full(self, is_full: bool) -> None:
         self._is_full = is_full
         self._update_reading()
 
     def _update_reading(self) -> None:
-        if self._is_full or self._is_over_water:
+        sizes = [large.size for large in self._large.values()]
+        if self._is_full or self._is_over_water or sum(sizes[1:]) > _LARGE_HIGH_WATER:
             self._may_read.clear()
-        else:
+        elif not self._may_read.is_set():
+            self._incoming.note_pause()
             self._may_read.set()
 
 

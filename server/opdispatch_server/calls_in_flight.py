@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import grpc.aio
 
@@ -14,7 +14,9 @@ from opdispatch_server.call_router import CallRouter
 from opdispatch_server.kernel_runs import KernelRun
 from opdispatch_server.quick_calls import QuickCall
 from opdispatch_server.status_answers import status_of_rpc_error
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
+from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
@@ -24,12 +26,16 @@ LOG = logging.getLogger("opdispatch.lane")
 CALLS_IN_FLIGHT = 1024
 """How many calls of one connection are under way before no more are read."""
 
+# A shorter tensor stays in its reply, even where that is too long.
+_LEAST_BYTES = 1024
+
 
 class CallsInFlight:
     """Begins, answers, cancels and bounds them. Belongs to the event loop.
 
-    ``send`` gets the bytes of each CallReply. ``set_full`` is told when nothing more should be
-    read, and when there is room again.
+    ``send`` gets the bytes of each CallReply; ``send_large``, if the peer takes chunks, those of
+    one with large tensors: its id, the tensors, the reply. ``set_full`` is told when nothing more
+    should be read, and when there is room again.
     """
 
     def __init__(
@@ -38,9 +44,11 @@ class CallsInFlight:
         send: Callable[[bytes], None],
         set_full: Callable[[bool], None],
         reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        send_large: Callable[[int, Sequence[Buffer], bytes], None] | None = None,
     ) -> None:
         self._router = router
         self._send = send
+        self._send_large = send_large
         self._set_full = set_full
         self.reply_limit = reply_limit
         """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
@@ -50,12 +58,19 @@ class CallsInFlight:
         self._changed = asyncio.Event()
         self._is_full = False
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._calls
+
     def take(
-        self, request: execution_pb2.CallRequest, on_end: Callable[[], None] = lambda: None
+        self,
+        request: execution_pb2.CallRequest,
+        on_end: Callable[[], None] = lambda: None,
+        arguments: Sequence[Buffer] = (),
     ) -> None:
         """Begins a call, or cancels one. Raises WireError if one of that id is under way.
 
-        ``on_end`` is called when the daemon holds nothing of it any more.
+        ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
+        large tensors that have come in chunks.
         """
         number = request.id
         if request.cancel:
@@ -63,7 +78,11 @@ class CallsInFlight:
             return
         if number in self._calls:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
-        context = CallContext.of_request(request)
+        tensors: CallTensors | None = None
+        if self._send_large is not None or arguments:
+            tensors = CallTensors()
+            tensors.arguments = arguments
+        context = CallContext.of_request(request, tensors)
 
         def end(result: execution_pb2.CallReply | OpdispatchError | KernelRun) -> None:
             if isinstance(result, KernelRun):
@@ -71,11 +90,11 @@ class CallsInFlight:
                 return
             if isinstance(result, OpdispatchError):
                 result = execution_pb2.CallReply(error=status_from_error(result))
-            self._send(self._serialize(number, result))
+            self._reply(number, result, tensors)
             self._forget(number)
             on_end()
 
-        quick = self._router.begin(request, context, end)
+        quick = None if arguments else self._router.begin(request, context, end)
         if quick is None:
             self._start(number, request, context, on_end)
         else:
@@ -135,9 +154,13 @@ class CallsInFlight:
         context: CallContext,
         broken: KernelRun | None,
     ) -> None:
-        reply = await self._call(request, context, broken)
+        try:
+            reply = await self._call(request, context, broken)
+        finally:
+            if context.tensors is not None:
+                context.tensors.arguments = ()  # also of a kernel that runs on for nobody
         if reply is not None:
-            self._send(self._serialize(number, reply))
+            self._reply(number, reply, context.tensors)
             # Before the caller can use that id again.
             self._forget(number)
 
@@ -167,10 +190,39 @@ class CallsInFlight:
                 LOG.error("the call of %s failed", request.operator, exc_info=error)
             return execution_pb2.CallReply(error=status_from_error(error))
 
-    def _serialize(self, number: int, reply: execution_pb2.CallReply) -> bytes:
+    def _reply(
+        self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors | None
+    ) -> None:
         reply.id = number
+        what = "the result of the call"
         try:
-            return serialize_message(reply, self.reply_limit, "the result of the call")
+            if tensors is None:
+                self._send(serialize_message(reply, self.reply_limit, what))
+                return
+            payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+            if self._send_large is None:
+                pieces = attach(payload, CALL_REPLY, tensors.results)
+                check_size(len(pieces), self.reply_limit, what)
+                self._send(b"".join(pieces.parts))
+                return
+            payload, results = self._detach_more(payload, tensors.results)
+            check_size(len(payload), self.reply_limit, what)
+            if results:
+                self._send_large(number, results, payload)
+            else:
+                self._send(payload)
         except MessageTooLargeError as error:
             error_reply = execution_pb2.CallReply(id=number, error=status_from_error(error))
-            return error_reply.SerializeToString()
+            self._send(error_reply.SerializeToString())
+
+    def _detach_more(
+        self, payload: bytes, results: Sequence[Buffer]
+    ) -> tuple[bytes, Sequence[Buffer]]:
+        """The reply with all that is large beside it, and what else it has no room for."""
+        for threshold in (chunk_bytes_for(self.reply_limit), _LEAST_BYTES):
+            if len(payload) > min(CHUNK_BYTES, self.reply_limit):
+                payload, more = detach(payload, CALL_REPLY, threshold, first=len(results))
+                results = [*results, *more]
+            if len(payload) <= self.reply_limit:
+                break
+        return payload, results

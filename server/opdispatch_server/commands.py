@@ -113,6 +113,18 @@ def serve(
         ),
     ] = None,
     max_message_bytes: MaxMessageBytes = MAX_MESSAGE_BYTES_DEFAULT,
+    max_call_bytes: Annotated[
+        int | None,
+        typer.Option(
+            envvar="OPDISPATCH_MAX_CALL_BYTES",
+            min=1024,
+            metavar="N",
+            help="What the large tensors of calls over gRPC streams may have together, those of "
+            "one connection; all connections have twice that. Default: 8 GiB, or a quarter of the "
+            "machine's memory.",
+            show_default=False,
+        ),
+    ] = None,
     load_timeout: Annotated[
         float,
         typer.Option(
@@ -197,6 +209,7 @@ def serve(
             state=state or default_state_folder(),
             libraries=tuple(library or ()),
             max_message_bytes=max_message_bytes,
+            max_call_bytes=max_call_bytes,
             load_timeout=load_timeout,
             heartbeat=heartbeat,
             quarantine_after=quarantine,

@@ -16,14 +16,16 @@ REMOTE_VALUES_DEFAULT = 10_000
 REMOTE_BYTES_DEFAULT = 4 << 30
 # The bytes that may wait for one interpreter, in messages of the largest size.
 MESSAGES_PER_QUEUE = 4
+CALL_BYTES_AT_MOST = 8 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfiguration:
     """One daemon's settings. ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
 
-    ``queue`` is how many calls may wait for one interpreter; ``remote_values`` and
-    ``remote_bytes`` are what one client may keep in interpreters.
+    ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
+    tensors of one connection may have together, None: see ``default_call_bytes``;
+    ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters.
     """
 
     listen: tuple[str, ...]
@@ -31,6 +33,7 @@ class DaemonConfiguration:
     state: Path
     libraries: tuple[Path, ...] = ()
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
+    max_call_bytes: int | None = None
     load_timeout: float = LOAD_TIMEOUT_DEFAULT
     heartbeat: float = HEARTBEAT_DEFAULT
     quarantine_after: int = QUARANTINE_AFTER_DEFAULT
@@ -47,6 +50,12 @@ def default_state_folder() -> Path:
     base = os.environ.get("XDG_STATE_HOME", "")
     home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "state"
     return home / "opdispatch"
+
+
+def default_call_bytes() -> int:
+    """8 GiB, or a quarter of the machine's memory where that is less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(CALL_BYTES_AT_MOST, memory // 4)
 
 
 def default_worker_count() -> int:

@@ -24,7 +24,11 @@ from opdispatch_server.byte_budget import ByteBudget
 from opdispatch_server.call_lanes import CallLanes
 from opdispatch_server.call_recovery import CallRecovery
 from opdispatch_server.call_router import CallRouter
-from opdispatch_server.configuration import MESSAGES_PER_QUEUE, DaemonConfiguration
+from opdispatch_server.configuration import (
+    MESSAGES_PER_QUEUE,
+    DaemonConfiguration,
+    default_call_bytes,
+)
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.environment_store import EnvironmentStore
 from opdispatch_server.execution_servicer import ExecutionServicer
@@ -93,6 +97,7 @@ class Daemon:
         self._configuration = configuration
         self._folder = folder
         self._limit = configuration.max_message_bytes
+        self._max_call_bytes = configuration.max_call_bytes or default_call_bytes()
         self._names = tuple(f"worker-{n + 1}" for n in range(configuration.workers))
         self._stop = asyncio.Event()
         self._listeners: list[Listener] = []
@@ -276,7 +281,9 @@ class Daemon:
         os._exit(1)
 
     def _serve_on(self, server: grpc.aio.Server, registry: RegistryServicer) -> None:
-        execution = ExecutionServicer(self._router, self._value_leases)
+        execution = ExecutionServicer(
+            self._router, self._value_leases, self._limit, self._max_call_bytes
+        )
         add_service(server, registry_pb2_grpc.add_RegistryServiceServicer_to_server, registry)
         for each in (server, self._private):
             add_service(each, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, execution)

@@ -9,15 +9,22 @@ from opdispatch_server.call_router import CallRouter
 from opdispatch_server.call_stream import CallStream
 from opdispatch_server.status_answers import Context, abort_with_status, answers
 from opdispatch_server.value_leases import ValueLeases
+from opdispatch_wire.chunk_assembler import TensorBudget
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 
 
 class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     """The wire's side of CallRouter."""
 
-    def __init__(self, router: CallRouter, leases: ValueLeases) -> None:
+    def __init__(
+        self, router: CallRouter, leases: ValueLeases, limit: int, max_call_bytes: int
+    ) -> None:
+        """``limit`` is for a message; ``max_call_bytes``, for large tensors of one connection."""
         self._router = router
         self._leases = leases
+        self._limit = limit
+        self._max_call_bytes = max_call_bytes
+        self._budget = TensorBudget(2 * max_call_bytes, "the large tensors of all connections")
 
     @answers
     async def Call(  # noqa: N802
@@ -34,7 +41,10 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         self, requests: AsyncIterator[execution_pb2.CallRequest], context: Context
     ) -> None:
         """Calls operators, many at a time."""
-        await CallStream(self._router, context).serve(requests)
+        budget = TensorBudget(
+            self._max_call_bytes, "the large tensors of this connection", self._budget
+        )
+        await CallStream(self._router, context, budget, self._limit).serve(requests)
 
     @answers
     async def HoldValues(  # noqa: N802

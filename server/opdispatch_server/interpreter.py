@@ -36,6 +36,7 @@ from opdispatch_server.status_answers import Context, answers
 from opdispatch_server.value_store import ValueStore
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import (
+    MAX_MESSAGE_BYTES_HIGHEST,
     PROTOCOL_VERSION,
     channel_options,
     server_options,
@@ -130,7 +131,8 @@ class Interpreter:
         servicer = _InterpreterExecutionServicer(self._execution)
         add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
-        lanes = KernelLanes(self._execution, DaemonCalls(), self._limit)
+        # What the daemon forwards has passed its limits already.
+        lanes = KernelLanes(self._execution, DaemonCalls(), MAX_MESSAGE_BYTES_HIGHEST)
         await server.start()
         paths = (self._settings.lane, self._settings.direct_lane)
         for path, each in zip(paths, (lanes, self._direct_lanes), strict=True):

@@ -21,7 +21,13 @@ from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.async_lane import AsyncLane
-from opdispatch_wire.channel import channel_options
+from opdispatch_wire.channel import (
+    MAX_MESSAGE_BYTES_HIGHEST,
+    channel_options,
+    check_message_size,
+)
+from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.detached_tensors import CALL_REQUEST, attach
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
@@ -174,7 +180,8 @@ class InterpreterSession:
     async def open_lane(self, path: str) -> None:
         """Has calls take the interpreter's local lane from now on, if it can be reached."""
         try:
-            lane = await AsyncLane.connect(path, self._limit)
+            # Large tensors of streams go this way; all else has passed a limit already.
+            lane = await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST)
         except (OSError, TimeoutError, OpdispatchError) as error:
             LOG.warning("interpreter %s is called over gRPC: %s", self.name, error)
             return
@@ -195,7 +202,7 @@ class InterpreterSession:
         """
         if self._lane is not None:
             context.write_to(request)
-            reply = self._lane.call(request, f"the call of {request.operator}")
+            reply = _call_on(self._lane, request, context.tensors)
         else:
             reply = asyncio.ensure_future(self._call_over_grpc(request, context))
         self.calls_in_flight += 1
@@ -223,13 +230,19 @@ class InterpreterSession:
             on_reply(result)
 
         context.write_to(request)
-        self._lane.call_then(request, request.operator, end)
+        request.chunks_reply = context.tensors is not None
+        self._lane.call_then(request, request.operator, end, context.tensors)
         self.calls_in_flight += 1
         self.calls_total += 1
 
     async def _call_over_grpc(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
+        tensors = context.tensors
+        if tensors is not None and tensors.arguments:
+            pieces = attach(request.SerializeToString(), CALL_REQUEST, tensors.arguments)
+            request = execution_pb2.CallRequest.FromString(b"".join(pieces.parts))
+        check_message_size(request, self._limit, f"the call of {request.operator}")
         reply: execution_pb2.CallReply = await self._execution.Call(
             request, metadata=context.metadata
         )
@@ -338,6 +351,17 @@ class InterpreterSession:
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
+
+
+def _call_on(
+    lane: AsyncLane, request: execution_pb2.CallRequest, tensors: CallTensors | None
+) -> asyncio.Future[execution_pb2.CallReply]:
+    what = f"the call of {request.operator}"
+    # Only from here: a client's own word would take the limit off the reply.
+    request.chunks_reply = tensors is not None
+    return (
+        lane.call(request, what) if tensors is None else lane.call_detached(request, what, tensors)
+    )
 
 
 def checked_answer(

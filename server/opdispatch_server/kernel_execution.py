@@ -27,10 +27,12 @@ from opdispatch_server.user_traceback import (
     format_user_traceback,
 )
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
-from opdispatch_wire.call_memory import CalleeMemory
+from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, KernelError
+from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
@@ -64,16 +66,30 @@ class KernelExecution:
         return self._libraries.get(load_id).turns
 
     def serialize(
-        self, reply: execution_pb2.CallReply, limit: int = MAX_MESSAGE_BYTES_HIGHEST
-    ) -> bytes:
-        """The bytes of a reply, at most ``limit``. Raises MessageTooLargeError."""
-        return serialize_message(reply, min(limit, self._limit), "the result of the call")
+        self,
+        reply: execution_pb2.CallReply,
+        limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        tensors: CalleeTensors | None = None,
+    ) -> bytes | MessagePieces:
+        """The bytes of a reply, at most ``limit``; ``tensors`` are beside it.
+
+        Raises MessageTooLargeError.
+        """
+        what = "the result of the call"
+        if tensors is None or tensors.is_limited:
+            limit = min(limit, self._limit)
+        if tensors is None or not tensors.results:
+            return serialize_message(reply, limit, what)
+        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+        pieces = attach(message, CALL_REPLY, tensors.results)
+        check_size(len(pieces), limit, what)
+        return pieces
 
     def run(
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
-        memory: CalleeMemory | None = None,
+        memory: CalleeTensorMemory | None = None,
     ) -> execution_pb2.CallReply:
         """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
         ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
@@ -91,7 +107,7 @@ class KernelExecution:
                 started="no",
             )
         if request.program or request.adopt:
-            return self._run_program(request, context)
+            return self._run_program(request, context, memory)
         if request.HasField("kernel"):
             library = self._libraries.get(request.kernel.load_id)
             choice = library.kernels.find(self._libraries.dispatcher, request)
@@ -109,11 +125,16 @@ class KernelExecution:
                 library.end_call()
 
     def _run_program(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
     ) -> execution_pb2.CallReply:
         if request.adopt:
             return self._programs.adopt(request, context)
         libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        # What is kept must not be in memory of the caller's.
+        tensors = memory if isinstance(memory, CalleeTensors) else None
         token = RUNNING_CALL.set(RunningCall.of(context))
         try:
             with (
@@ -122,7 +143,7 @@ class KernelExecution:
             ):
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
-                return self._programs.run(request, libraries)
+                return self._programs.run(request, libraries, tensors)
         finally:
             RUNNING_CALL.reset(token)
 
@@ -130,7 +151,7 @@ class KernelExecution:
         self,
         request: execution_pb2.CallRequest,
         choice: ChosenKernel,
-        memory: CalleeMemory | None,
+        memory: CalleeTensorMemory | None,
     ) -> execution_pb2.CallReply:
         signature = choice.signature
         args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)

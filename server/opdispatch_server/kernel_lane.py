@@ -30,13 +30,15 @@ from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.call_rules import CallRules
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.lane_call import LaneCall
+from opdispatch_server.lane_call import LaneCall, read_call
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
 from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_wire import lane_messages
-from opdispatch_wire.call_memory import CalleeMemory, PlacedTensors
+from opdispatch_wire.call_memory import PlacedTensors
+from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
@@ -44,6 +46,7 @@ from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.shared_mapping import is_supported
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensor_arena import IDLE_SECONDS
+from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
@@ -205,9 +208,9 @@ class KernelLane:
         while self._turn == turn:
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
-                request = execution_pb2.CallRequest()
-                lane_messages.parsed(request, payload)
-                self._take(request, len(payload), turn)
+                request, tensors = read_call(payload, shares_memory=self._memory is not None)
+                del payload  # the tensors let go of it, one by one
+                self._take(request, tensors, turn)
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
                 lane_messages.parsed(cancel, payload)
@@ -218,10 +221,10 @@ class KernelLane:
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
 
-    def _take(self, request: execution_pb2.CallRequest, size: int, turn: int) -> None:
+    def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
         """Runs a call, and those that have waited for it to end; or leaves it to who does."""
         try:
-            call = LaneCall(self, request, self._rules.admit(self._number, request), size)
+            call = LaneCall(self, request, self._rules.admit(self._number, request), tensors)
         except OpdispatchError as error:
             self._reply(_failure(request, error))
             return
@@ -304,7 +307,7 @@ class KernelLane:
                 return
             self._rules.begin(call.context)
             if self._memory is None:
-                self._reply(self._run(call, None))
+                self._reply(self._run(call, call.tensors), tensors=call.tensors)
                 return
             memory = self._memory.new_call()
             reply = self._run(call, memory)
@@ -313,7 +316,7 @@ class KernelLane:
         finally:
             self._rules.end(call.context)
 
-    def _run(self, call: LaneCall, memory: CalleeMemory | None) -> execution_pb2.CallReply:
+    def _run(self, call: LaneCall, memory: CalleeTensorMemory | None) -> execution_pb2.CallReply:
         try:
             return GUARD.run(self._execution.run, call.request, call.context, memory)
         except BaseException as error:  # a call is always answered
@@ -353,13 +356,19 @@ class KernelLane:
                 raise EOFError
             self._reader.received(count)
 
-    def _reply(self, reply: execution_pb2.CallReply, placed: PlacedTensors | None = None) -> None:
+    def _reply(
+        self,
+        reply: execution_pb2.CallReply,
+        placed: PlacedTensors | None = None,
+        tensors: CalleeTensors | None = None,
+    ) -> None:
         """Sends a reply, or keeps it for a moment in which others may follow.
 
-        What is ``placed`` in memory is the caller's then.
+        What is ``placed`` in memory is the caller's then; ``tensors`` are beside the reply.
         """
+        payload: bytes | MessagePieces
         try:
-            payload = self._execution.serialize(reply, self._reply_limit)
+            payload = self._execution.serialize(reply, self._reply_limit, tensors)
             if self._memory is not None and placed is not None:
                 self._memory.hold(placed)
         except OpdispatchError as error:

@@ -28,6 +28,7 @@ from opdispatch_server.user_traceback import (
     format_user_traceback,
 )
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
+from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import KernelError, WireError
 from opdispatch_wire.remote_values import store_key
 from opdispatch_wire.tensors import is_tensor
@@ -75,9 +76,12 @@ class ProgramExecution:
         return execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
 
     def run(
-        self, request: execution_pb2.CallRequest, libraries: Sequence[LoadedLibrary]
+        self,
+        request: execution_pb2.CallRequest,
+        libraries: Sequence[LoadedLibrary],
+        tensors: CalleeTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Runs a program, while ``libraries`` stay.
+        """Runs a program, while ``libraries`` stay. Large ones of its ``tensors`` are beside it.
 
         Raises WireError, RemoteValueGoneError, and for what a step raises its error, or
         KernelError, which names the step: ``facts["step"]``, counted from 0.
@@ -93,22 +97,31 @@ class ProgramExecution:
                 for library in libraries:
                     library.begin_call()
                     stack.callback(library.end_call)
-                results = program.run(self._inputs(request, program))
+                results = program.run(self._inputs(request, program, tensors))
         except StepError as error:
             raise self._explained(error) from error.__cause__
         reply = execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
         try:
-            self._fill(reply, results, program.outputs, keep)
+            self._fill(reply, results, program.outputs, keep, tensors)
         except WireError as error:
             raise ReturnError(
                 f"{request.operator} left a value that cannot be sent: {error.message}"
             ) from error
         return reply
 
-    def _inputs(self, request: execution_pb2.CallRequest, program: CompiledProgram) -> list[Any]:
+    def _inputs(
+        self,
+        request: execution_pb2.CallRequest,
+        program: CompiledProgram,
+        tensors: CalleeTensors | None,
+    ) -> list[Any]:
         return [
             value_from_proto(
-                message, at=f"$.args[{i}]", writable=program.writes, remote=self._values.get
+                message,
+                at=f"$.args[{i}]",
+                writable=program.writes,
+                memory=tensors,
+                remote=self._values.get,
             )
             for i, message in enumerate(request.args)
         ]
@@ -119,6 +132,7 @@ class ProgramExecution:
         results: list[Any],
         outputs: Sequence[remote_pb2.Output],
         keep: KeptResults | None,
+        tensors: CalleeTensors | None,
     ) -> None:
         for i, output in enumerate(outputs):
             if output.keep:
@@ -127,7 +141,7 @@ class ProgramExecution:
                 value = keep.take(results, i)
             else:
                 value = _in_host_memory(results[i]) if output.host else results[i]
-            fill_value(reply.returns.add(), value, at=f"$.returns[{i}]")
+            fill_value(reply.returns.add(), value, at=f"$.returns[{i}]", memory=tensors)
 
     def _explained(self, error: StepError) -> OpdispatchError:
         """The error of a step, with its place in the program."""

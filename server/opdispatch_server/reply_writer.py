@@ -7,11 +7,14 @@ import threading
 from collections import deque
 
 from opdispatch_wire.descriptors import PassedDescriptor
+from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.frame_stream import HIGH_WATER
 from opdispatch_wire.frames import FrameKind, frame_header
 
 # Small frames are copied together; a large payload is written from where it is.
 _COPIED_AT_MOST = 64 * 1024
+# The system takes at most 1,024 (IOV_MAX).
+_PIECES_AT_ONCE = 512
 
 Buffers = list[bytes | bytearray | memoryview]
 Batch = tuple[Buffers, PassedDescriptor | None]
@@ -33,12 +36,17 @@ class ReplyWriter:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._writing = threading.Lock()
-        self._outbox: deque[tuple[FrameKind, bytes, PassedDescriptor | None]] = deque()
+        self._outbox: deque[tuple[FrameKind, bytes | MessagePieces, PassedDescriptor | None]] = (
+            deque()
+        )
         self._is_free = threading.Event()
         self._is_free.set()
 
     def put(
-        self, kind: FrameKind, payload: bytes, descriptor: PassedDescriptor | None = None
+        self,
+        kind: FrameKind,
+        payload: bytes | MessagePieces,
+        descriptor: PassedDescriptor | None = None,
     ) -> None:
         """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
         self._outbox.append((kind, payload, descriptor))
@@ -77,7 +85,8 @@ class ReplyWriter:
             buffers, descriptor = self._next_batch()
             beside = descriptor.ancillary if descriptor is not None else []
             try:
-                sent = self._socket.sendmsg(buffers, beside, socket.MSG_DONTWAIT)
+                pieces = buffers[:_PIECES_AT_ONCE]
+                sent = self._socket.sendmsg(pieces, beside, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 sent = 0
             if rest := _after(buffers, sent):
@@ -108,6 +117,8 @@ class ReplyWriter:
                 break
             kind, payload, descriptor = self._outbox.popleft()
             together += frame_header(kind, len(payload))
+            if isinstance(payload, MessagePieces):
+                return [together, *payload.parts], None
             if len(payload) > _COPIED_AT_MOST:
                 return [together, payload], None
             together += payload

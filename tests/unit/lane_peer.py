@@ -28,7 +28,7 @@ class Peer:
         assert kind is FrameKind.HELLO
         self.write(FrameKind.WELCOME, lane_messages.welcome(limit, shares_memory=shares_memory))
 
-    def read(self) -> tuple[FrameKind, bytes | bytearray]:
+    def read(self) -> tuple[FrameKind, bytes | memoryview]:
         assert self.connection is not None
         while (frame := self._reader.next_frame()) is None:
             count = self.connection.recv_into(self._reader.space())

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt", "chunk", "chunks_reply")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class CallRequest(_message.Message):
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_REPLY_FIELD_NUMBER: _ClassVar[int]
     id: int
     operator: str
     args: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
@@ -56,7 +58,9 @@ class CallRequest(_message.Message):
     program: bytes
     libraries: _containers.RepeatedScalarFieldContainer[int]
     adopt: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ...) -> None: ...
+    chunk: Chunk
+    chunks_reply: bool
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
 
 class LostCall(_message.Message):
     __slots__ = ("session", "lane", "id", "interpreter")
@@ -69,6 +73,20 @@ class LostCall(_message.Message):
     id: int
     interpreter: str
     def __init__(self, session: _Optional[int] = ..., lane: _Optional[int] = ..., id: _Optional[int] = ..., interpreter: _Optional[str] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("tensor", "offset", "length", "total", "data")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    tensor: int
+    offset: int
+    length: int
+    total: int
+    data: bytes
+    def __init__(self, tensor: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., total: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Route(_message.Message):
     __slots__ = ("epoch", "operator", "kernel", "targets")
@@ -123,7 +141,7 @@ class KernelRef(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
 
 class CallReply(_message.Message):
-    __slots__ = ("id", "returns", "error", "mutations", "trace", "interpreter", "route")
+    __slots__ = ("id", "returns", "error", "mutations", "trace", "interpreter", "route", "chunk")
     ID_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +149,7 @@ class CallReply(_message.Message):
     TRACE_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     id: int
     returns: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
     error: _status_pb2.Status
@@ -138,7 +157,8 @@ class CallReply(_message.Message):
     trace: _containers.RepeatedCompositeFieldContainer[TraceLine]
     interpreter: str
     route: Route
-    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ...) -> None: ...
+    chunk: Chunk
+    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Mutation(_message.Message):
     __slots__ = ("argument", "item", "value")

@@ -75,9 +75,9 @@ class ExecutionServiceServicer:
         RESOURCE_EXHAUSTED  REMOTE_LIMIT        more values, or bytes of them, than a client may
         keep
         MESSAGE_TOO_LARGE   over the limit, either way
-        QUEUE_FULL          too many calls wait for the interpreter: the
-        call never started; comes with a
-        google.rpc.RetryInfo
+        QUEUE_FULL          too many calls wait for the interpreter, or
+        large tensors fill the daemon: the call never
+        started; comes with a google.rpc.RetryInfo
         UNAVAILABLE         INTERPRETER_DIED    it died during the call: outcome unknown, unless
         metadata "started" is "no"
         REFUSED             the daemon is stopping: the call never started

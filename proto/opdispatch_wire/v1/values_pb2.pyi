@@ -78,7 +78,7 @@ class ArgumentRef(_message.Message):
     def __init__(self, position: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad", "memory")
+    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad", "memory", "chunked")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class Tensor(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
+    CHUNKED_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     device: str
@@ -93,7 +94,16 @@ class Tensor(_message.Message):
     data: bytes
     requires_grad: bool
     memory: SharedMemory
-    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ...) -> None: ...
+    chunked: ChunkedData
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., chunked: _Optional[_Union[ChunkedData, _Mapping]] = ...) -> None: ...
+
+class ChunkedData(_message.Message):
+    __slots__ = ("number", "length")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    length: int
+    def __init__(self, number: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
 
 class SharedMemory(_message.Message):
     __slots__ = ("region", "offset", "length", "read_only")

@@ -1,0 +1,74 @@
+"""The large tensors of a call on a local lane, beside its messages, as its callee sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.chunked_tensors import bytes_of
+from opdispatch_wire.chunks import BESIDE_BYTES, Buffer
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import values_pb2
+
+Array = np.ndarray[Any, Any]
+
+_ALIGNED = 16
+
+
+class CalleeTensors:
+    """A ``CalleeTensorMemory`` for one call. Belongs to the thread that runs it."""
+
+    __slots__ = ("_arguments", "frame_bytes", "is_limited", "results")
+
+    def __init__(
+        self, arguments: list[Buffer], frame_bytes: int = 0, *, is_limited: bool = True
+    ) -> None:
+        """``arguments`` are in the frame of the call, by ChunkedData.number."""
+        self.frame_bytes = frame_bytes
+        """How long that frame is."""
+        self.is_limited = is_limited
+        """Whether the limit for messages is one for the reply, too."""
+        self._arguments: list[Buffer | None] = [*arguments]
+        self.results: list[Buffer] = []
+        """Those of the reply."""
+
+    def place(
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
+    ) -> bool:
+        """Keeps a copy of a large result: the kernel may have kept it and write to it later."""
+        if array.nbytes <= BESIDE_BYTES:
+            return False
+        message.chunked.number, message.chunked.length = len(self.results), array.nbytes
+        self.results.append(bytes_of(array, dtype, copies=True))
+        return True
+
+    def read(
+        self,
+        message: values_pb2.Tensor,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """An argument, once: in the frame, or out of it if it is written to or lies crookedly."""
+        if not message.HasField("chunked"):
+            raise WireError(f"{at}.memory: no memory is shared with the peer; expected data")
+        number, length = message.chunked.number, message.chunked.length
+        data = self._arguments[number] if number < len(self._arguments) else None
+        if data is None or len(data) != length:
+            raise WireError(f"{at}.chunked: no {length} bytes of a tensor {number} are there")
+        contents = np.frombuffer(data, np.uint8)
+        if writable or contents.ctypes.data % _ALIGNED:
+            contents = contents.copy()
+            self._arguments[number] = None  # nobody needs the frame for it any more
+        contents.flags.writeable = writable
+        return np.ndarray(shape, dtype, buffer=contents.data)
+
+    def is_in_place(self, sent: values_pb2.Value, value: object) -> bool:
+        """No: the caller sees nothing of this memory."""
+        return False
+
+    def expect_writes(self) -> None:
+        """Nothing to prepare."""

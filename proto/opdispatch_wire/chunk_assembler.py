@@ -1,0 +1,214 @@
+"""Large tensors on a gRPC stream of calls, on their way in: chunks become whole tensors again.
+
+A tensor's memory is taken once, when its first chunk says how long it will be, and within a
+budget: to say so costs the peer nothing, and must not take everybody's memory.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.chunks import Buffer
+from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
+from opdispatch_wire.v1 import execution_pb2
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+CALLS_AT_ONCE = 1024
+"""How many calls of one stream may have begun to send tensors."""
+
+# What a tensor counts at least: one of a single byte takes more than that, too.
+_LEAST_BYTES = 4096
+_RETRY_AFTER = "1.000"
+
+
+class TensorBudget:
+    """How many bytes of tensors are held at a time, of one stream or of the whole daemon.
+
+    What is allocated counts until the last who uses it lets go of it, in whichever thread that
+    is: hence a queue of what was given back. All else belongs to one thread.
+    """
+
+    def __init__(self, limit: int, whose: str, whole: TensorBudget | None = None) -> None:
+        """``whose`` are the tensors, for errors; the bytes count in ``whole``, too."""
+        self.limit = limit
+        self._whose = whose
+        self._whole = whole
+        self._held = 0
+        self._given_back: deque[int] = deque()
+
+    @property
+    def held(self) -> int:
+        """The bytes that are held now."""
+        while self._given_back:
+            self._held -= self._given_back.popleft()
+        return self._held
+
+    def allocate(self, length: int) -> Bytes:
+        """Memory for a tensor. Raises QueueFullError if there is no room at the moment."""
+        count = max(length, _LEAST_BYTES)
+        self._check(count)
+        try:
+            tensor = np.empty(length, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise self._full(f"there is no memory for another {length} bytes") from error
+        self._hold(tensor, count)
+        return tensor
+
+    def _check(self, count: int) -> None:
+        if self.held + count > self.limit:
+            raise self._full(
+                f"{self._whose} hold {self._held} bytes, and the limit is {self.limit} bytes"
+            )
+        if self._whole is not None:
+            self._whole._check(count)
+
+    def _hold(self, tensor: Bytes, count: int) -> None:
+        self._held += count
+        weakref.finalize(tensor, self._given_back.append, count).atexit = False
+        if self._whole is not None:
+            self._whole._hold(tensor, count)
+
+    def _full(self, why: str) -> QueueFullError:
+        return QueueFullError(
+            f"a large tensor of the call is refused: {why}",
+            hint="try again when other calls have ended, or raise the limit: "
+            "`opdispatch serve --max-call-bytes N`",
+            started="no",
+            limit=str(self.limit),
+            retry_after=_RETRY_AFTER,
+        )
+
+
+class _Assembly:
+    """The tensors of one message; only the last of them is incomplete."""
+
+    __slots__ = ("declared", "have", "heard_at", "received", "tensors", "total")
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.tensors: list[Bytes] = []
+        self.declared = 0  # the bytes of ``tensors``
+        self.received = 0
+        self.have = 0  # of the last tensor
+        self.heard_at = 0.0
+
+    @property
+    def last_length(self) -> int:
+        return len(self.tensors[-1]) if self.tensors else 0
+
+
+class ChunkAssembler:
+    """The messages of one stream whose chunks are coming. Belongs to who reads the stream."""
+
+    def __init__(self, budget: TensorBudget) -> None:
+        self._budget = budget
+        self._assemblies: dict[int, _Assembly] = {}
+
+    def __len__(self) -> int:
+        return len(self._assemblies)
+
+    def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
+        """Takes a chunk of the message with that id; after an error nothing is left of it.
+
+        Raises WireError for one that cannot follow what has come; MessageTooLargeError and
+        QueueFullError for tensors that there is no room for.
+        """
+        assembly = self._assemblies.pop(number, None)
+        if assembly is None:
+            assembly = self._begin(chunk)
+        self._add(assembly, chunk)
+        assembly.heard_at = time.monotonic()
+        self._assemblies[number] = assembly
+
+    def finish(self, number: int) -> list[Buffer]:
+        """The tensors of a message that has come itself; empty if none came.
+
+        Raises WireError if they are incomplete.
+        """
+        assembly = self._assemblies.pop(number, None)
+        if assembly is None:
+            return []
+        if assembly.received != assembly.total:
+            raise WireError(
+                f"$.chunk: {assembly.received} of {assembly.total} bytes of the tensors came "
+                "before the message that they belong to"
+            )
+        return [tensor.data for tensor in assembly.tensors]
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for that message any more."""
+        self._assemblies.pop(number, None)
+
+    def drop_idle(self, patience: float) -> list[int]:
+        """Drops those that nothing was heard of for so many seconds; their ids."""
+        before = time.monotonic() - patience
+        idle = [number for number, each in self._assemblies.items() if each.heard_at < before]
+        for number in idle:
+            del self._assemblies[number]
+        return idle
+
+    def touch(self) -> None:
+        """Counts all of them as heard of now."""
+        now = time.monotonic()
+        for assembly in self._assemblies.values():
+            assembly.heard_at = now
+
+    def clear(self) -> None:
+        """Drops all of them."""
+        self._assemblies.clear()
+
+    def _begin(self, chunk: execution_pb2.Chunk) -> _Assembly:
+        if len(self._assemblies) >= CALLS_AT_ONCE:
+            raise WireError(
+                f"$.chunk begins the tensors of a call, and those of {CALLS_AT_ONCE} have begun"
+            )
+        if chunk.total > self._budget.limit:
+            raise MessageTooLargeError(
+                f"the large tensors of the call have {chunk.total} bytes, and the limit is "
+                f"{self._budget.limit} bytes",
+                hint="raise the limit: `opdispatch serve --max-call-bytes N`",
+                size=str(chunk.total),
+                limit=str(self._budget.limit),
+            )
+        return _Assembly(chunk.total)
+
+    def _add(self, assembly: _Assembly, chunk: execution_pb2.Chunk) -> None:
+        data = chunk.data
+        if not data:
+            raise WireError("$.chunk.data is empty; expected at least one byte")
+        is_complete = assembly.have == assembly.last_length
+        tensor = len(assembly.tensors) - (not is_complete)
+        offset = 0 if is_complete else assembly.have
+        if (chunk.tensor, chunk.offset) != (tensor, offset):
+            raise WireError(
+                f"$.chunk is of byte {chunk.offset} of tensor {chunk.tensor}; expected byte "
+                f"{offset} of tensor {tensor}"
+            )
+        if chunk.total != assembly.total:
+            raise WireError(f"$.chunk.total is {chunk.total}, and was {assembly.total} before")
+        if not is_complete and chunk.length != assembly.last_length:
+            raise WireError(
+                f"$.chunk.length is {chunk.length}, and was {assembly.last_length} before"
+            )
+        if offset + len(data) > chunk.length:
+            raise WireError(
+                f"$.chunk.data ends at byte {offset + len(data)} of a tensor of {chunk.length}"
+            )
+        if is_complete:
+            if assembly.declared + chunk.length > assembly.total:
+                raise WireError(
+                    f"$.chunk.length: {assembly.declared + chunk.length} bytes in all, and "
+                    f"$.chunk.total is {assembly.total}"
+                )
+            assembly.tensors.append(self._budget.allocate(chunk.length))
+            assembly.declared += chunk.length
+        end = offset + len(data)
+        assembly.tensors[-1][offset:end] = np.frombuffer(data, np.uint8)
+        assembly.have = end
+        assembly.received += len(data)

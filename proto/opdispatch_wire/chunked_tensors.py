@@ -1,0 +1,132 @@
+"""The large tensors of a call over a gRPC stream, as its caller sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.chunks import Buffer, CallTensors, chunk_bytes_for
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import values_pb2
+
+LOG = logging.getLogger("opdispatch.client")
+
+Array = np.ndarray[Any, Any]
+
+_BOOL = np.dtype(bool)
+_BYTE = np.dtype(np.uint8)
+# Less than this is sent inline, whatever is in the message already.
+_LEAST_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TransferProgress:
+    """How much of a call's large tensors has been handed to the network, and has come back.
+
+    ``bytes_to_receive`` is 0 until the first of the results comes.
+    """
+
+    bytes_sent: int
+    bytes_to_send: int
+    bytes_received: int
+    bytes_to_receive: int
+
+
+OnTransfer = Callable[[TransferProgress], None]
+"""Is called in the threads that send and receive, or in the event loop: it must be quick."""
+
+
+class ChunkedTensors(CallTensors):
+    """A ``CallerTensorMemory`` for one call.
+
+    Arguments stay where they are until they are sent, unless their elements must be laid out
+    anew, or the caller may change them before that (``copies``).
+    """
+
+    def __init__(
+        self, message_limit: int, on_progress: OnTransfer | None = None, *, copies: bool = False
+    ) -> None:
+        super().__init__()
+        self._placed: list[Buffer] = []
+        self.arguments = self._placed
+        self._threshold = chunk_bytes_for(message_limit)
+        self._inline_left = self._threshold
+        self._least = min(_LEAST_BYTES, message_limit // 64)
+        self._on_progress = on_progress
+        self._copies = copies
+        self._sent = 0
+        self._received = self._to_receive = 0
+
+    def place(
+        self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
+    ) -> bool:
+        """``TensorMemory.place``: what is large, or follows much else, goes in chunks."""
+        size = array.nbytes
+        if size <= self._threshold and (size <= self._inline_left or size < self._least):
+            self._inline_left -= size
+            return False
+        message.chunked.number, message.chunked.length = len(self._placed), size
+        self._placed.append(bytes_of(array, dtype, copies=self._copies))
+        return True
+
+    def read(
+        self,
+        message: values_pb2.Tensor,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        writable: bool,
+        at: str,
+    ) -> Array:
+        """A result, over the memory that it came into. Raises WireError if it did not come."""
+        if not message.HasField("chunked"):
+            raise WireError(f"{at}.memory: no memory is shared over a stream")
+        number, length = message.chunked.number, message.chunked.length
+        if number >= len(self.results) or len(self.results[number]) != length:
+            raise WireError(f"{at}.chunked: {length} bytes of tensor {number} have not come")
+        array = np.ndarray(shape, dtype, buffer=self.results[number])
+        array.flags.writeable = writable
+        return array
+
+    def contents_of(self, value: object) -> Array | None:
+        """None: what an operator writes to comes back in the reply."""
+        return None
+
+    def note_sent(self, count: int) -> None:
+        """``CallTensors.note_sent``; tells the caller."""
+        self._sent += count
+        self._tell()
+
+    def note_received(self, count: int, total: int) -> None:
+        """``CallTensors.note_received``; tells the caller."""
+        self._received += count
+        self._to_receive = total
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._on_progress is None:
+            return
+        to_send = sum(len(tensor) for tensor in self._placed)
+        progress = TransferProgress(self._sent, to_send, self._received, self._to_receive)
+        try:
+            self._on_progress(progress)
+        except Exception:  # it must not end the stream that it shares with other calls
+            LOG.exception("on_progress of a call failed")
+            self._on_progress = None
+
+
+def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
+    """The elements as they are on the wire, in place where they can be."""
+    if array.dtype == _BOOL:
+        array = np.not_equal(np.ascontiguousarray(array).view(_BYTE), 0)  # some may be 2, not 1
+        copies = False
+    elif array.dtype != dtype or not array.flags.c_contiguous:
+        array = array.astype(dtype, order="C")
+        copies = False
+    flat = array.reshape(-1).view(_BYTE)
+    # As bytes: NumPy copies other libraries' dtypes one by one, and lets no other thread run.
+    return (flat.copy() if copies else flat).data

@@ -1,0 +1,215 @@
+"""Large tensors on a gRPC stream of calls, on their way out: in chunks, between other messages.
+
+    CallTensors       the large tensors of one call, and of its reply
+    LargeMessage      the chunks of one message, and then the message itself
+    MessageOutbox     messages of all sizes, none of which waits for all of a large one
+
+A chunk is cut from the tensor where it is when its turn comes: nothing is copied before that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+
+from opdispatch_wire.protobuf_fields import LENGTH_DELIMITED, field_tag, varint
+from opdispatch_wire.v1 import execution_pb2
+
+CHUNK_BYTES = 1024 * 1024
+"""The tensor bytes in one chunk; what has no more is sent inline."""
+
+BESIDE_BYTES = 64 * 1024
+"""Of a message with more than CHUNK_BYTES, what is handled beside it: protobuf copies more often,
+and lets no other thread run."""
+
+CHUNK_BYTES_KEY = "opdispatch-chunk-bytes"
+"""The metadata of a stream, either way: how many bytes the data of a chunk may have."""
+
+LARGE_AT_ONCE = 4
+"""How many large messages of a stream take turns; others wait for one of them to end."""
+
+# A peer that wants them shorter gets none.
+_SHORTEST_CHUNKS = 512
+# So many small messages may go before the next chunk does.
+_SMALL_PER_CHUNK = 16
+_CHUNK_TAG = field_tag(execution_pb2.CallRequest.CHUNK_FIELD_NUMBER, LENGTH_DELIMITED)
+_DATA_TAG = field_tag(execution_pb2.Chunk.DATA_FIELD_NUMBER, LENGTH_DELIMITED)
+
+Buffer = memoryview
+"""The bytes of one tensor."""
+
+
+class CallTensors:
+    """The large tensors of one call, beside its messages. Belongs to whoever has the call."""
+
+    def __init__(self) -> None:
+        self.arguments: Sequence[Buffer] = []
+        """Those of the CallRequest, by ChunkedData.number."""
+        self.results: Sequence[Buffer] = []
+        """Those of the CallReply."""
+
+    def take_results(
+        self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
+    ) -> execution_pb2.CallReply:
+        """The reply has come, and before it its large tensors; what its caller is to read."""
+        self.results = results
+        return reply
+
+    def note_sent(self, count: int) -> None:
+        """So many more bytes of the arguments have been handed to the network."""
+
+    def note_received(self, count: int, total: int) -> None:
+        """So many more bytes of the results have come, of ``total``."""
+
+
+def chunk_bytes_for(limit: int) -> int:
+    """The bytes of a chunk, where no message may have more than ``limit``."""
+    return max(min(CHUNK_BYTES, limit // 2), 1)
+
+
+def chunk_metadata(limit: int) -> tuple[str, str]:
+    """How the peer is told that it may send chunks."""
+    return CHUNK_BYTES_KEY, str(chunk_bytes_for(limit))
+
+
+def told_chunk_bytes(metadata: Iterable[tuple[str, str | bytes]] | None, limit: int) -> int:
+    """How long the chunks may be that the peer takes, and that messages of ``limit`` bytes can
+    carry; 0: it takes none."""
+    for key, value in metadata or ():
+        if key == CHUNK_BYTES_KEY and isinstance(value, str) and value.isdecimal():
+            told = min(int(value[:12]), chunk_bytes_for(limit))
+            return told if told >= _SHORTEST_CHUNKS else 0
+    return 0
+
+
+class LargeMessage:
+    """One message with large tensors: its chunks, then itself. Belongs to who sends it.
+
+    ``on_sent`` is told of the bytes of each chunk when the one after it is asked for.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        tensors: Sequence[Buffer],
+        message: bytes,
+        chunk_bytes: int,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> None:
+        self.number = number
+        self.size = sum(len(tensor) for tensor in tensors)
+        """The bytes of its tensors."""
+        self.is_dropped = False
+        """Nobody waits for it any more: set by any thread, and no chunk follows."""
+        self.is_finished = False
+        """Whether the message itself has been taken."""
+        self._pieces = self._cut(list(tensors), message, chunk_bytes, on_sent)
+
+    def next_piece(self) -> bytes | None:
+        """The next bytes to be sent; None: there are no more."""
+        if not self.is_dropped and (piece := next(self._pieces, None)) is not None:
+            return piece
+        self._pieces.close()  # lets go of the tensors
+        return None
+
+    def _cut(
+        self,
+        tensors: list[memoryview],
+        message: bytes,
+        chunk_bytes: int,
+        on_sent: Callable[[int], None] | None,
+    ) -> Generator[bytes]:
+        for number in range(len(tensors)):
+            yield from self._cut_tensor(number, tensors[number], chunk_bytes, on_sent)
+        tensors.clear()  # nobody needs them any more, though this message is still to be sent
+        self.is_finished = True
+        yield message
+
+    def _cut_tensor(
+        self,
+        number: int,
+        contents: memoryview,
+        chunk_bytes: int,
+        on_sent: Callable[[int], None] | None,
+    ) -> Iterator[bytes]:
+        for offset in range(0, len(contents), chunk_bytes):
+            data = contents[offset : offset + chunk_bytes]
+            chunk = execution_pb2.Chunk(
+                tensor=number, offset=offset, length=len(contents), total=self.size
+            )
+            yield encode_chunk(self.number, chunk, data)
+            if on_sent is not None:
+                on_sent(len(data))
+
+
+def encode_chunk(number: int, chunk: execution_pb2.Chunk, data: bytes | memoryview) -> bytes:
+    """A CallRequest, or CallReply, of the id ``number`` with nothing but a chunk of ``data``.
+
+    Put together by hand: protobuf would copy the data twice.
+    """
+    head = b"".join((chunk.SerializeToString(), _DATA_TAG, varint(len(data))))
+    envelope = execution_pb2.CallRequest(id=number).SerializeToString()
+    size = varint(len(head) + len(data))
+    return b"".join((envelope, _CHUNK_TAG, size, head, data))
+
+
+class LargeMessages:
+    """The large messages of one stream, which take turns. Belongs to who sends them."""
+
+    def __init__(self) -> None:
+        self._in_turn: deque[LargeMessage] = deque()
+        self._waiting: deque[LargeMessage] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._in_turn)
+
+    def add(self, message: LargeMessage) -> None:
+        """Adds one to be sent."""
+        (self._in_turn if len(self._in_turn) < LARGE_AT_ONCE else self._waiting).append(message)
+
+    def next_piece(self) -> bytes | None:
+        """A piece of the one whose turn it is; None: there are none left."""
+        while self._in_turn:
+            message = self._in_turn.popleft()
+            piece = message.next_piece()
+            if piece is not None:
+                self._in_turn.append(message)
+                return piece
+            if self._waiting:
+                self._in_turn.append(self._waiting.popleft())
+        return None
+
+
+class MessageOutbox:
+    """Messages of all sizes, for one sender in an event loop."""
+
+    def __init__(self) -> None:
+        self._small: deque[bytes] = deque()
+        self._large = LargeMessages()
+        self._since_chunk = 0
+        self.small_bytes = 0
+        """The bytes of the messages without chunks that were not taken yet."""
+
+    def put(self, message: bytes | LargeMessage) -> None:
+        """Adds one to be sent."""
+        if isinstance(message, LargeMessage):
+            self._large.add(message)
+        else:
+            self._small.append(message)
+            self.small_bytes += len(message)
+
+    def next_piece(self) -> bytes | None:
+        """What is to be sent next; None: nothing."""
+        if self._small and (not self._large or self._since_chunk < _SMALL_PER_CHUNK):
+            self._since_chunk += 1
+            return self._next_small()
+        self._since_chunk = 0
+        piece = self._large.next_piece()
+        if piece is None and self._small:
+            return self._next_small()
+        return piece
+
+    def _next_small(self) -> bytes:
+        message = self._small.popleft()
+        self.small_bytes -= len(message)
+        return message

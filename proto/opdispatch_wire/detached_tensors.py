@@ -1,0 +1,224 @@
+"""Large tensors out of a message's bytes, and back into them, without copying one.
+
+    attach(request, CALL_REQUEST, tensors)    ->  pieces of the same request, with data inline
+    detach(payload, CALL_REPLY, threshold)    ->  a small reply, and the data beside it
+
+Where a tensor's data were, the small message has ``Tensor.chunked``. Both walk the wire format,
+down the few fields in which there can be tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
+from opdispatch_wire.chunks import Buffer, CallTensors
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.protobuf_fields import (
+    LENGTH_DELIMITED,
+    Field,
+    field_tag,
+    read_fields,
+    varint,
+)
+from opdispatch_wire.v1 import execution_pb2, values_pb2
+
+Payload = bytes | bytearray | memoryview
+"""A message, or a part of one."""
+
+# Of each message on the way, the fields in which there can be tensors; a tensor has none.
+_Paths = dict[int, Any]
+_TENSOR: _Paths = {}
+_VALUE: _Paths = {values_pb2.Value.TENSOR_FIELD_NUMBER: _TENSOR}
+_VALUE[values_pb2.Value.LIST_FIELD_NUMBER] = {values_pb2.ListValue.ITEMS_FIELD_NUMBER: _VALUE}
+_VALUE[values_pb2.Value.DICT_FIELD_NUMBER] = {
+    values_pb2.DictValue.ENTRIES_FIELD_NUMBER: {
+        values_pb2.DictValue.Entry.VALUE_FIELD_NUMBER: _VALUE
+    }
+}
+CALL_REQUEST: _Paths = {
+    execution_pb2.CallRequest.ARGS_FIELD_NUMBER: _VALUE,
+    execution_pb2.CallRequest.KWARGS_FIELD_NUMBER: {2: _VALUE},  # an entry of a map: key, value
+}
+"""The way to the tensors of a CallRequest."""
+CALL_REPLY: _Paths = {
+    execution_pb2.CallReply.RETURNS_FIELD_NUMBER: _VALUE,
+    execution_pb2.CallReply.MUTATIONS_FIELD_NUMBER: {
+        execution_pb2.Mutation.VALUE_FIELD_NUMBER: _TENSOR
+    },
+}
+"""The way to the tensors of a CallReply."""
+
+_DATA = values_pb2.Tensor.DATA_FIELD_NUMBER
+_CHUNKED = values_pb2.Tensor.CHUNKED_FIELD_NUMBER
+# Twice as deep as values may be: a list is two messages.
+_DEEPEST = 100
+
+
+class MessagePieces:
+    """A message that is not in one place; its length is that of all its pieces."""
+
+    def __init__(self) -> None:
+        self.parts: list[Payload] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, part: Payload) -> None:
+        """Adds a piece."""
+        self.parts.append(part)
+        self._size += len(part)
+
+    def extend(self, pieces: MessagePieces) -> None:
+        """Adds all pieces of another one."""
+        self.parts += pieces.parts
+        self._size += len(pieces)
+
+    def add_field(self, number: int, contents: MessagePieces) -> None:
+        """Adds a field."""
+        self.add(field_tag(number, LENGTH_DELIMITED) + varint(len(contents)))
+        self.extend(contents)
+
+
+def attach(message: Payload, paths: _Paths, tensors: Sequence[Buffer]) -> MessagePieces:
+    """The message with the ``tensors`` in their places.
+
+    Raises WireError unless it refers to each of them once, by number and length.
+    """
+    attaching = _Attaching(memoryview(message), tensors)
+    pieces = attaching.rewritten(paths, 0, len(message), 0)
+    if attaching.missing:
+        raise WireError(
+            f"$ refers to {len(tensors) - len(attaching.missing)} tensors in chunks, and "
+            f"{len(tensors)} have come"
+        )
+    return pieces
+
+
+def detach(
+    message: Payload, paths: _Paths, threshold: int, *, first: int = 0
+) -> tuple[bytes, list[memoryview]]:
+    """The message without the data of tensors that have more bytes than ``threshold``, and those.
+
+    They stay where they are, in ``message``, and are numbered from ``first`` on. Raises WireError
+    if it is malformed.
+    """
+    detaching = _Detaching(memoryview(message), threshold, first)
+    pieces = detaching.rewritten(paths, 0, len(message), 0)
+    return b"".join(pieces.parts), detaching.tensors
+
+
+class InlineTensors(CallTensors):
+    """The large tensors of a call whose caller knows of none: they are inline for it."""
+
+    def take_results(
+        self, reply: execution_pb2.CallReply, results: Sequence[Buffer]
+    ) -> execution_pb2.CallReply:
+        """The reply with all that came before it."""
+        if not results:
+            return reply
+        pieces = attach(reply.SerializeToString(), CALL_REPLY, results)
+        return execution_pb2.CallReply.FromString(b"".join(pieces.parts))
+
+
+def without_large(
+    request: execution_pb2.CallRequest, chunk_bytes: int
+) -> tuple[bytes, InlineTensors]:
+    """A request with its tensors inline: its bytes without the large ones, and those.
+
+    With 0 for ``chunk_bytes``, all stay inline.
+    """
+    tensors = InlineTensors()
+    payload = serialize_message(request, MAX_MESSAGE_BYTES_HIGHEST, "the call")
+    if chunk_bytes and len(payload) > chunk_bytes:
+        payload, tensors.arguments = detach(payload, CALL_REQUEST, chunk_bytes)
+    return payload, tensors
+
+
+class _Rewriting:
+    """One walk through a message."""
+
+    def __init__(self, message: memoryview) -> None:
+        self._message = message
+
+    def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> MessagePieces:
+        """The message between two places, with its tensors changed."""
+        if depth > _DEEPEST:
+            raise WireError(f"$ is nested more than {_DEEPEST} levels deep")
+        pieces, kept = MessagePieces(), start
+        for field in read_fields(self._message, start, end):
+            if field.wire_type != LENGTH_DELIMITED:
+                continue
+            changed = MessagePieces()
+            if paths is _TENSOR:
+                if not self._change_data(field, changed):
+                    continue
+            elif field.number in paths and self._may_hold_tensors(field):
+                inner = self.rewritten(paths[field.number], field.body, field.end, depth + 1)
+                changed.add_field(field.number, inner)
+            else:
+                continue
+            if field.start > kept:
+                pieces.add(self._message[kept : field.start])
+            pieces.extend(changed)
+            kept = field.end
+        if end > kept:
+            pieces.add(self._message[kept:end])
+        return pieces
+
+    def _may_hold_tensors(self, field: Field) -> bool:
+        raise NotImplementedError
+
+    def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
+        """Whether a field of a tensor is to be replaced by ``pieces``."""
+        raise NotImplementedError
+
+
+class _Attaching(_Rewriting):
+    def __init__(self, message: memoryview, tensors: Sequence[Buffer]) -> None:
+        super().__init__(message)
+        self.missing = dict(enumerate(tensors))
+
+    def _may_hold_tensors(self, field: Field) -> bool:
+        return True
+
+    def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
+        if field.number != _CHUNKED:
+            return False
+        chunked = values_pb2.ChunkedData()
+        chunked.ParseFromString(bytes(self._message[field.body : field.end]))
+        tensor = self.missing.pop(chunked.number, None)
+        if tensor is None:
+            raise WireError(f"$ refers to tensor {chunked.number} in chunks, which never came")
+        if len(tensor) != chunked.length:
+            raise WireError(
+                f"$ says that tensor {chunked.number} in chunks has {chunked.length} bytes, and "
+                f"{len(tensor)} came"
+            )
+        pieces.add(field_tag(_DATA, LENGTH_DELIMITED) + varint(len(tensor)))
+        pieces.add(tensor)
+        return True
+
+
+class _Detaching(_Rewriting):
+    def __init__(self, message: memoryview, threshold: int, first: int) -> None:
+        super().__init__(message)
+        self._threshold = threshold
+        self._first = first
+        self.tensors: list[memoryview] = []
+
+    def _may_hold_tensors(self, field: Field) -> bool:
+        return field.end - field.body > self._threshold
+
+    def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
+        size = field.end - field.body
+        if field.number != _DATA or size <= self._threshold:
+            return False
+        number = self._first + len(self.tensors)
+        chunked = values_pb2.ChunkedData(number=number, length=size)
+        contents = chunked.SerializeToString()
+        pieces.add(field_tag(_CHUNKED, LENGTH_DELIMITED) + varint(len(contents)) + contents)
+        self.tensors.append(self._message[field.body : field.end])
+        return True

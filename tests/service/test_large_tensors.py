@@ -1,0 +1,262 @@
+"""Tensors of more than a megabyte over the gRPC stream, in chunks, through a real daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.doors import Doors, door_library
+from tests.service.libraries import IMAGE
+from tests.service.running_daemon import RunningDaemon, wait_for
+
+MB = 1_000_000
+X = np.arange(3.0)
+LARGE = 3 * MB // 8
+MANY = """\
+from opdispatch import Library
+import numpy as np
+
+lib = Library("many", "DEF")
+lib.define("split(Tensor x, int n) -> Tensor[]")
+lib.define("total(Tensor[] xs) -> float")
+lib.define("zeros(int n) -> Tensor")
+lib.impl("split", lambda x, n: list(np.split(x, n)), "CPU")
+lib.impl("total", lambda xs: float(sum(x.sum() for x in xs)), "CPU")
+lib.impl("zeros", np.zeros, "CompositeImplicitAutograd")
+"""
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon on loopback and on a unix socket, whose message limit is the lowest."""
+    folder = tmp_path_factory.mktemp("twice")
+    listen = ["127.0.0.1:0", f"unix://{folder}/daemon.sock"]
+    daemon = RunningDaemon(folder, "--max-message-bytes", "65536", listen=listen)
+    try:
+        daemon.wait_until_ready()
+        for name, text in (("image", IMAGE), ("many", MANY)):
+            (folder / f"{name}.py").write_text(text)
+        with oc.connect(daemon.address) as session:
+            session.load(folder / "image.py")
+            session.load(folder / "many.py")
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+@pytest.fixture(params=[0, 1], ids=["tcp", "unix"])
+def session(twice: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[oc.Session]:
+    with oc.connect(twice.addresses[request.param], lane="stream") as session:
+        yield session
+        np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
+        assert session.check_invariants() == []
+
+
+def test_no_message_limit_is_one_for_tensors(session: oc.Session):
+    x = np.random.default_rng(1).random(20 * MB // 8)
+    back = session.ops.image.invert(x)
+    np.testing.assert_array_equal(back, 1 - x)
+    back[0] = 7.0  # it is the caller's own
+    stacked, count = session.ops.image.stack([x[:LARGE], x[:LARGE][::-1]], np.ones(LARGE))
+    assert count == 2
+    np.testing.assert_array_equal(stacked, np.stack([x[:LARGE], x[:LARGE][::-1]]))
+    assert session.ops.many.zeros(LARGE).shape == (LARGE,)
+
+
+def test_what_an_operator_writes_to_is_written_to(session: oc.Session):
+    x = np.zeros(LARGE)
+    assert session.ops.image.add_(x, np.ones(LARGE)) is x
+    assert (x == 1).all()
+
+
+def test_many_tensors_of_middling_size_are_no_large_message(session: oc.Session):
+    x = np.arange(100 * 5000.0)
+    parts = session.ops.many.split(x, 100)
+    np.testing.assert_array_equal(np.concatenate(parts), x)
+    assert session.ops.many.total(parts) == x.sum()
+
+
+def test_what_is_no_tensor_stays_within_the_message_limit(session: oc.Session):
+    with pytest.raises(oc.MessageTooLargeError, match="the call of many::split"):
+        session.call("many::split", np.zeros(4), "x" * 70_000)
+    with pytest.raises(oc.MessageTooLargeError, match="the result of the call"):
+        session.ops.many.split(np.zeros(5000), 5000)
+
+
+def test_errors_come_back_for_large_calls(session: oc.Session):
+    with pytest.raises(oc.KernelError, match="no picture"):
+        session.ops.image.boom(np.zeros(LARGE))
+    with pytest.raises(oc.OperatorNotFoundError):
+        session.call("image::nothing", np.zeros(LARGE))
+
+
+def test_a_submitted_array_may_be_changed_at_once(session: oc.Session):
+    x = np.empty(LARGE)
+    futures = []
+    for n in range(8):
+        x[:] = n
+        futures.append(session.submit("image::scale", x, 1.0))
+    for n, future in enumerate(futures):
+        assert (future.result() == n).all()
+
+
+def test_progress_is_told_in_bytes(session: oc.Session):
+    told: list[oc.TransferProgress] = []
+    x = np.zeros(5 * MB // 8)
+    session.with_options(on_progress=told.append).ops.image.invert(x)
+    assert told[-1] == oc.TransferProgress(x.nbytes, x.nbytes, x.nbytes, x.nbytes)
+    assert all(each.bytes_to_send == x.nbytes for each in told)
+    sent = [each.bytes_sent for each in told]
+    received = [each.bytes_received for each in told]
+    assert sent == sorted(sent)
+    assert received == sorted(received)
+    assert len(set(sent)) > 4
+    assert len(set(received)) > 4
+    told.clear()
+    session.with_options(on_progress=told.append).ops.image.invert(X)
+    assert told == []
+
+
+def test_remote_values_are_put_and_fetched_in_chunks_too(session: oc.Session):
+    x = np.arange(LARGE, dtype=float)
+    with session.put(x) as kept:
+        np.testing.assert_array_equal(kept.numpy(), x)
+    with session.call("image::scale", x, 2.0, remote=True) as twice:
+        np.testing.assert_array_equal(twice.numpy(), 2 * x)
+
+
+async def test_the_asyncio_session_does_the_same(twice: RunningDaemon):
+    told: list[oc.TransferProgress] = []
+    async with oc.aio.connect(twice.address, lane="stream") as session:
+        x = np.arange(5 * MB / 8)
+        back = await session.with_options(on_progress=told.append).ops.image.invert(x)
+        np.testing.assert_array_equal(back, 1 - x)
+        assert told[-1] == oc.TransferProgress(x.nbytes, x.nbytes, x.nbytes, x.nbytes)
+        calls = [session.ops.image.scale(np.full(LARGE, float(n)), 1.0) for n in range(6)]
+        for n, result in enumerate(await asyncio.gather(*calls)):
+            assert (result == n).all()
+        with pytest.raises(oc.KernelError, match="no picture"):
+            await session.ops.image.boom(x)
+        async with asyncio.timeout(10):
+            large = asyncio.create_task(session.ops.image.invert(np.zeros(50 * MB // 8)))
+            await asyncio.sleep(0)
+            large.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await large
+        np.testing.assert_array_equal(await session.ops.image.pipeline(X), 1 - X * 3)
+
+
+def test_small_calls_do_not_wait_for_a_large_one(twice: RunningDaemon):
+    with oc.connect(twice.address, lane="stream") as session:
+        large = session.submit("image::invert", np.zeros(100 * MB // 8))
+        small = 0
+        while not large.done():
+            session.ops.many.zeros(1)
+            small += 1
+        assert (large.result() == 1).all()
+        assert small >= 5  # each waits for the one before: 1 if they waited for the large one
+
+
+def test_a_call_that_gave_up_leaves_nothing_behind(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    doors = Doors(tmp_path)
+    daemon = start_daemon("--max-call-bytes", str(8 * MB))
+    with daemon.connect(lane="stream") as session:
+        session.load(write_library("doors", door_library("doors", max_concurrency=1)))
+        x = np.zeros(5 * MB // 8)
+        for _ in range(4):  # each would find no room if one of those before was still held
+            held = session.submit("doors::enter", x, doors.folder, "a")
+            assert doors.next_inside() == "a"
+            with pytest.raises(oc.QueueFullError, match="8000000 bytes") as caught:
+                session.call("doors::enter", x, doors.folder, "b")
+            assert caught.value.facts["started"] == "no"
+            held.cancel()
+            doors.let_out()
+            assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        with pytest.raises(oc.MessageTooLargeError, match="the limit is 8000000 bytes") as over:
+            session.call("doors::enter", np.zeros(2 * MB), doors.folder, "b")
+        assert "--max-call-bytes" in over.value.hint
+        assert doors.nobody_else_is_inside()
+    doors.close()
+
+
+async def test_a_deadline_in_the_middle_leaves_nothing_behind(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--max-call-bytes", str(60 * MB), workers=1)
+    x = np.zeros(50 * MB // 8)
+    async with oc.aio.connect(daemon.address, lane="stream") as session:
+        await session.load(write_library("image", IMAGE))
+        in_the_middle = 0
+        for seconds in (0.0, 0.005, 0.01, 0.02, 0.04):
+            told = [oc.TransferProgress(0, x.nbytes, 0, 0)]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await session.with_options(on_progress=told.append).ops.image.invert(x)
+            in_the_middle += 0 < told[-1].bytes_sent < x.nbytes
+        assert in_the_middle
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    result = await session.ops.image.invert(x)
+                    break
+                except oc.QueueFullError:  # a kernel may still be running for one of them
+                    continue
+        assert (result == 1).all()
+
+
+def test_a_large_call_runs_again_where_its_interpreter_was_killed(
+    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon.expects_errors = True
+    doors = Doors(tmp_path)
+    with daemon.connect(lane="stream") as session:
+        session.load(write_library("doors", door_library("doors")), interpreters=2)
+        future = session.submit("doors::enter", np.zeros(LARGE), doors.folder, "a")
+        assert doors.next_inside() == "a"
+        (running,) = [each for each in session.interpreters() if each.calls_in_flight]
+        os.kill(running.pid, signal.SIGKILL)
+        assert doors.next_inside() == "a"
+        doors.let_out()
+        assert future.result() == "a"
+    doors.close()
+
+
+MEMORY = 200 * MB
+SLACK = 60 * MB
+
+
+def test_memory_is_bounded_by_the_tensors_and_a_few_chunks(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect(lane="stream") as session:
+        session.load(write_library("image", IMAGE))
+        session.ops.image.invert(np.zeros(2 * MB))  # imports, arenas, first buffers
+        before = high_water(daemon.process.pid)
+        x = np.zeros(MEMORY // 8)
+        x[:] = 1.0
+        own = high_water("self")
+        result = session.ops.image.invert(x)
+        assert result[-1] == 0.0
+        # The caller has the result beside its argument; the daemon has what the call can run
+        # again with, and what came of it.
+        assert high_water("self") - own < MEMORY + SLACK
+        assert high_water(daemon.process.pid) - before < 2 * MEMORY + SLACK
+
+
+def high_water(process: int | str) -> int:
+    """The most memory that a process has had, in bytes."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the system does not say")
