@@ -284,13 +284,10 @@ class LibraryRegistry:
     async def stop(self) -> None:
         """Ends what runs in the background, and takes no notice of interpreters any more."""
         self._stopped = True
-        # Again and again: what is cut off frees an interpreter, which somebody else waits for.
-        while self._background:
-            tasks = list(self._background)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
         """Before versions go."""
@@ -384,6 +381,8 @@ class LibraryRegistry:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._finished)
+        if self._stopped:
+            task.cancel()  # what is cut off frees an interpreter, which somebody else waited for
         return task
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
