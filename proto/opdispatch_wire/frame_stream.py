@@ -179,7 +179,8 @@ class FrameStream:
                 self._is_writing = True
                 self._loop.add_writer(self._socket, self._flush)
         except OSError:
-            self._end(None)  # the peer has gone
+            # The peer has gone. Whoever is sending has not noted yet what it sends.
+            self._loop.call_soon(self._end, None)
             return
         else:
             if self._is_writing:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import opdispatch_client as oc
 from opdispatch_client.endpoint import LaneChoice
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
+from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
+X = np.zeros(2)
 LANES: list[LaneChoice] = ["local", "stream"]
 
 each_lane = pytest.mark.parametrize("lane", LANES)
@@ -130,3 +134,38 @@ def test_the_end_of_the_daemon_waits_for_them(
             doors.let_out()
             assert last.result() == "last"
         assert daemon.wait() == 0
+
+
+def test_every_one_is_answered_while_interpreters_are_killed(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """Many are about to be sent in the moment in which an interpreter is gone."""
+    daemon = start_daemon("--quarantine", "0")
+    daemon.expects_errors = True
+    over = threading.Event()
+
+    def call() -> int:
+        answered = 0
+        with daemon.connect(direct=False, timeout=20) as session:
+            while not over.is_set():
+                with contextlib.suppress(oc.InterpreterDiedError):
+                    futures = [session.submit("const::get", X) for _ in range(8)]
+                    answered += sum(future.result() for future in futures)
+        return answered
+
+    with daemon.connect(timeout=20) as session:
+        session.load(write_library("const", constant(1)), interpreters=2)
+        with Background(call) as one, Background(call) as another:
+            for number in range(12):
+                ready = [i for i in session.interpreters() if i.pid]
+                if ready:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(ready[number % len(ready)].pid, signal.SIGKILL)
+                # At the same time as others; then one that is answered, and so one is back.
+                session.ops.const.get(X)
+            over.set()
+            assert one.result() > 0
+            assert another.result() > 0
+        assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0, 10)
+        assert session.check_invariants() == []
+        assert not [record for record in daemon.log_records() if "traceback" in record]

@@ -11,6 +11,7 @@ import pytest
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.frame_stream import HIGH_WATER
 from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
 LIMIT = 64 * 1024 * 1024
@@ -52,3 +53,21 @@ async def test_a_peer_may_write_its_replies_before_it_reads_on(
             assert (await reply).id == request.id
         await answering
     lane.close()
+
+
+async def test_whoever_calls_is_told_of_a_peer_that_has_gone_when_the_call_has_begun(
+    pair: tuple[socket.socket, socket.socket],
+):
+    """And not while it begins it: what it notes of the call comes after that."""
+    ours, theirs = pair
+    lane = AsyncLane(ours, LIMIT)
+    theirs.close()
+    told: list[object] = []
+    for _ in range(3):
+        lane.call_then(execution_pb2.CallRequest(operator="a::b"), "the call", told.append)
+        assert told == []
+    await lane.ended
+    assert [type(each) for each in told] == [LaneClosedError] * 3
+    with pytest.raises(LaneClosedError):
+        lane.call_then(execution_pb2.CallRequest(operator="a::b"), "the call", told.append)
+    assert len(told) == 3
