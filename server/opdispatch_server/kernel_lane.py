@@ -8,12 +8,11 @@ Note [Whoever reads a call runs it]
     - before a kernel of a library whose kernels are not quick on average;
     - before a kernel that is running calls another operator through the daemon, since that
       call may come back to this very lane;
-    - when a kernel that should have been quick has not ended after PATIENCE. TurnWatch sees to
+    - when kernels that should have been quick have not ended after PATIENCE. TurnWatch sees to
       that, in a thread that sleeps while no calls come.
 
-    Who has lost the turn ends what it is doing, and rests until it gets the turn again.
-    ``_mutex`` protects ``_turn``, ``_resting`` and ``_busy_since``. Only the thread whose turn it
-    is touches ``_reader``, and only while it runs no kernel.
+    Who has lost the turn ends what it is doing, and rests until it gets the turn again. Only the
+    thread whose turn it is touches ``_reader``, and only while it runs no kernel.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ import time
 from collections.abc import Callable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.call_rules import CallRules
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.lane_call import LaneCall, read_call
 from opdispatch_server.library_turns import LibraryTurns
-from opdispatch_server.reading_turn import PATIENCE, TurnWatch, note_turn
+from opdispatch_server.reading_turn import ReadingTurn
 from opdispatch_server.reply_writer import ReplyWriter
+from opdispatch_server.turn_watch import TurnWatch
 from opdispatch_wire import lane_messages
 from opdispatch_wire.call_memory import PlacedTensors
 from opdispatch_wire.callee_tensors import CalleeTensors
@@ -56,18 +55,6 @@ QUICK = 0.0005
 
 # A reply may wait so long for others that follow it at once.
 _GATHERING = 0.0002
-# Threads that have nothing to do, and how long they wait for a turn.
-_MAX_RESTING = KERNEL_THREADS
-_REST = 10.0
-
-
-class _Rest:
-    """One thread that waits for a turn."""
-
-    def __init__(self) -> None:
-        self.turn = 0
-        self.wake = threading.Lock()
-        self.wake.acquire()
 
 
 class KernelLane:
@@ -102,12 +89,7 @@ class KernelLane:
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
         self._reader = FrameReader(limit)
         self._writer = ReplyWriter(connection)
-        self._mutex = threading.Lock()
-        self._turn = 1
-        self._resting: list[_Rest] = []
-        # When the thread whose turn it is began to run a kernel; 0: it reads.
-        self._busy_since = 0.0
-        self.was_busy = False  # since the watch last looked
+        self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
         self._gathering_since = 0.0
         # The calls that wait for others to end, by id.
         self._waiting: dict[int, LaneCall] = {}
@@ -115,19 +97,16 @@ class KernelLane:
 
     def start(self) -> None:
         """Begins to serve, in a thread."""
-        self._watch.add(self)
+        self._watch.add(self._turn)
         self._start_thread(1)
 
     def close(self) -> None:
         """Ends the connection; replies of kernels that still run are lost. Idempotent."""
         self._is_closed = True
-        self._watch.remove(self)
+        self._watch.remove(self._turn)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        with self._mutex:
-            resting, self._resting = self._resting, []
-        for rest in resting:
-            rest.wake.release()
+        self._turn.close()
         if self._memory is not None:
             self._memory.close()
 
@@ -136,31 +115,6 @@ class KernelLane:
         if self._memory is not None:
             self._memory.trim(IDLE_SECONDS)
             self._flush()
-
-    def hand_over(self, turn: int) -> None:
-        """Gives the right to read to another thread, if it is still that turn."""
-        with self._mutex:
-            if self._turn != turn or self._is_closed:
-                return
-            self._turn += 1
-            self._busy_since = 0.0
-            following = self._turn
-            rest = self._resting.pop() if self._resting else None
-        self._flush()
-        if rest is None:
-            self._start_thread(following)
-        else:
-            rest.turn = following
-            rest.wake.release()
-
-    def take_turn_if_stuck(self) -> bool:
-        """Hands the turn over if its thread runs a kernel for too long; whether one runs."""
-        turn, since, was_busy = self._turn, self._busy_since, self.was_busy
-        self.was_busy = False
-        if since and time.monotonic() - since > PATIENCE:
-            # If that kernel has just ended, and another one begun, no harm is done.
-            self.hand_over(turn)
-        return was_busy
 
     # -- the threads ----------------------------------------------------------------------------
 
@@ -172,9 +126,9 @@ class KernelLane:
             if turn == 1:
                 self._shake_hands()
             while turn is not None:
-                note_turn(self, turn)
+                self._turn.become_mine(turn)
                 self._serve(turn)
-                turn = self._rest()
+                turn = self._turn.rest()
         except OpdispatchError as error:
             LOG.warning("a lane is closed: %s", error)
             self._writer.put(FrameKind.REFUSAL, lane_messages.refusal(error))
@@ -205,7 +159,7 @@ class KernelLane:
 
     def _serve(self, turn: int) -> None:
         """Reads and runs while it is this turn. Raises EOFError, OSError, WireError at the end."""
-        while self._turn == turn:
+        while self._turn.is_at(turn):
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
                 request, tensors = read_call(payload, shares_memory=self._memory is not None)
@@ -242,11 +196,9 @@ class KernelLane:
             self._reply(_failure(request, error))
             return
         if turns is None or turns.seconds > QUICK:
-            self.hand_over(turn)
+            self._turn.hand_over(turn)
         self._work_off(call, turns, ordered, turn)
-        with self._mutex:
-            if self._turn == turn:
-                self._busy_since = 0.0
+        self._turn.end_kernels(turn)
 
     def start_call(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> None:
         """Runs a call whose turn it is, and those that wait for it to end, in a thread."""
@@ -263,11 +215,13 @@ class KernelLane:
     ) -> None:
         following: LaneCall | None = call
         while following is not None:
-            began = self._begin_kernel(turn)
+            began = time.monotonic()
+            self._turn.begin_kernel(turn, began)
+            self._watch.notice()
             following.lane._answer(following)
             if turns is not None:
                 turns.note(time.monotonic() - began)
-            if following.lane is not self or self._turn != turn:
+            if following.lane is not self or not self._turn.is_at(turn):
                 following.lane._flush()
             following = ordered.end() if ordered is not None else None
             if following is not None and not isinstance(following, LaneCall):
@@ -285,15 +239,6 @@ class KernelLane:
             if may_run:
                 self._waiting.pop(number, None)
         return may_run
-
-    def _begin_kernel(self, turn: int) -> float:
-        now = time.monotonic()
-        with self._mutex:
-            if self._turn == turn:
-                self._busy_since = now
-                self.was_busy = True
-        self._watch.notice()
-        return now
 
     def _answer(self, call: LaneCall) -> None:
         """Runs a call, unless nobody waits for it any more, and replies."""
@@ -323,21 +268,6 @@ class KernelLane:
             if not isinstance(error, OpdispatchError):
                 LOG.error("the call of %s failed", call.request.operator, exc_info=error)
             return _failure(call.request, error)
-
-    def _rest(self) -> int | None:
-        """Waits for a turn; None: this thread is not needed any more."""
-        rest = _Rest()
-        with self._mutex:
-            if self._is_closed or len(self._resting) >= _MAX_RESTING:
-                return None
-            self._resting.append(rest)
-        if not rest.wake.acquire(timeout=_REST):
-            with self._mutex:
-                if rest in self._resting:
-                    self._resting.remove(rest)
-                    return None
-            rest.wake.acquire()  # it was chosen in that moment
-        return rest.turn or None
 
     # -- the connection -------------------------------------------------------------------------
 

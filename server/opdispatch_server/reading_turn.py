@@ -4,87 +4,134 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+
+from opdispatch_server.call_context import KERNEL_THREADS
 
 PATIENCE = 0.005
-"""Seconds after which a kernel that was thought to be quick keeps nobody waiting any more."""
+"""Seconds after which kernels that were thought to be quick keep nobody waiting any more."""
 
-# The watch goes to sleep after so many looks without a busy lane.
-_IDLE_LOOKS = 20
+# Threads that have nothing to do, and how long they wait for a turn.
+_MAX_RESTING = KERNEL_THREADS
+_REST = 10.0
 
 _CURRENT = threading.local()
 
 
-class SharedLane(Protocol):
-    """A lane whose threads read in turn; turns are counted."""
+class _Rest:
+    """One thread that waits for a turn."""
 
-    was_busy: bool
-    """Whether a kernel has begun since the watch last looked."""
+    def __init__(self) -> None:
+        self.turn = 0
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class ReadingTurn:
+    """Turns are counted from 1; the thread that was given the newest one may read.
+
+    ``start_thread`` begins a thread that reads, with its turn, when none rests here. ``on_pass``
+    is called between two turns, by whoever passes the right on.
+
+    Whoever has the turn either reads or runs kernels, and others may take it only while it runs
+    kernels: two threads never read at a time. ``_mutex`` protects every field; only
+    ``is_at`` looks without it, since no turn comes back.
+    """
+
+    def __init__(
+        self, start_thread: Callable[[int], None], on_pass: Callable[[], None] = lambda: None
+    ) -> None:
+        self._start_thread = start_thread
+        self._on_pass = on_pass
+        self._mutex = threading.Lock()
+        self._turn = 1
+        self._resting: list[_Rest] = []
+        # When the thread whose turn it is began to run kernels; 0: it reads.
+        self._busy_since = 0.0
+        self._is_closed = False
+        self.was_busy = False
+        """Whether a kernel has begun since ``hand_over_if_stuck`` last looked."""
+
+    def is_at(self, turn: int) -> bool:
+        """Whether it is still that turn; for its own thread, while that runs no kernel."""
+        return self._turn == turn
+
+    def become_mine(self, turn: int) -> None:
+        """This thread has the turn now, for ``hand_over_turn``."""
+        _CURRENT.turn = (self, turn)
+
+    def begin_kernel(self, turn: int, now: float) -> None:
+        """Its thread runs one kernel, or one more without having read meanwhile."""
+        with self._mutex:
+            if self._turn == turn:
+                self.was_busy = True
+                # The first of several counts: however short they are, nobody reads meanwhile.
+                self._busy_since = self._busy_since or now
+
+    def end_kernels(self, turn: int) -> None:
+        """Its thread will read again, if it still has the turn."""
+        with self._mutex:
+            if self._turn == turn:
+                self._busy_since = 0.0
 
     def hand_over(self, turn: int) -> None:
-        """Gives the right to read to another thread, if it is still that turn."""
+        """Gives the turn to another thread, if it is still that one; for its own thread."""
+        self._pass_on(lambda: self._turn == turn)
 
-    def take_turn_if_stuck(self) -> bool:
-        """Hands the turn over if its thread is busy for too long; whether it was busy."""
+    def hand_over_if_stuck(self) -> bool:
+        """Takes the turn from a thread that has run kernels for too long.
 
+        Whether it has begun any since this was last called.
+        """
+        was_busy, self.was_busy = self.was_busy, False
+        self._pass_on(self._is_stuck)
+        return was_busy
 
-def note_turn(lane: SharedLane, turn: int) -> None:
-    """This thread may read the lane now."""
-    _CURRENT.turn = (lane, turn)
+    def rest(self) -> int | None:
+        """Waits for a turn; None: this thread is not needed any more."""
+        rest = _Rest()
+        with self._mutex:
+            if self._is_closed or len(self._resting) >= _MAX_RESTING:
+                return None
+            self._resting.append(rest)
+        if not rest.wake.acquire(timeout=_REST):
+            with self._mutex:
+                if rest in self._resting:
+                    self._resting.remove(rest)
+                    return None
+            rest.wake.acquire()  # it was chosen in that moment
+        return rest.turn or None
+
+    def close(self) -> None:
+        """No turn follows; threads that rest are let go. Idempotent."""
+        with self._mutex:
+            self._is_closed = True
+            resting, self._resting = self._resting, []
+        for rest in resting:
+            rest.wake.release()
+
+    def _is_stuck(self) -> bool:
+        return bool(self._busy_since) and time.monotonic() - self._busy_since > PATIENCE
+
+    def _pass_on(self, may_pass: Callable[[], bool]) -> None:
+        with self._mutex:
+            if self._is_closed or not may_pass():
+                return
+            self._turn += 1
+            self._busy_since = 0.0
+            following = self._turn
+            rest = self._resting.pop() if self._resting else None
+        self._on_pass()
+        if rest is None:
+            self._start_thread(following)
+        else:
+            rest.turn = following
+            rest.wake.release()
 
 
 def hand_over_turn() -> None:
     """What a thread does before it waits for another process: others may read meanwhile."""
-    turn: tuple[SharedLane, int] | None = getattr(_CURRENT, "turn", None)
-    if turn is not None:
-        lane, number = turn
-        lane.hand_over(number)
-
-
-class TurnWatch:
-    """Takes the turn from threads that run a kernel for too long."""
-
-    def __init__(self) -> None:
-        self._lanes: set[SharedLane] = set()
-        self._mutex = threading.Lock()  # protects _lanes
-        self._wake = threading.Event()
-        self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="turn-watch", daemon=True)
-        self._thread.start()
-
-    def add(self, lane: SharedLane) -> None:
-        """Watches a lane."""
-        with self._mutex:
-            self._lanes.add(lane)
-
-    def remove(self, lane: SharedLane) -> None:
-        """Watches it no more."""
-        with self._mutex:
-            self._lanes.discard(lane)
-
-    def notice(self) -> None:
-        """A lane is busy now."""
-        if not self._wake.is_set():
-            self._wake.set()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._is_stopped = True
-        self._wake.set()
-
-    def _run(self) -> None:
-        while not self._is_stopped:
-            self._wake.wait()
-            looks = 0
-            while looks < _IDLE_LOOKS and not self._is_stopped:
-                time.sleep(PATIENCE)
-                with self._mutex:
-                    lanes = list(self._lanes)
-                # No list comprehension: every lane is to be asked.
-                busy = sum([lane.take_turn_if_stuck() for lane in lanes])
-                looks = 0 if busy else looks + 1
-            self._wake.clear()
-            with self._mutex:
-                lanes = list(self._lanes)
-            if any(lane.was_busy for lane in lanes):
-                self._wake.set()  # it became so between the last look and the clearing
+    current: tuple[ReadingTurn, int] | None = getattr(_CURRENT, "turn", None)
+    if current is not None:
+        turn, number = current
+        turn.hand_over(number)

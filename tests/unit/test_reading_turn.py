@@ -1,0 +1,153 @@
+"""The right to read a lane: one thread has it, and none that is busy keeps it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from opdispatch_server.reading_turn import PATIENCE, ReadingTurn, hand_over_turn
+from opdispatch_server.turn_watch import TurnWatch
+
+LONG_AGO = 1.0
+"""Whoever runs kernels since then has run them for too long."""
+
+
+@pytest.fixture
+def started() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def turn(started: list[int]) -> ReadingTurn:
+    return ReadingTurn(started.append)
+
+
+def test_another_thread_reads_when_a_kernel_takes_too_long(turn: ReadingTurn, started: list[int]):
+    turn.begin_kernel(1, LONG_AGO)
+    assert turn.hand_over_if_stuck()
+    assert started == [2]
+    assert not turn.is_at(1)
+    assert turn.is_at(2)
+
+
+def test_many_short_kernels_take_as_long_as_a_long_one(turn: ReadingTurn, started: list[int]):
+    turn.begin_kernel(1, time.monotonic() - 2 * PATIENCE)
+    turn.begin_kernel(1, time.monotonic())
+    turn.hand_over_if_stuck()
+    assert started == [2]
+
+
+def test_who_has_read_between_two_kernels_keeps_the_turn(turn: ReadingTurn, started: list[int]):
+    turn.begin_kernel(1, LONG_AGO)
+    turn.end_kernels(1)
+    turn.begin_kernel(1, time.monotonic() + 1)
+    turn.hand_over_if_stuck()
+    assert started == []
+
+
+def test_who_reads_keeps_the_turn(turn: ReadingTurn, started: list[int]):
+    turn.begin_kernel(1, LONG_AGO)
+    turn.end_kernels(1)
+    assert turn.hand_over_if_stuck()  # it was busy
+    assert not turn.hand_over_if_stuck()  # and is not any more
+    assert started == []
+
+
+def test_who_has_lost_the_turn_says_nothing_of_the_thread_that_has_it(
+    turn: ReadingTurn, started: list[int]
+):
+    turn.hand_over(1)
+    turn.begin_kernel(1, LONG_AGO)
+    assert not turn.hand_over_if_stuck()
+    turn.begin_kernel(2, LONG_AGO)
+    turn.end_kernels(1)
+    turn.hand_over(1)
+    assert started == [2]
+    turn.hand_over_if_stuck()
+    assert started == [2, 3]
+
+
+def test_what_is_kept_is_passed_on_before_another_thread_reads():
+    seen: list[object] = []
+    turn = ReadingTurn(seen.append, on_pass=lambda: seen.append("passed"))
+    turn.hand_over(1)
+    assert seen == ["passed", 2]
+
+
+def test_a_kernel_that_waits_lets_others_read(turn: ReadingTurn, started: list[int]):
+    turn.become_mine(1)
+    hand_over_turn()
+    hand_over_turn()
+    assert started == [2]
+
+
+def test_a_thread_that_rests_reads_before_one_is_started(turn: ReadingTurn, started: list[int]):
+    turns: list[int | None] = []
+    resting = threading.Thread(target=lambda: turns.append(turn.rest()))
+    resting.start()
+    while not turn._resting:
+        time.sleep(0.001)
+    turn.hand_over(1)
+    resting.join(10)
+    assert turns == [2]
+    assert started == []
+
+
+def test_no_turn_follows_the_end(turn: ReadingTurn, started: list[int]):
+    turns: list[int | None] = []
+    resting = threading.Thread(target=lambda: turns.append(turn.rest()))
+    resting.start()
+    while not turn._resting:
+        time.sleep(0.001)
+    turn.close()
+    resting.join(10)
+    turn.hand_over(1)
+    assert turns == [None]
+    assert turn.rest() is None
+    assert started == []
+
+
+def test_who_begins_to_read_while_the_turn_is_taken_does_not_read(
+    turn: ReadingTurn, started: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    reads: list[bool] = []
+
+    def read_on() -> None:
+        turn.end_kernels(1)
+        reads.append(turn.is_at(1))
+
+    def now() -> float:
+        """In the middle of the decision, the kernel ends."""
+        reader.start()
+        reader.join(0.1)
+        return 2 * LONG_AGO
+
+    reader = threading.Thread(target=read_on)
+    monkeypatch.setattr("opdispatch_server.reading_turn.time.monotonic", now)
+    turn.begin_kernel(1, LONG_AGO)
+    turn.hand_over_if_stuck()
+    monkeypatch.undo()
+    reader.join(10)
+    assert started == [2]
+    assert reads == [False]
+
+
+def test_the_watch_takes_the_turn_from_who_is_busy():
+    given = threading.Event()
+    taken: list[int] = []
+
+    def start(number: int) -> None:
+        taken.append(number)
+        given.set()
+
+    watch = TurnWatch()
+    turn = ReadingTurn(start)
+    watch.add(turn)
+    turn.begin_kernel(1, time.monotonic())
+    watch.notice()
+    assert given.wait(10)
+    watch.remove(turn)
+    watch.stop()
+    assert taken == [2]
