@@ -299,9 +299,9 @@ class LibraryRegistry:
 
     async def _bring_back(self, version: LibraryVersion, top: LibraryVersion) -> None:
         await self._pools.provide_for(version)
-        session = await self.placement.claim_holder(version) if top.is_active else None
+        session = await self.placement.claim_holder(version)
         if session is None:
-            version.load_id = self._catalog.new_load_id()
+            version.start_over(self._catalog.new_load_id())
             await self._replicas.bring_up_locked(version, top)
             return
         try:

@@ -177,7 +177,7 @@ class LibraryReplicas:
 
         What does not load is given up, unless this is not the ``last_try``.
         """
-        version.load_id = self._catalog.new_load_id()
+        version.start_over(self._catalog.new_load_id())
         try:
             await self.bring_up_locked(version, None)
         except InterpreterNotFoundError:

@@ -97,6 +97,11 @@ class LibraryVersion:
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
 
+    def start_over(self, load_id: int) -> None:
+        """No interpreter that lives holds it: it will be loaded anew, under that id."""
+        self.load_id = load_id
+        self.replicas = []
+
     def take_batch(
         self, batch: interpreter_pb2.RegistrationBatch, registrations: Sequence[Registration]
     ) -> None:

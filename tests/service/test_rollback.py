@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,3 +66,29 @@ def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store
     assert session.ops.const.get(X) == 1
     assert session.rollback("const").active.version == 2
     assert session.ops.const.get(X) == 2
+
+
+@pytest.mark.parametrize("undo", ["rollback", "unload"])
+def test_who_still_holds_a_version_serves_it_again_when_the_newest_is_lost(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, undo: str
+):
+    """And interpreters that never get it are not called."""
+    daemon = start_daemon()
+    daemon.expects_errors = True
+    with daemon.connect(direct=False) as session:
+        broken = tmp_path / "broken"
+        fails = f"import pathlib\nassert not pathlib.Path({str(broken)!r}).exists()\n"
+        session.load(write_library("const", constant(1)), interpreter="worker-1")
+        session.load(write_library("const", constant(2) + fails), interpreter="worker-2")
+        broken.touch()
+        os.kill(pid_of(session, "worker-2"), signal.SIGKILL)
+        assert wait_for(lambda: session.libraries()[0].state == "failed", 20)
+        assert wait_for(lambda: any(i.restarts and i.pid for i in session.interpreters()), 20)
+        if undo == "rollback":
+            assert session.rollback("const").active.version == 1
+        else:
+            active = session.unload("const", version=2)
+            assert active.version == 1
+        assert session.libraries()[0].interpreters == ("worker-1",)
+        assert [session.ops.const.get(X) for _ in range(20)] == [1] * 20
+        assert session.check_invariants() == []

@@ -21,11 +21,8 @@ def test_twenty_seconds_of_races_and_kills(capsys: pytest.CaptureFixture[str]):
     )
     report = json.loads(capsys.readouterr().out)
     assert report["violations"] == []
-    # A known fault, not understood yet: in one run of about ten, one call has no reply in its time.
-    late = {what: n for what, n in report["errors"].items() if "DeadlineExceeded" in what}
-    assert report["errors"] == late
-    assert sum(late.values()) <= 1
-    assert code == (1 if late else 0)
+    assert report["errors"] == {}
+    assert code == 0
     counts = report["counts"]
     assert counts["interpreters killed"] >= SECONDS // 2 - 2
     assert min(counts[what] for what in ("calls", "loads", "unloads", "waits")) > 0
