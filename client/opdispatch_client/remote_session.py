@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,14 +16,15 @@ from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
 from opdispatch_wire.chunked_tensors import OnTransfer
 
 
-class RemoteSession:
+class RemoteSession(ABC):
     """The methods of a blocking session for remote tensors and programs."""
 
     _remote: RemoteCalls
     _endpoint: Endpoint
 
+    @abstractmethod
     def _operator_names(self) -> list[str]:
-        raise NotImplementedError
+        """What can be called."""
 
     def with_options(
         self,

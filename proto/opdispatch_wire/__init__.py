@@ -32,9 +32,10 @@
 
     The local lane:
 
-    frames, frame_stream, frame_writer   its frames, and moving them
-    lane_socket, lane_messages           its sockets, and the first words on it
-    blocking_lane, async_lane            its calling side, for threads and for event loops
+    frames, frame_stream        its frames, and moving them in an event loop
+    frame_outbox, frame_writer  writing them together, in threads
+    lane_socket, lane_messages  its sockets, and the first words on it
+    blocking_lane, async_lane   its calling side, for threads and for event loops
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command
 line needs it before it needs gRPC.

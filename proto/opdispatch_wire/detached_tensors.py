@@ -9,6 +9,7 @@ down the few fields in which there can be tensors.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,7 +138,7 @@ def without_large(
     return payload, tensors
 
 
-class _Rewriting:
+class _Rewriting(ABC):
     """One walk through a message."""
 
     def __init__(self, message: memoryview) -> None:
@@ -168,12 +169,13 @@ class _Rewriting:
             pieces.add(self._message[kept:end])
         return pieces
 
+    @abstractmethod
     def _may_hold_tensors(self, field: Field) -> bool:
-        raise NotImplementedError
+        """Whether a field is worth a look."""
 
+    @abstractmethod
     def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
         """Whether a field of a tensor is to be replaced by ``pieces``."""
-        raise NotImplementedError
 
 
 class _Attaching(_Rewriting):

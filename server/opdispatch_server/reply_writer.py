@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import deque
 
 from opdispatch_wire.descriptors import PassedDescriptor
-from opdispatch_wire.detached_tensors import MessagePieces
+from opdispatch_wire.frame_outbox import FrameBatch, FrameOutbox, FramePayload
 from opdispatch_wire.frame_stream import HIGH_WATER
-from opdispatch_wire.frames import FrameKind, frame_header
-
-# Small frames are copied together; a large payload is written from where it is.
-_COPIED_AT_MOST = 64 * 1024
-# The system takes at most 1,024 (IOV_MAX).
-_PIECES_AT_ONCE = 512
-
-Buffers = list[bytes | bytearray | memoryview]
-Batch = tuple[Buffers, PassedDescriptor | None]
-"""Bytes to be written together, and the descriptor that goes with the first of them."""
+from opdispatch_wire.frames import FrameKind
 
 
 class ReplyWriter:
@@ -36,20 +26,15 @@ class ReplyWriter:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._writing = threading.Lock()
-        self._outbox: deque[tuple[FrameKind, bytes | MessagePieces, PassedDescriptor | None]] = (
-            deque()
-        )
+        self._outbox = FrameOutbox()
         self._is_free = threading.Event()
         self._is_free.set()
 
     def put(
-        self,
-        kind: FrameKind,
-        payload: bytes | MessagePieces,
-        descriptor: PassedDescriptor | None = None,
+        self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
     ) -> None:
         """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
-        self._outbox.append((kind, payload, descriptor))
+        self._outbox.put(kind, payload, descriptor)
 
     def flush(self) -> None:
         """Writes what there is, or leaves it to the thread that is writing.
@@ -75,63 +60,25 @@ class ReplyWriter:
     def wait_for_room(self) -> None:
         """Waits while the peer does not take what is there for it already."""
         while not self._is_free.is_set():
-            if sum(len(payload) for _, payload, _ in list(self._outbox)) <= HIGH_WATER:
+            if self._outbox.waiting_bytes <= HIGH_WATER:
                 return
             self._is_free.wait()
 
-    def _write_now(self) -> Batch | None:
+    def _write_now(self) -> FrameBatch | None:
         """Writes until the system takes no more; what it did not take."""
         while self._outbox:
-            buffers, descriptor = self._next_batch()
-            beside = descriptor.ancillary if descriptor is not None else []
-            try:
-                pieces = buffers[:_PIECES_AT_ONCE]
-                sent = self._socket.sendmsg(pieces, beside, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                sent = 0
-            if rest := _after(buffers, sent):
-                return rest, None if sent else descriptor
+            if rest := self._outbox.next_batch().write_now(self._socket):
+                return rest
         return None
 
-    def _write_rest(self, rest: Batch | None) -> None:
+    def _write_rest(self, rest: FrameBatch) -> None:
         try:
-            while rest is not None:
-                buffers, descriptor = rest
-                if descriptor is not None:
-                    buffers = _after(buffers, self._socket.sendmsg(buffers, descriptor.ancillary))
-                for buffer in buffers:
-                    self._socket.sendall(buffer)
-                rest = self._next_batch() if self._outbox else None
+            rest.write_all(self._socket)
+            while self._outbox:
+                self._outbox.next_batch().write_all(self._socket)
         except OSError:
             self._outbox.clear()
         finally:
             self._is_free.set()
             self._writing.release()
         self.flush()
-
-    def _next_batch(self) -> Batch:
-        """The next frames, to be written together."""
-        together = bytearray()
-        while self._outbox and len(together) < _COPIED_AT_MOST:
-            if self._outbox[0][2] is not None and together:
-                break
-            kind, payload, descriptor = self._outbox.popleft()
-            together += frame_header(kind, len(payload))
-            if isinstance(payload, MessagePieces):
-                return [together, *payload.parts], None
-            if len(payload) > _COPIED_AT_MOST:
-                return [together, payload], None
-            together += payload
-            if descriptor is not None:
-                return [together], descriptor
-        return [together], None
-
-
-def _after(buffers: Buffers, sent: int) -> Buffers:
-    """What is left of ``buffers`` after so many bytes."""
-    left: Buffers = []
-    for buffer in buffers:
-        if sent < len(buffer):
-            left.append(memoryview(buffer)[sent:])
-        sent = max(sent - len(buffer), 0)
-    return left

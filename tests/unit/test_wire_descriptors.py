@@ -62,7 +62,7 @@ def test_what_is_passed_is_received_in_order_with_its_bytes(pair: Pair, file: in
 
 def test_copies_are_closed_wherever_they_are_dropped(pair: Pair, file: int):
     before = open_descriptors()
-    writer = FrameWriter(pair[0])
+    writer = FrameWriter(pair[0], on_stuck=lambda: None)
     writer.put(FrameKind.REGION, b"payload", PassedDescriptor(file))
     assert open_descriptors() == before + 1
     writer.flush()

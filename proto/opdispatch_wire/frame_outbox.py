@@ -1,0 +1,99 @@
+"""Frames that wait to be written, and are written together."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from dataclasses import dataclass
+
+from opdispatch_wire.descriptors import PassedDescriptor
+from opdispatch_wire.detached_tensors import MessagePieces
+from opdispatch_wire.frames import FrameKind, frame_header
+
+# Small frames are copied together; a large payload is written from where it is.
+_COPIED_AT_MOST = 64 * 1024
+# The system takes at most 1,024 (IOV_MAX).
+_PIECES_AT_ONCE = 512
+
+FramePayload = bytes | MessagePieces
+"""What follows a frame's header."""
+
+
+@dataclass(slots=True)
+class FrameBatch:
+    """Bytes to be written together, and the descriptor that goes with the first of them."""
+
+    buffers: list[bytes | bytearray | memoryview]
+    descriptor: PassedDescriptor | None = None
+
+    def write_now(self, connection: socket.socket) -> FrameBatch | None:
+        """Writes what the system takes at once; what it did not take. Raises OSError."""
+        rest: FrameBatch | None = self
+        try:
+            while rest is not None:
+                rest = rest._after(rest._send(connection, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            pass
+        return rest
+
+    def write_all(self, connection: socket.socket) -> None:
+        """Waits until the system has taken everything. Raises OSError."""
+        rest: FrameBatch | None = self
+        while rest is not None:
+            rest = rest._after(rest._send(connection))
+
+    def _send(self, connection: socket.socket, flags: int = 0) -> int:
+        beside = self.descriptor.ancillary if self.descriptor is not None else []
+        return connection.sendmsg(self.buffers[:_PIECES_AT_ONCE], beside, flags)
+
+    def _after(self, sent: int) -> FrameBatch | None:
+        """What is left after so many bytes."""
+        left: list[bytes | bytearray | memoryview] = []
+        for buffer in self.buffers:
+            if sent < len(buffer):
+                left.append(memoryview(buffer)[sent:] if sent else buffer)
+            sent = max(sent - len(buffer), 0)
+        return FrameBatch(left) if left else None
+
+
+class FrameOutbox:
+    """Any thread may put frames in; one at a time takes them out."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[FrameKind, FramePayload, PassedDescriptor | None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How long the payloads are that have not been taken out."""
+        return sum(len(payload) for _, payload, _ in list(self._frames))
+
+    def put(
+        self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
+    ) -> None:
+        """Adds a frame, and what goes with it."""
+        self._frames.append((kind, payload, descriptor))
+
+    def clear(self) -> None:
+        """Drops what has not been taken out, when nobody can write it any more."""
+        self._frames.clear()
+
+    def next_batch(self) -> FrameBatch:
+        """The next frames, to be written together. There must be one."""
+        together = bytearray()
+        while self._frames and len(together) < _COPIED_AT_MOST:
+            # A descriptor goes with the first byte of what is written: its frame begins a batch.
+            if self._frames[0][2] is not None and together:
+                break
+            kind, payload, descriptor = self._frames.popleft()
+            together += frame_header(kind, len(payload))
+            if isinstance(payload, MessagePieces):
+                return FrameBatch([together, *payload.parts], descriptor)
+            if len(payload) > _COPIED_AT_MOST:
+                return FrameBatch([together, payload], descriptor)
+            together += payload
+            if descriptor is not None:
+                return FrameBatch([together], descriptor)
+        return FrameBatch([together])
