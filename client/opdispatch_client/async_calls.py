@@ -196,8 +196,8 @@ async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.Call
     what, memory = attempt.call.what, attempt.memory
     if isinstance(lane, AsyncLane):
         reply = lane.call(attempt.request, what, memory)
-    elif isinstance(lane, AsyncStream):
-        reply = lane.call(attempt.request, what, attempt.tensors)
+    elif isinstance(lane, AsyncStream) and attempt.tensors is not None:
+        reply = lane.call_detached(attempt.request, what, attempt.tensors)
     else:
         reply = lane.call(attempt.request, what)
     try:

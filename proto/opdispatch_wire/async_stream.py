@@ -10,7 +10,7 @@ import grpc.aio
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_wire import lane_messages
-from opdispatch_wire.awaited_replies import AwaitedReplies, Reply
+from opdispatch_wire.awaited_replies import AwaitedReplies, OnReply, Reply
 from opdispatch_wire.blocking_stream import CALL_STREAM, RESULTS_LIMIT
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.chunk_assembler import ChunkAssembler, TensorBudget
@@ -24,6 +24,7 @@ from opdispatch_wire.chunks import (
 from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -42,6 +43,9 @@ class AsyncStream:
         self._assembler = ChunkAssembler(TensorBudget(RESULTS_LIMIT, "the results of the stream"))
         self._has_requests = asyncio.Event()
         self._is_closed = False
+        self.ended: asyncio.Future[Exception | None]
+        self.ended = asyncio.get_running_loop().create_future()
+        """Done when the stream has ended without ``close``: the error, or None."""
         method: Any = channel.stream_stream(
             CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
         )
@@ -85,31 +89,40 @@ class AsyncStream:
         """Whether the other side takes large tensors in chunks."""
         return self._chunk_bytes > 0
 
-    def call(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
-    ) -> Reply:
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+        return len(self._replies)
+
+    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
-        Large tensors of both are in ``tensors``. Raises LaneClosedError, and
-        MessageTooLargeError, which says ``what`` is.
+        Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
         """
-        if self._is_closed:
-            raise LaneClosedError("the stream is closed")
-        number = request.id = self._replies.next_number()
-        if tensors is None:
-            payload, tensors = without_large(request, self._chunk_bytes)
-            check_size(len(payload), self.max_message_bytes, what)
-        else:
-            payload = serialize_message(request, self.max_message_bytes, what)
-        future = self._replies.expect(number)
-        message: bytes | LargeMessage = payload
-        self._tensors[number] = tensors
-        if tensors.arguments:
-            message = self._large[number] = LargeMessage(
-                number, tensors.arguments, payload, self._chunk_bytes, tensors.note_sent
-            )
+        return self._begin(request, what, None)
+
+    def call_detached(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
+    ) -> Reply:
+        """``call`` of a request whose large tensors are in ``tensors``, as those of its reply
+        will be.
+        """
+        return self._begin(request, what, tensors)
+
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        what: str,
+        on_reply: OnReply,
+        tensors: CallTensors | None = None,
+    ) -> None:
+        """Either of these, but for ``on_reply``, which is called as soon as the reply is read.
+
+        It must not wait for anything, and raise nothing.
+        """
+        message = self._prepare(request, what, tensors)
+        self._replies.tell(request.id, on_reply)
         self._send(message)
-        return future
 
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""
@@ -119,10 +132,40 @@ class AsyncStream:
 
     def close(self) -> None:
         """Ends the stream; calls that wait end with LaneClosedError. Idempotent."""
-        self._end("the stream is closed")
+        if not self._is_closed:
+            self._is_closed = True
+            self._fail_all("the stream is closed")
         self._call.cancel()
         for task in self._tasks:
             task.cancel()
+
+    def _begin(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
+    ) -> Reply:
+        message = self._prepare(request, what, tensors)
+        future = self._replies.expect(request.id)
+        self._send(message)
+        return future
+
+    def _prepare(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
+    ) -> bytes | LargeMessage:
+        """What is to be sent of a call, which has an id then."""
+        if self._is_closed:
+            raise LaneClosedError("the stream is closed", was_sent=False)
+        number = request.id = self._replies.next_number()
+        if tensors is None:
+            payload, tensors = without_large(request, self._chunk_bytes)
+            check_size(len(payload), self.max_message_bytes, what)
+        else:
+            payload = serialize_message(request, self.max_message_bytes, what)
+        self._tensors[number] = tensors
+        if not tensors.arguments:
+            return payload
+        large = self._large[number] = LargeMessage(
+            number, tensors.arguments, payload, self._chunk_bytes, tensors.note_sent
+        )
+        return large
 
     def _forget(self, number: int) -> None:
         """Lets go of what is half sent and half received."""
@@ -175,9 +218,10 @@ class AsyncStream:
         except WireError:
             raise
         except OpdispatchError as error:  # there is no memory for it
-            self._replies.fail(number, error)
-            self.cancel(number)
-            self._send_cancel(number)
+            self._forget(number)
+            failure = execution_pb2.CallReply(id=number, error=status_from_error(error))
+            if self._replies.take(failure):
+                self._send_cancel(number)
             return
         tensors.note_received(len(chunk.data), chunk.total)
 
@@ -192,7 +236,12 @@ class AsyncStream:
                 return  # whoever reads learns why
 
     def _end(self, why: str) -> None:
-        self._is_closed = True
+        if not self._is_closed:
+            self._is_closed = True
+            self.ended.set_result(LaneClosedError(why))
+            self._fail_all(why)
+
+    def _fail_all(self, why: str) -> None:
         self._has_requests.set()
         for number in list(self._tensors):
             self._forget(number)

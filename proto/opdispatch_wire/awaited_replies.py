@@ -50,12 +50,6 @@ class AwaitedReplies:
         on_reply = self._replies.pop(reply.id, None)
         return on_reply is not None and on_reply(reply) is not False
 
-    def fail(self, number: int, error: Exception) -> None:
-        """That reply cannot be taken."""
-        future = self._replies.pop(number, None)
-        if isinstance(future, asyncio.Future) and not future.done():
-            future.set_exception(error)
-
     def fail_all(self, why: str, cause: Exception | None = None) -> None:
         """No reply comes any more."""
         replies, self._replies = self._replies, {}

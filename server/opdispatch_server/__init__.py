@@ -25,5 +25,7 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
     interpreter_libraries, loaded_library,
     module_import, library_archive              the code of libraries, in and out
     kernel_execution, user_traceback            runs kernels, reports what they raise
+    kernel_lanes, kernel_lane, reading_turn     calls that come over local lanes
+    kernel_calls, call_stream                   calls that come over gRPC
     daemon_lane                                 calls kernels of other interpreters
 """

@@ -109,7 +109,7 @@ class CallRouter:
         """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
 
         Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
-        QueueFullError, and as grpc.aio.AioRpcError the status with which an interpreter answered.
+        and QueueFullError. The reply may be an error, too: an interpreter's answer.
         """
         # What a kernel calls belongs to the call that it runs for; only that of a run which is
         # under way does, whatever else the caller says of itself.

@@ -1,12 +1,11 @@
-"""One client's gRPC stream of calls: ``ExecutionService.CallStream``, in the daemon."""
+"""The serving side of a gRPC stream of calls: ``ExecutionService.CallStream``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from opdispatch_server.call_router import CallRouter
-from opdispatch_server.calls_in_flight import CallsInFlight
+from opdispatch_server.calls_in_flight import CALLS_IN_FLIGHT, CallRunner, CallsInFlight
 from opdispatch_server.grpc_services import Malformed
 from opdispatch_server.incoming_tensors import IncomingTensors
 from opdispatch_server.status_answers import Context
@@ -42,21 +41,26 @@ class CallStream:
 
     def __init__(
         self,
-        router: CallRouter,
+        runner: CallRunner,
         context: Context,
         budget: TensorBudget,
         limit: int = MAX_MESSAGE_BYTES_DEFAULT,
+        at_once: int = CALLS_IN_FLIGHT,
     ) -> None:
-        """``budget`` is for the tensors that come in chunks; ``limit``, for a message."""
+        """``budget`` is for the tensors that come in chunks; ``limit``, for a message.
+
+        No more calls are read while ``at_once`` are under way.
+        """
         self._context = context
         self._limit = limit
         self._chunk_bytes = told_chunk_bytes(context.invocation_metadata(), limit)
         self._calls = CallsInFlight(
-            router,
+            runner,
             self._send,
             self._set_full,
             _reply_limit(context),
             self._send_large if self._chunk_bytes else None,
+            at_once,
         )
         self._incoming = IncomingTensors(budget, self._send)
         self._outbox = MessageOutbox()
@@ -66,13 +70,14 @@ class CallStream:
         self._is_full = False
         self._is_over_water = False
         self._is_ending = False
+        self._writing: asyncio.Task[None] | None = None
         self._may_read = asyncio.Event()
         self._may_read.set()
 
     async def serve(self, requests: AsyncIterator[execution_pb2.CallRequest]) -> None:
         """Serves to the end of the stream. Raises WireError for what makes no sense."""
         await self._context.send_initial_metadata((chunk_metadata(self._limit),))
-        writing = asyncio.create_task(self._write())
+        writing = self._writing = asyncio.create_task(self._write())
         try:
             try:
                 async for request in requests:
@@ -84,9 +89,9 @@ class CallStream:
                 await self._calls.wait_until_answered()
             except Exception:
                 # gRPC takes no status while a reply is being written.
-                await self._finish(writing, _LAST_REPLIES)
+                await self._write_the_rest(writing, _LAST_REPLIES)
                 raise
-            await self._finish(writing, None)
+            await self._write_the_rest(writing, None)
         finally:
             self._incoming.close()
             self._calls.cancel_all()
@@ -95,7 +100,13 @@ class CallStream:
             if not writing.cancelled():
                 writing.exception()  # the peer has gone; gRPC has told whoever reads
 
-    async def _finish(self, writing: asyncio.Task[None], timeout: float | None) -> None:
+    async def finish(self) -> None:
+        """Waits until every call that has come so far is answered; to later ones no reply comes."""
+        await self._calls.wait_until_answered()
+        if self._writing is not None:
+            await self._write_the_rest(self._writing, None)
+
+    async def _write_the_rest(self, writing: asyncio.Task[None], timeout: float | None) -> None:
         self._is_ending = True
         self._has_replies.set()
         await asyncio.wait({writing}, timeout=timeout)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-
-import grpc.aio
+from typing import TYPE_CHECKING, Protocol
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.call_router import CallRouter
-from opdispatch_server.kernel_runs import KernelRun
-from opdispatch_server.quick_calls import QuickCall
-from opdispatch_server.status_answers import status_of_rpc_error
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
+
+if TYPE_CHECKING:  # interpreters, which have calls in flight, too, do without
+    from opdispatch_server.kernel_runs import KernelRun
+    from opdispatch_server.quick_calls import OnReply, QuickCall
 
 LOG = logging.getLogger("opdispatch.lane")
 
@@ -28,6 +27,29 @@ CALLS_IN_FLIGHT = 1024
 
 # A shorter tensor stays in its reply, even where that is too long.
 _LEAST_BYTES = 1024
+
+
+class CallRunner(Protocol):
+    """Who has calls run: the daemon's router, or an interpreter itself."""
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
+    ) -> QuickCall | None:
+        """Begins a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None = None,
+    ) -> execution_pb2.CallReply:
+        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+
+        Raises OpdispatchError.
+        """
 
 
 class CallsInFlight:
@@ -40,13 +62,15 @@ class CallsInFlight:
 
     def __init__(
         self,
-        router: CallRouter,
+        runner: CallRunner,
         send: Callable[[bytes], None],
         set_full: Callable[[bool], None],
         reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
         send_large: Callable[[int, Sequence[Buffer], bytes], None] | None = None,
+        at_once: int = CALLS_IN_FLIGHT,
     ) -> None:
-        self._router = router
+        self._runner = runner
+        self._at_once = at_once
         self._send = send
         self._send_large = send_large
         self._set_full = set_full
@@ -85,35 +109,35 @@ class CallsInFlight:
         context = CallContext.of_request(request, tensors)
 
         def end(result: execution_pb2.CallReply | OpdispatchError | KernelRun) -> None:
-            if isinstance(result, KernelRun):
-                self._start(number, request, context, on_end, result)
-                return
             if isinstance(result, OpdispatchError):
                 result = execution_pb2.CallReply(error=status_from_error(result))
+            elif not isinstance(result, execution_pb2.CallReply):
+                self._start(number, request, context, on_end, result)
+                return
             self._reply(number, result, tensors)
             self._forget(number)
             on_end()
 
-        quick = None if arguments else self._router.begin(request, context, end)
+        quick = None if arguments else self._runner.begin(request, context, end)
         if quick is None:
             self._start(number, request, context, on_end)
         else:
             self._calls[number] = quick
             self._quick_ends[number] = on_end
-        if len(self._calls) >= CALLS_IN_FLIGHT and not self._is_full:
+        if len(self._calls) >= self._at_once and not self._is_full:
             self._is_full = True
             self._set_full(True)
 
     def cancel(self, number: int) -> None:
         """Nobody waits for that call any more; it may have ended already."""
         call = self._calls.get(number)
-        if isinstance(call, QuickCall):
+        if isinstance(call, asyncio.Task):
+            call.cancel()
+        elif call is not None:
             call.abandon()
             on_end = self._quick_ends[number]
             self._forget(number)
             on_end()
-        elif call is not None:
-            call.cancel()
 
     def cancel_all(self) -> None:
         """Nobody waits for any of them any more."""
@@ -168,7 +192,7 @@ class CallsInFlight:
         self._calls.pop(number, None)
         self._quick_ends.pop(number, None)
         self._changed.set()
-        if self._is_full and len(self._calls) < CALLS_IN_FLIGHT // 2:
+        if self._is_full and len(self._calls) < self._at_once // 2:
             self._is_full = False
             self._set_full(False)
 
@@ -180,11 +204,9 @@ class CallsInFlight:
     ) -> execution_pb2.CallReply | None:
         """The reply; None if nobody waits for it any more."""
         try:
-            return await self._router.call(request, context, broken)
+            return await self._runner.call(request, context, broken)
         except asyncio.CancelledError:
             return None
-        except grpc.aio.AioRpcError as error:
-            return execution_pb2.CallReply(error=status_of_rpc_error(error))
         except Exception as error:
             if not isinstance(error, OpdispatchError):
                 LOG.error("the call of %s failed", request.operator, exc_info=error)

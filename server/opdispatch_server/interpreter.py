@@ -8,7 +8,8 @@ import functools
 import logging
 import os
 import platform
-from collections.abc import Awaitable
+import sys
+from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import grpc.aio
 
 from opdispatch import default_dispatcher
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_context import KERNEL_THREADS, CallContext
+from opdispatch_server.call_stream import CallStream
 from opdispatch_server.daemon_lane import DaemonLane
 from opdispatch_server.devices import find_devices
 from opdispatch_server.direct_calls import DirectCalls
@@ -25,6 +26,7 @@ from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.kernel_calls import KernelCalls
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lanes import DaemonCalls, KernelLanes
 from opdispatch_server.listeners import bind
@@ -41,6 +43,7 @@ from opdispatch_wire.channel import (
     channel_options,
     server_options,
 )
+from opdispatch_wire.chunk_assembler import TensorBudget
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
@@ -128,7 +131,7 @@ class Interpreter:
         the daemon has vanished, or asks for it.
         """
         server = grpc.aio.server(options=server_options(self._limit))
-        servicer = _InterpreterExecutionServicer(self._execution)
+        servicer = _InterpreterExecutionServicer(self._execution, self._limit)
         add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
         # What the daemon forwards has passed its limits already.
@@ -144,7 +147,9 @@ class Interpreter:
         try:
             await self._hold_session(listener.address)
         finally:
-            await server.stop(grace=LAST_CALLS_WAIT if self._stopping.is_set() else None)
+            if self._stopping.is_set():
+                await servicer.finish(LAST_CALLS_WAIT)
+            await server.stop(grace=None)
             if not self.may_come_back:
                 await self._end_direct_calls()
             lanes.close()
@@ -344,39 +349,29 @@ Session = grpc.aio.StreamStreamCall[pb.InterpreterMessage, pb.DaemonMessage]
 
 
 class _InterpreterExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
-    """``opdispatch.v1.ExecutionService`` of an interpreter: kernels run in threads."""
+    """``opdispatch.v1.ExecutionService`` of an interpreter, for the daemon and its peers."""
 
-    def __init__(self, execution: KernelExecution) -> None:
-        self._execution = execution
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+    def __init__(self, execution: KernelExecution, limit: int) -> None:
+        self._calls = KernelCalls(execution)
+        self._limit = limit
+        self._streams: set[CallStream] = set()
+
+    async def finish(self, patience: float) -> None:
+        """Waits, for up to ``patience`` seconds, until all calls are answered."""
+        if finishing := [asyncio.create_task(stream.finish()) for stream in self._streams]:
+            _, unfinished = await asyncio.wait(finishing, timeout=patience)
+            for task in unfinished:
+                task.cancel()
 
     @answers
-    async def Call(  # noqa: N802
-        self, request: execution_pb2.CallRequest, context: Context
-    ) -> execution_pb2.CallReply:
-        """Runs one kernel; one whose call is cancelled before it has a thread is dropped."""
-        call = CallContext.of(context)
-        # A library's own threads are as many as it may run calls at a time: see
-        # Note [Calls that are sent ahead].
-        pool = (
-            self._execution.threads_of(call.lane, call.limit)
-            if call.lane
-            else self._pool_for(call.depth)
-        )
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, GUARD.run, self._run, request, call)
-
-    def _run(
-        self, request: execution_pb2.CallRequest, call: CallContext
-    ) -> execution_pb2.CallReply:
-        reply = self._execution.run(request, call)
-        self._execution.serialize(reply)
-        return reply
-
-    def _pool_for(self, depth: int) -> ThreadPoolExecutor:
-        # See call_context: a pool for each depth.
-        pool = self._pools.get(depth)
-        if pool is None:
-            pool = ThreadPoolExecutor(KERNEL_THREADS, thread_name_prefix=f"kernel-{depth}")
-            self._pools[depth] = pool
-        return pool
+    async def CallStream(  # noqa: N802
+        self, requests: AsyncIterator[execution_pb2.CallRequest], context: Context
+    ) -> None:
+        """Runs kernels, as many at a time as there are calls: who calls knows how many may be."""
+        budget = TensorBudget(sys.maxsize, "the large tensors of this interpreter")
+        stream = CallStream(self._calls, context, budget, self._limit, at_once=sys.maxsize)
+        self._streams.add(stream)
+        try:
+            await stream.serve(requests)
+        finally:
+            self._streams.discard(stream)

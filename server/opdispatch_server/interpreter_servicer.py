@@ -144,8 +144,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             session.end("the daemon is stopping")
 
     async def _join(self, session: InterpreterSession, hello: pb.Hello) -> None:
-        if hello.lane and self._is_near(hello):
-            await session.open_lane(hello.lane)
+        await session.open_lane(hello.lane if self._is_near(hello) else "")
         await self._sessions.join(session)
 
     def _is_near(self, hello: pb.Hello) -> bool:

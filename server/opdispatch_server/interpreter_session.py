@@ -15,26 +15,19 @@ import grpc.aio
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.interpreter_lane import InterpreterLane
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.async_lane import AsyncLane
-from opdispatch_wire.channel import (
-    MAX_MESSAGE_BYTES_HIGHEST,
-    channel_options,
-    check_message_size,
-)
-from opdispatch_wire.chunks import CallTensors
-from opdispatch_wire.detached_tensors import CALL_REQUEST, attach
-from opdispatch_wire.errors import (
-    DeadlineExceededError,
-    InterpreterDiedError,
-)
+from opdispatch_wire.async_stream import AsyncStream
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2
+from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.interpreters")
 
@@ -106,9 +99,9 @@ class InterpreterSession:
         self._channel = grpc.aio.insecure_channel(
             grpc_target(self.address), options=channel_options(limit, address=self.address)
         )
-        self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._limit = limit
-        self._lane: AsyncLane | None = None
+        # How it is called; None until it has joined.
+        self._lane: InterpreterLane | None = None
         self.lane_path = ""  # of its local lane, if calls take that
 
     @property
@@ -178,18 +171,28 @@ class InterpreterSession:
             self._outbox.put_nowait(message)
 
     async def open_lane(self, path: str) -> None:
-        """Has calls take the interpreter's local lane from now on, if it can be reached."""
+        """Opens the way that calls take: the local lane at ``path``, if that can be reached, and
+        else a stream. The session ends if there is none.
+        """
+        if path:
+            try:
+                # Large tensors of streams go this way; all else has passed a limit already.
+                self._take_lane(await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST))
+            except (OSError, TimeoutError, OpdispatchError) as error:
+                LOG.warning("interpreter %s is called over gRPC: %s", self.name, error)
+            else:
+                self.lane_path = path
+                return
         try:
-            # Large tensors of streams go this way; all else has passed a limit already.
-            lane = await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST)
-        except (OSError, TimeoutError, OpdispatchError) as error:
-            LOG.warning("interpreter %s is called over gRPC: %s", self.name, error)
-            return
+            self._take_lane(await AsyncStream.open(self._channel, self._limit))
+        except LaneClosedError as error:
+            self.end(f"the daemon cannot call it at {self.address}: {error}")
+
+    def _take_lane(self, lane: InterpreterLane) -> None:
         if not self.alive:
             lane.close()
             return
         self._lane = lane
-        self.lane_path = path
         lane.ended.add_done_callback(self._lane_ended)
 
     def call(
@@ -197,14 +200,16 @@ class InterpreterSession:
     ) -> asyncio.Future[execution_pb2.CallReply]:
         """Has the interpreter run a kernel, for as long as it takes; the reply may be an error.
 
-        The future may have LaneClosedError, and what gRPC raises. Raises MessageTooLargeError and
-        LaneClosedError.
+        The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
-        if self._lane is not None:
-            context.write_to(request)
-            reply = _call_on(self._lane, request, context.tensors)
-        else:
-            reply = asyncio.ensure_future(self._call_over_grpc(request, context))
+        lane = self._open_lane()
+        what, tensors = f"the call of {request.operator}", context.tensors
+        self._write(request, context)
+        reply = (
+            lane.call(request, what)
+            if tensors is None
+            else lane.call_detached(request, what, tensors)
+        )
         self.calls_in_flight += 1
         self.calls_total += 1
         reply.add_done_callback(self._call_ended)
@@ -221,32 +226,27 @@ class InterpreterSession:
         context: CallContext,
         on_reply: Callable[[execution_pb2.CallReply | LaneClosedError], None],
     ) -> None:
-        """``call`` over the local lane; ``on_reply`` is called as soon as the reply is read."""
-        if self._lane is None:
-            raise LaneClosedError("there is no local lane", was_sent=False)
+        """``call``, but ``on_reply`` is called as soon as the reply is read."""
 
         def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
             self.calls_in_flight -= 1
             on_reply(result)
 
-        context.write_to(request)
-        request.chunks_reply = context.tensors is not None
-        self._lane.call_then(request, request.operator, end, context.tensors)
+        self._write(request, context)
+        what = f"the call of {request.operator}"
+        self._open_lane().call_then(request, what, end, context.tensors)
         self.calls_in_flight += 1
         self.calls_total += 1
 
-    async def _call_over_grpc(
-        self, request: execution_pb2.CallRequest, context: CallContext
-    ) -> execution_pb2.CallReply:
-        tensors = context.tensors
-        if tensors is not None and tensors.arguments:
-            pieces = attach(request.SerializeToString(), CALL_REQUEST, tensors.arguments)
-            request = execution_pb2.CallRequest.FromString(b"".join(pieces.parts))
-        check_message_size(request, self._limit, f"the call of {request.operator}")
-        reply: execution_pb2.CallReply = await self._execution.Call(
-            request, metadata=context.metadata
-        )
-        return reply
+    def _open_lane(self) -> InterpreterLane:
+        if self._lane is None:
+            raise LaneClosedError("it has not joined yet", was_sent=False)
+        return self._lane
+
+    def _write(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
+        context.write_to(request)
+        # Only from here: a client's own word would take the limit off the reply.
+        request.chunks_reply = context.tensors is not None
 
     def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
         self.calls_in_flight -= 1
@@ -351,17 +351,6 @@ class InterpreterSession:
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)
-
-
-def _call_on(
-    lane: AsyncLane, request: execution_pb2.CallRequest, tensors: CallTensors | None
-) -> asyncio.Future[execution_pb2.CallReply]:
-    what = f"the call of {request.operator}"
-    # Only from here: a client's own word would take the limit off the reply.
-    request.chunks_reply = tensors is not None
-    return (
-        lane.call(request, what) if tensors is None else lane.call_detached(request, what, tensors)
-    )
 
 
 def checked_answer(

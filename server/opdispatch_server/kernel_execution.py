@@ -35,6 +35,7 @@ from opdispatch_wire.errors import DeadlineExceededError, KernelError
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
+_RESULT = "the result of the call"
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
 # finds no kernel, a return that breaks the schema's promise.
 _OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
@@ -75,15 +76,20 @@ class KernelExecution:
 
         Raises MessageTooLargeError.
         """
-        what = "the result of the call"
         if tensors is None or tensors.is_limited:
             limit = min(limit, self._limit)
         if tensors is None or not tensors.results:
-            return serialize_message(reply, limit, what)
-        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+            return serialize_message(reply, limit, _RESULT)
+        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, _RESULT)
         pieces = attach(message, CALL_REPLY, tensors.results)
-        check_size(len(pieces), limit, what)
+        check_size(len(pieces), limit, _RESULT)
         return pieces
+
+    def check_size(self, reply: execution_pb2.CallReply, tensors: CalleeTensors) -> None:
+        """Raises MessageTooLargeError if a reply and what is beside it are over the limit."""
+        if tensors.is_limited:
+            size = reply.ByteSize() + sum(len(result) for result in tensors.results)
+            check_size(size, self._limit, _RESULT)
 
     def run(
         self,

@@ -15,22 +15,16 @@ from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-import grpc
-import grpc.aio
-
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.nested_time import NestedTime
-from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
     KernelTimeoutError,
-    MessageTooLargeError,
 )
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.status import DETAILS_KEY
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 RUN_BYTES = 16
@@ -208,8 +202,8 @@ class KernelRuns:
         An InterpreterDiedError has ``facts["culprit"]`` if the interpreter was stopped because
         the kernel of another call, of that operator, ran for too long.
 
-        Raises DeadlineExceededError, KernelTimeoutError, InterpreterDiedError,
-        MessageTooLargeError, and as grpc.aio.AioRpcError the interpreter's own answer.
+        The interpreter's own answer may be an error. Raises DeadlineExceededError,
+        KernelTimeoutError, InterpreterDiedError and MessageTooLargeError.
         """
         run = KernelRun(request.operator, session, slot, context.depth)
         try:
@@ -241,13 +235,6 @@ class KernelRuns:
                 return await asyncio.shield(answer)
         except TimeoutError as error:
             raise run.late_error() from error
-        except grpc.aio.AioRpcError as error:
-            if any(key == DETAILS_KEY for key, _ in error.trailing_metadata() or ()):
-                raise  # the interpreter's own answer
-            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                # The interpreter has died, most likely, and of what is known in a moment.
-                await session.explain_end()
-            raise self._explain_failure(error, run) from error
         except LaneClosedError as error:
             await session.explain_end()
             raise self._explain_end(run) from error
@@ -308,20 +295,6 @@ class KernelRuns:
                 operator=operator,
             )
         return session.death(doing, operator=operator, **self._blame(session))
-
-    def _explain_failure(
-        self, error: grpc.aio.AioRpcError, run: KernelRun
-    ) -> MessageTooLargeError | KernelTimeoutError | InterpreterDiedError:
-        """The error of a call that gRPC, and not the interpreter, has ended."""
-        if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return MessageTooLargeError(
-                f"the arguments or the result of {run.operator} are over the message limit: "
-                f"{error.details()}",
-                hint=RAISE_LIMIT_HINT,
-                operator=run.operator,
-                interpreter=run.session.name,
-            )
-        return self._explain_end(run)
 
     def _explain_end(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
         session, operator = run.session, run.operator

@@ -10,11 +10,12 @@ import grpc
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.channel import channel_options
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.status import error_from_rpc, error_from_status
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2, values_pb2
+from opdispatch_wire.status import error_from_status
+from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import value_from_proto
 
 
@@ -32,7 +33,7 @@ TRANSFER = transfer_program()
 class PeerValues:
     """Connections to other interpreters, made when they are needed. Any thread may use it.
 
-    ``_lock`` protects ``_lanes`` and ``_channels``: at most one connection for each place, which
+    ``_lock`` protects ``_lanes`` and ``_streams``: at most one connection for each place, which
     threads share.
     """
 
@@ -40,7 +41,7 @@ class PeerValues:
         self._limit = limit
         self._lock = threading.Lock()
         self._lanes: dict[str, BlockingLane] = {}
-        self._channels: dict[str, grpc.Channel] = {}
+        self._streams: dict[str, tuple[grpc.Channel, BlockingStream]] = {}
 
     def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Any:
         """The value, as its interpreter has it. Raises that one's error, and RemoteValueGoneError
@@ -53,10 +54,12 @@ class PeerValues:
         remote.id, remote.session = message.id, message.session
         remote.place = message.source.place
         try:
-            if message.source.lane:
-                reply = self._call_on_lane(message.source.lane, request, timeout)
-            else:
-                reply = self._call_over_grpc(message.source.address, request, timeout)
+            way = (
+                self._lane_to(message.source.lane)
+                if message.source.lane
+                else self._stream_to(message.source.address)
+            )
+            reply = way.call(request, timeout, "the request for a value")
         except (OSError, LaneClosedError, TimeoutError) as error:
             why = str(error) or "it does not answer"
             raise RemoteValueGoneError(
@@ -74,35 +77,31 @@ class PeerValues:
         """Closes every connection."""
         with self._lock:
             lanes, self._lanes = self._lanes, {}
-            channels, self._channels = self._channels, {}
+            streams, self._streams = self._streams, {}
         for lane in lanes.values():
             lane.close()
-        for channel in channels.values():
+        for channel, stream in streams.values():
+            stream.close()
             channel.close()
 
-    def _call_on_lane(
-        self, path: str, request: execution_pb2.CallRequest, timeout: float | None
-    ) -> execution_pb2.CallReply:
+    def _lane_to(self, path: str) -> BlockingLane:
         with self._lock:
             lane = self._lanes.get(path)
             if lane is None or lane.is_closed:
                 GUARD.own_peer(f"unix:{path}")
                 lane = self._lanes[path] = BlockingLane.connect(path, self._limit)
-        return lane.call(request, timeout, "the request for a value")
+            return lane
 
-    def _call_over_grpc(
-        self, address: str, request: execution_pb2.CallRequest, timeout: float | None
-    ) -> execution_pb2.CallReply:
+    def _stream_to(self, address: str) -> BlockingStream:
         with self._lock:
-            channel = self._channels.get(address)
-            if channel is None:
+            channel, stream = self._streams.get(address, (None, None))
+            if stream is None or stream.is_closed:
+                if channel is not None:
+                    channel.close()
                 GUARD.own_peer(address)
-                channel = self._channels[address] = grpc.insecure_channel(
+                channel = grpc.insecure_channel(
                     grpc_target(address), options=channel_options(self._limit, address=address)
                 )
-        stub = execution_pb2_grpc.ExecutionServiceStub(channel)  # type: ignore[no-untyped-call]
-        try:
-            reply: execution_pb2.CallReply = stub.Call(request, timeout=timeout)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, address=address) from None
-        return reply
+                stream = BlockingStream.open(channel, self._limit)
+                self._streams[address] = channel, stream
+            return stream

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Collection, Container, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import grpc.aio
-
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
@@ -21,7 +19,6 @@ from opdispatch_server.remote_value_table import (
     tell_prefix,
 )
 from opdispatch_server.replica import Replica
-from opdispatch_server.status_answers import status_of_rpc_error
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
@@ -228,8 +225,6 @@ async def _move(
             remote.source.lane = value.home.lane_path
     try:
         reply = await session.call(request, CallContext())
-    except grpc.aio.AioRpcError as error:
-        reply = execution_pb2.CallReply(error=status_of_rpc_error(error))
     except (LaneClosedError, asyncio.CancelledError):
         await session.explain_end()
         raise session.death("it was fetching remote tensors") from None

@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
 from opdispatch.errors import OpdispatchError
@@ -69,8 +68,6 @@ def answers_in_steps(method: StreamMethod[Request, Reply]) -> StreamMethod[Reque
 async def _answer(error: Exception, what: str, context: Context) -> NoReturn:
     if isinstance(error, grpc.aio.AbortError):
         raise error  # it has answered already
-    if isinstance(error, grpc.aio.AioRpcError):
-        await _pass_on(context, error)
     if not isinstance(error, OpdispatchError):
         LOG.error("%s failed", what, exc_info=error)
     with _unless_gone():
@@ -90,15 +87,6 @@ async def abort_with_code(
     raise AssertionError("abort returns never")
 
 
-def status_of_rpc_error(error: grpc.aio.AioRpcError) -> status_pb2.Status:
-    """The status with which an interpreter has answered, as it came."""
-    for key, value in error.trailing_metadata() or ():
-        if key == DETAILS_KEY and isinstance(value, bytes):
-            with contextlib.suppress(DecodeError):
-                return status_pb2.Status.FromString(value)
-    return status_pb2.Status(code=error.code().value[0], message=error.details() or "")
-
-
 async def abort_with_status(context: Context, status: status_pb2.Status) -> NoReturn:
     """Ends the call with an error that was a status before."""
     codes = {code.value[0]: code for code in grpc.StatusCode}
@@ -106,15 +94,6 @@ async def abort_with_status(context: Context, status: status_pb2.Status) -> NoRe
     details = ((DETAILS_KEY, status.SerializeToString()),)
     with _unless_gone():
         await context.abort(code, status.message, details)
-    raise AssertionError("abort returns never")
-
-
-async def _pass_on(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
-    details = tuple(
-        (key, value) for key, value in error.trailing_metadata() or () if key == DETAILS_KEY
-    )
-    with _unless_gone():
-        await context.abort(error.code(), error.details() or "", details)
     raise AssertionError("abort returns never")
 
 

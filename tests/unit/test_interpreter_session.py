@@ -1,7 +1,8 @@
-"""Calls of an interpreter that is beyond this machine: only gRPC leads there."""
+"""The way to an interpreter that is beyond this machine: a stream, and the session with it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,62 +15,97 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
-from opdispatch_wire.chunked_tensors import ChunkedTensors
-from opdispatch_wire.errors import MessageTooLargeError, WireError
-from opdispatch_wire.tensors import tensor_from_proto
+from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
-X = np.arange(1_000_000.0)
+CALL = call_request("a::b", [np.arange(3.0)], {})
+
+
+class Interpreter:
+    """The other side: it gives first arguments back, until ``leave`` is set."""
+
+    def __init__(self) -> None:
+        self.leave = asyncio.Event()
+
+    async def serve(self, requests: AsyncIterator[execution_pb2.CallRequest], context: Any) -> None:
+        await context.send_initial_metadata(())
+
+        async def answer() -> None:
+            async for request in requests:
+                reply = execution_pb2.CallReply(id=request.id, returns=[request.args[0]])
+                await context.write(reply)
+
+        answering = asyncio.create_task(answer())
+        await self.leave.wait()
+        answering.cancel()
 
 
 @pytest_asyncio.fixture
-async def session() -> AsyncIterator[InterpreterSession]:
-    """A session with a server that gives the first argument back."""
+async def interpreter() -> Interpreter:
+    return Interpreter()
 
-    async def call(request: execution_pb2.CallRequest, context: Any) -> execution_pb2.CallReply:
-        return execution_pb2.CallReply(returns=[request.args[0]])
 
-    server = grpc.aio.server(options=server_options(2 * MAX_MESSAGE_BYTES_DEFAULT))
-    handler = grpc.unary_unary_rpc_method_handler(
-        call,
+@pytest_asyncio.fixture
+async def session(interpreter: Interpreter) -> AsyncIterator[InterpreterSession]:
+    server = grpc.aio.server(options=server_options(MAX_MESSAGE_BYTES_DEFAULT))
+    handler = grpc.stream_stream_rpc_method_handler(
+        interpreter.serve,
         execution_pb2.CallRequest.FromString,
         execution_pb2.CallReply.SerializeToString,
     )
     service = "opdispatch.v1.ExecutionService"
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, {"Call": handler}),)
+        (grpc.method_handlers_generic_handler(service, {"CallStream": handler}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    hello = interpreter_pb2.Hello(pid=1, address=f"127.0.0.1:{port}")
-    session = InterpreterSession(
-        hello, "far", supervised=False, max_message_bytes=MAX_MESSAGE_BYTES_DEFAULT
-    )
-    yield session
-    session.end("the test has ended")
-    await session.close()
+    yield far_session(f"127.0.0.1:{port}")
     await server.stop(None)
 
 
-def chunked(array: np.ndarray[Any, Any]) -> tuple[execution_pb2.CallRequest, CallContext]:
-    tensors = ChunkedTensors(MAX_MESSAGE_BYTES_DEFAULT)
-    return call_request("a::b", [array], {}, memory=tensors), CallContext(tensors=tensors)
+def far_session(address: str) -> InterpreterSession:
+    hello = interpreter_pb2.Hello(pid=1, address=address)
+    return InterpreterSession(
+        hello, "far", supervised=False, max_message_bytes=MAX_MESSAGE_BYTES_DEFAULT
+    )
 
 
-async def test_tensors_that_came_in_chunks_are_in_the_message_there(session: InterpreterSession):
-    request, context = chunked(X)
-    assert request.ByteSize() < 1000
-    reply = await session.call(request, context)
-    np.testing.assert_array_equal(tensor_from_proto(reply.returns[0].tensor), X)
+async def test_calls_are_made_once_it_has_joined(session: InterpreterSession):
+    with pytest.raises(LaneClosedError, match="not joined yet") as caught:
+        session.call(CALL, CallContext())
+    assert not caught.value.was_sent
+    await session.open_lane("")
+    reply = await session.call(CALL, CallContext())
+    assert reply.returns[0] == CALL.args[0]
+    assert (session.calls_in_flight, session.calls_total) == (0, 1)
+    session.end("the test is over")
+    await session.close()
 
 
-async def test_the_message_limit_is_one_for_them(session: InterpreterSession):
-    with pytest.raises(MessageTooLargeError, match="the call of a::b has 80000"):
-        await session.call(*chunked(np.zeros(10_000_000)))
+async def test_a_session_ends_with_its_stream(
+    session: InterpreterSession, interpreter: Interpreter
+):
+    await session.open_lane("")
+    interpreter.leave.set()
+    async with asyncio.timeout(10):
+        await session.ended.wait()
+    assert "its lane of calls ended" in str(session.death())
+    with pytest.raises(LaneClosedError):
+        session.call(CALL, CallContext())
+    await session.close()
 
 
-async def test_a_tensor_that_did_not_come_is_that_calls_error(session: InterpreterSession):
-    request, context = chunked(X)
-    request.args[0].tensor.chunked.number = 1
-    with pytest.raises(WireError, match="never came"):
-        await session.call(request, context)
+async def test_a_session_ends_if_the_interpreter_cannot_be_reached():
+    session = far_session("127.0.0.1:1")
+    await session.open_lane("/nowhere")
+    assert not session.alive
+    assert "the daemon cannot call it at 127.0.0.1:1: " in str(session.death())
+    await session.close()
+
+
+async def test_a_session_that_has_ended_meanwhile_keeps_no_stream(session: InterpreterSession):
+    session.end("gone")
+    await session.open_lane("")
+    with pytest.raises(LaneClosedError):
+        session.call(CALL, CallContext())
+    await session.close()

@@ -1,0 +1,42 @@
+"""The way that the daemon's calls take to one interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from opdispatch_wire.awaited_replies import OnReply, Reply
+from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.v1 import execution_pb2
+
+
+class InterpreterLane(Protocol):
+    """A local lane, or a stream; see ``AsyncLane`` for what its methods raise."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
+
+    @property
+    def ended(self) -> asyncio.Future[Exception | None]:
+        """Done when it has ended without ``close``: the error, or None."""
+
+    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
+        """Sends a call; the future has the reply, or LaneClosedError."""
+
+    def call_detached(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
+    ) -> Reply:
+        """``call``, with the large tensors of both in ``tensors``."""
+
+    def call_then(
+        self,
+        request: execution_pb2.CallRequest,
+        what: str,
+        on_reply: OnReply,
+        tensors: CallTensors | None = None,
+    ) -> None:
+        """Either of these, but for ``on_reply``, which is called as soon as the reply is read."""
+
+    def close(self) -> None:
+        """Ends all calls with LaneClosedError. Idempotent."""

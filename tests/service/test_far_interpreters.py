@@ -1,0 +1,167 @@
+"""Interpreters that the daemon calls over a gRPC stream, as it does those of other machines."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+from threading import Event
+
+import grpc
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch_client.endpoint import LaneChoice
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+from opdispatch_wire.v1 import interpreter_pb2_grpc
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.doors import Doors, door_library
+from tests.service.libraries import IMAGE, constant
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.service.test_interpreters import worker
+
+LIMIT = 1 << 20
+LARGE = np.arange(5 * LIMIT // 8, dtype=np.float64)
+GROW = """\
+from opdispatch import Library
+import numpy as np
+
+lib = Library("grow", "DEF")
+lib.define("tile(Tensor x, int n) -> Tensor")
+lib.impl("tile", np.tile, "CPU")
+"""
+LANES: list[LaneChoice] = ["local", "stream", "grpc"]
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> Iterator[RunningDaemon]:
+    """One with a near interpreter, worker-1, and a far one, that a user has started."""
+    daemon = start_daemon("--max-message-bytes", str(LIMIT), workers=1)
+    with (
+        worker(daemon, "--name", "far", "--listen", "127.0.0.1:0"),
+        daemon.connect() as session,
+    ):
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        yield daemon
+
+
+@pytest.fixture
+def loaded(daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
+    with daemon.connect() as session:
+        session.load(write_library("image", IMAGE), on="far")
+    return daemon
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_they_run_what_is_called(loaded: RunningDaemon, lane: LaneChoice):
+    x = np.arange(6.0)
+    with loaded.connect(lane=lane) as session:
+        np.testing.assert_array_equal(session.ops.image.pipeline(x), 1 - x * 3)
+        assert session.ops.image.add_(x, np.ones(6)) is x
+        assert x.tolist() == [1, 2, 3, 4, 5, 6]
+        answers = session.map("image::invert", [(np.full(3, n),) for n in range(300)])
+        assert [answer.tolist() for answer in answers] == [[1 - n] * 3 for n in range(300)]
+        with pytest.raises(oc.KernelError, match="in interpreter far raised ValueError") as caught:
+            session.ops.image.boom(x)
+        assert "Traceback" in caught.value.facts["traceback"]
+        assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0, 10)
+        assert session.check_invariants() == []
+
+
+def test_no_message_limit_is_one_for_tensors(loaded: RunningDaemon):
+    with loaded.connect(lane="stream") as session:
+        np.testing.assert_array_equal(session.ops.image.invert(LARGE), 1 - LARGE)
+        x = LARGE.copy()
+        assert session.ops.image.add_(x, LARGE) is x
+        np.testing.assert_array_equal(x, 2 * LARGE)
+
+
+@pytest.mark.parametrize("lane", ["local", "grpc"])
+def test_the_message_limit_of_a_caller_without_chunks_holds(
+    daemon: RunningDaemon, write_library: WriteLibrary, lane: LaneChoice
+):
+    with daemon.connect(lane=lane) as session:
+        session.load(write_library("grow", GROW), on="far")
+        part = LARGE[: LIMIT // 16]
+        with pytest.raises(oc.MessageTooLargeError, match="the result of the call has"):
+            session.ops.grow.tile(part, 3)
+        assert session.ops.grow.tile(part, 1).shape == part.shape
+
+
+def test_their_kernels_call_near_ones_and_the_other_way_round(
+    daemon: RunningDaemon, write_library: WriteLibrary
+):
+    outer = (
+        "from opdispatch import Library, ops\nlib = Library('{0}', 'DEF')\n"
+        "lib.define('get(Tensor x, int depth) -> int')\n"
+        "def get(x, depth):\n"
+        "    return ops.{1}.get(x, depth - 1) + 1 if depth else 0\n"
+        "lib.impl('get', get, 'CPU')\n"
+    )
+    with daemon.connect() as session:
+        session.load(write_library("here", outer.format("here", "there")), on="worker-1")
+        session.load(write_library("there", outer.format("there", "here")), on="far")
+        assert session.ops.here.get(np.zeros(2), 7) == 7
+        assert session.ops.there.get(np.zeros(2), 7) == 7
+
+
+def test_as_many_run_at_a_time_as_the_library_says(
+    daemon: RunningDaemon, write_library: WriteLibrary
+):
+    with closing(Doors(daemon.folder)) as doors, daemon.connect() as session:
+        session.load(write_library("door", door_library("door", max_concurrency=2)), on="far")
+        calls = [
+            session.submit("door::enter", np.zeros(1), doors.folder, f"caller {n}")
+            for n in range(5)
+        ]
+        assert {doors.next_inside() for _ in range(2)} == {"caller 0", "caller 1"}
+        assert doors.nobody_else_is_inside()
+        doors.let_out(5)
+        assert [call.result(20) for call in calls] == [f"caller {n}" for n in range(5)]
+
+
+def test_one_that_dies_fails_its_calls_and_is_gone(
+    daemon: RunningDaemon, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    with closing(Doors(daemon.folder)) as doors, daemon.connect(retry=False) as session:
+        session.load(write_library("door", door_library("door")), on="far")
+        with Background(session.ops.door.enter, np.zeros(1), doors.folder, "caller") as call:
+            assert doors.next_inside() == "caller"
+            [pid] = [i.pid for i in session.interpreters() if i.name == "far"]
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(oc.InterpreterDiedError, match="far"):
+                call.result()
+        assert wait_for(lambda: len(session.interpreters()) == 1, 10)
+        assert session.check_invariants() == []
+
+
+def test_a_library_moves_between_far_and_near_ones(
+    daemon: RunningDaemon, write_library: WriteLibrary
+):
+    x = np.zeros(2)
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(1)), interpreters=2)
+        assert {session.ops.const.get(x) for _ in range(20)} == {1}
+        session.drain("far")
+        session.load(write_library("const", constant(2)))
+        assert {session.ops.const.get(x) for _ in range(20)} == {2}
+        session.drain("far", undo=True)
+        session.scale("const", 2)
+        assert {session.ops.const.get(x) for _ in range(20)} == {2}
+        assert session.check_invariants() == []
+
+
+def test_one_that_the_daemon_cannot_reach_is_told_so(shared_daemon: RunningDaemon):
+    hello = pb.Hello(protocol_version=PROTOCOL_VERSION, pid=1, name="lost", address="127.0.0.1:1")
+    target = shared_daemon.address.replace("unix://", "unix:")
+    with grpc.insecure_channel(target) as channel:
+        stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
+        said = iter([pb.InterpreterMessage(hello=hello)])
+        *_, last = stub.Session(chain(said, iter(Event().wait, None)), timeout=60)
+    assert last.goodbye.reason.startswith("the daemon cannot call it at 127.0.0.1:1: ")
+    assert not last.goodbye.come_back
