@@ -22,8 +22,9 @@ $(VENV)/.stamp-%: pyproject.toml
 demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.stamp-dev ## the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+# A file at a time in each process: its tests share a daemon.
+test: $(VENV)/.stamp-dev ## the whole test suite, in as many processes as there are cores
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

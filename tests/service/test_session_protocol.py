@@ -87,14 +87,17 @@ def test_a_worker_of_another_protocol_version_says_so_and_ends(shared_daemon: Ru
 def test_an_interpreter_that_sends_no_heartbeats_has_no_lease(
     daemon: RunningDaemon, session: oc.Session
 ):
-    """As one of an earlier release; and whoever closes the stream is gone."""
+    """As one of an earlier release; and whoever closes the stream is gone.
+
+    It takes calls at the address of the daemon itself, which is called by nobody here.
+    """
     target = daemon.address.replace("unix://", "unix:")
     with grpc.insecure_channel(target) as channel:
         stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
         stop = threading.Event()
 
         def messages() -> Iterator[pb.InterpreterMessage]:
-            yield hello(name="old", pid=2**31 - 1)
+            yield hello(name="old", pid=2**31 - 1, address=target)
             stop.wait(30)
 
         call = stub.Session(messages(), timeout=60)
