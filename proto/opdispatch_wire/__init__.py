@@ -36,6 +36,7 @@
     frame_outbox, frame_writer  writing them together, in threads
     lane_socket, lane_messages  its sockets, and the first words on it
     blocking_lane, async_lane   its calling side, for threads and for event loops
+    brief_spin                  looking for the next frame before sleeping
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command
 line needs it before it needs gRPC.

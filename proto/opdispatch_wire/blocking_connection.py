@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from opdispatch_wire.brief_spin import BriefSpin
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_writer import FrameWriter
@@ -33,6 +34,7 @@ class BlockingConnection:
         self._reader = FrameReader(limit)
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
+        self._spin = BriefSpin()
         self._writer = FrameWriter(connection, on_stuck)
         self._on_break = on_break
         self._is_broken = False
@@ -44,8 +46,11 @@ class BlockingConnection:
         """Whether a thread waits until it can write."""
         return self._writer.is_stuck
 
-    def read_frame(self, deadline: float | None) -> Frame:
-        """The next frame. Raises TimeoutError, LaneClosedError, and WireError, the end of it."""
+    def read_frame(self, deadline: float | None, *, spins: bool = False) -> Frame:
+        """The next frame. Raises TimeoutError, LaneClosedError, and WireError, the end of it.
+
+        With ``spins``, the thread may look for it for a moment before it sleeps.
+        """
         while not self._is_broken:
             try:
                 frame = self._reader.next_frame()
@@ -58,8 +63,12 @@ class BlockingConnection:
             if left is not None and left <= 0:
                 raise TimeoutError
             # A signal's exception is raised here, where no byte can be lost by it ...
+            if spins:
+                self._spin.before_sleeping(self._look)
             if not self._readable.poll(None if left is None else int(left * 1000) + 1):
                 raise TimeoutError
+            if spins:
+                self._spin.after_waiting()
             self._receive()
         raise LaneClosedError("the other side has gone")
 
@@ -114,6 +123,9 @@ class BlockingConnection:
         self._writer.clear()
         if self.descriptors is not None:
             self.descriptors.close()
+
+    def _look(self) -> bool:
+        return bool(self._readable.poll(0))
 
     def _receive(self) -> None:
         """Takes what has come. Raises LaneClosedError, and WireError."""

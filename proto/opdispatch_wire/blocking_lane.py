@@ -267,7 +267,9 @@ class BlockingLane:
 
     def _read_reply(self, reader: _Waiter | None, deadline: float | None) -> None:
         """Reads one frame as the one who may, and hands a reply over."""
-        kind, payload = self._connection.read_frame(deadline)
+        # Where several wait, something comes all the time, and one thread wakes the others.
+        is_alone = reader is not None and len(self._waiting) == 1 and not self._pending
+        kind, payload = self._connection.read_frame(deadline, spins=is_alone)
         try:
             if self.memory is not None and kind in MEMORY_FRAMES:
                 self.memory.take(kind, payload)

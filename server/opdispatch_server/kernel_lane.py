@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 import threading
 import time
@@ -34,6 +35,7 @@ from opdispatch_server.reading_turn import ReadingTurn
 from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_server.turn_watch import TurnWatch
 from opdispatch_wire import lane_messages
+from opdispatch_wire.brief_spin import BriefSpin
 from opdispatch_wire.call_memory import PlacedTensors
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
@@ -88,6 +90,9 @@ class KernelLane:
         self._budget = budget
         self._memory: CalleeLaneMemory | None = None  # decided when hands are shaken
         self._reader = FrameReader(limit)
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._spin = BriefSpin()
         self._writer = ReplyWriter(connection)
         self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
         self._gathering_since = 0.0
@@ -278,13 +283,18 @@ class KernelLane:
                 return frame
             self._flush()
             self._writer.wait_for_room()
+            self._spin.before_sleeping(self._look)
             if self._memory is None:
                 count = self._socket.recv_into(self._reader.space())
             else:
                 count = self._memory.descriptors.receive(self._socket, self._reader.space())
             if not count:
                 raise EOFError
+            self._spin.after_waiting()
             self._reader.received(count)
+
+    def _look(self) -> bool:
+        return bool(self._readable.poll(0))
 
     def _reply(
         self,
