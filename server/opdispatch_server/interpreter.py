@@ -54,6 +54,8 @@ LOG = logging.getLogger("opdispatch.interpreter")
 
 # How long an instruction that is being carried out may keep a reconnection waiting.
 DROP_TIMEOUT = 30.0
+# How long an interpreter that was held up for a heartbeat listens before it says that it lives.
+_SECOND_THOUGHTS = 0.02
 # How long calls that are running have to end when the interpreter is told to stop.
 LAST_CALLS_WAIT = 2.0
 
@@ -309,13 +311,14 @@ class Interpreter:
         while True:
             due = loop.time() + period
             await asyncio.sleep(period)
-            if loop.time() <= due + period:
-                calls = self._direct
-                beat = pb.Heartbeat(
-                    direct_calls_in_flight=calls.in_flight, direct_calls_total=calls.total
-                )
-                await self._say(session, pb.InterpreterMessage(heartbeat=beat))
-            # else the process was stopped: first see what has come meanwhile
+            if loop.time() > due + period:
+                # It was held up, and may have been given up: that has come meanwhile, then.
+                await asyncio.sleep(_SECOND_THOUGHTS)
+            calls = self._direct
+            beat = pb.Heartbeat(
+                direct_calls_in_flight=calls.in_flight, direct_calls_total=calls.total
+            )
+            await self._say(session, pb.InterpreterMessage(heartbeat=beat))
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         try:

@@ -206,6 +206,7 @@ def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
         (FLOOR, sys.executable, "unix_socket"),
         ("bare gRPC stream echo", sys.executable, "grpc_stream"),
         ("Ray actor", elsewhere, "ray_actor"),
+        ("Ray compiled graph", elsewhere, "ray_compiled_graph"),
         ("Triton, Python backend, gRPC", elsewhere, "triton_python"),
     ):
         try:

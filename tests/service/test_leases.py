@@ -91,25 +91,39 @@ def test_a_daemon_that_was_stopped_itself_loses_nobody(
         with Background(session.ops.sleeps.unlocked, X, 10 * HEARTBEAT) as call:
             daemon.signal(signal.SIGSTOP)
             # Nothing tells that time has passed but a clock of somebody else's.
-            with daemon_asleep(daemon, 10 * HEARTBEAT):
-                pass
+            pass_time(10 * HEARTBEAT)
+            daemon.signal(signal.SIGCONT)
             assert call.result() == 7
         assert {i.name: i.pid for i in session.interpreters()} == before
         assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
 
 
-class daemon_asleep:  # noqa: N801  reads like a function
-    """Wakes a stopped daemon after so many seconds of its interpreters' time."""
+def test_an_interpreter_that_was_held_up_for_two_heartbeats_is_not_lost(
+    start_daemon: StartDaemon,
+):
+    """It says at once that it is alive, and not one heartbeat later."""
+    daemon = start_daemon("--heartbeat", "1", workers=1)
+    with daemon.connect() as session:
+        pid = pid_of(session, "worker-1")
 
-    def __init__(self, daemon: RunningDaemon, seconds: float) -> None:
-        self._daemon = daemon
-        self._until = time.monotonic() + seconds
+        def age() -> float:
+            [worker] = session.interpreters()
+            assert worker.heartbeat_age is not None
+            return worker.heartbeat_age
 
-    def __enter__(self) -> None:
-        assert wait_for(lambda: time.monotonic() > self._until, 60)
+        for _ in range(2):
+            assert wait_for(lambda: age() < 0.2, 20)
+            os.kill(pid, signal.SIGSTOP)
+            pass_time(2.2)
+            os.kill(pid, signal.SIGCONT)
+            assert wait_for(lambda: age() < 0.2, 20)
+        assert pid_of(session, "worker-1") == pid
 
-    def __exit__(self, *exc: object) -> None:
-        self._daemon.signal(signal.SIGCONT)
+
+def pass_time(seconds: float) -> None:
+    """Returns when so many seconds have passed here."""
+    until = time.monotonic() + seconds
+    assert wait_for(lambda: time.monotonic() > until, 60)
 
 
 def test_the_list_says_when_each_was_heard_of(daemon: RunningDaemon, session: oc.Session):
