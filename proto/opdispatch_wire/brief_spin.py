@@ -12,26 +12,37 @@ SPIN_SECONDS = 150e-6
 # A longer wait says no more than that it was long; a rest must not count for ever.
 _LONG = 4 * SPIN_SECONDS
 _NEWEST_SHARE = 0.2
+# Of so many waits, one is the other way.
+_TRIAL = 32
 
 
 class BriefSpin:
     """For a thread that waits for one thing, again and again.
 
     To sleep and be woken on another core costs as much as all the rest of a small call. So where
-    things have usually come within SPIN_SECONDS, they are looked for again and again for so long,
-    before the thread sleeps. ``look`` must let the other threads of the process run. One that has
-    a single core to run on never spins: whoever is to answer may need that one.
+    things usually come within SPIN_SECONDS, they are looked for again and again for so long, before
+    the thread sleeps; but only while that makes the waits shorter: if other processes keep the
+    cores busy, whoever is to answer may need this one. Now and then the other way is tried.
+    ``look`` must let the other threads of the process run. One with a single core never spins.
     """
 
     def __init__(self) -> None:
-        self._pays = count_cores() > 1
-        self._usual = _LONG
+        self._pays = _count_cores() > 1
+        self._waits = 0
         self._since = 0.0
+        self._spins = False
+        # How long waits are on average: all of them; and the short ones, of each kind.
+        self._usual = _LONG
+        self._after_spinning = self._after_sleeping = 0.0
 
     def before_sleeping(self, look: Callable[[], bool]) -> None:
         """Returns when ``look`` says that it has come, or the thread should sleep."""
         self._since = now = time.perf_counter()
-        if self._pays and self._usual < SPIN_SECONDS:
+        self._waits += 1
+        is_better = self._after_spinning <= self._after_sleeping
+        is_wanted = is_better == (self._waits % _TRIAL != 0)
+        self._spins = is_wanted and self._usual < SPIN_SECONDS and self._pays
+        if self._spins:
             while not look() and time.perf_counter() < now + SPIN_SECONDS:
                 pass
 
@@ -39,9 +50,15 @@ class BriefSpin:
         """It has come, before the thread slept or after that."""
         waited = min(time.perf_counter() - self._since, _LONG)
         self._usual += _NEWEST_SHARE * (waited - self._usual)
+        if waited == _LONG:
+            return
+        if self._spins:
+            self._after_spinning += _NEWEST_SHARE * (waited - self._after_spinning)
+        else:
+            self._after_sleeping += _NEWEST_SHARE * (waited - self._after_sleeping)
 
 
-def count_cores() -> int:
+def _count_cores() -> int:
     """How many cores this process may run on."""
     try:
         return len(os.sched_getaffinity(0))

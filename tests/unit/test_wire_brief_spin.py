@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from opdispatch_wire.brief_spin import SPIN_SECONDS, BriefSpin
 
-NEVER = 1_000_000
+US = 1e-6
+WAKING = 60 * US
 
 
-class Clock:
-    """Time that passes by a microsecond whenever somebody looks at it."""
+class World:
+    """Time that passes by a microsecond whenever somebody looks at it, and what comes in it.
+
+    To be woken takes WAKING; while others have the cores, to look delays what is looked for.
+    """
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.looks = 0
+        self.delay = 0.0
 
-    def __call__(self) -> float:
-        self.now += 1e-6
+    def clock(self) -> float:
+        self.now += US
         return self.now
+
+    def wait(self, spin: BriefSpin, seconds: float) -> int:
+        """How often a thread looks for what comes after so many seconds."""
+        comes, looks = self.now + seconds, 0
+
+        def look() -> bool:
+            nonlocal looks
+            looks += 1
+            return self.now >= comes + self.delay
+
+        spin.before_sleeping(look)
+        if looks == 0 or not look():
+            self.now = max(self.now, comes + (self.delay if looks else 0.0)) + WAKING
+        spin.after_waiting()
+        return max(looks - 1, 0)
+
+    def wait_often(self, spin: BriefSpin, seconds: float, count: int = 100) -> list[int]:
+        return [self.wait(spin, seconds) for _ in range(count)]
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    clock = Clock()
-    monkeypatch.setattr("opdispatch_wire.brief_spin.time.perf_counter", clock)
-    yield clock
-    monkeypatch.undo()
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr("opdispatch_wire.brief_spin.time.perf_counter", world.clock)
+    return world
 
 
 @pytest.fixture
@@ -38,55 +58,53 @@ def spin(monkeypatch: pytest.MonkeyPatch) -> BriefSpin:
     return BriefSpin()
 
 
-def looks_of(spin: BriefSpin, clock: Clock, *, comes_after: int, sleeps: float = 0.0) -> int:
-    """How often it is looked for something that comes at a look, or else after a sleep."""
-    looks = 0
-
-    def look() -> bool:
-        nonlocal looks
-        looks += 1
-        return looks > comes_after
-
-    spin.before_sleeping(look)
-    clock.now += sleeps
-    spin.after_waiting()
-    return looks
+def share_of_looking(looks: list[int]) -> float:
+    return sum(count > 0 for count in looks) / len(looks)
 
 
-def test_at_first_nobody_looks(spin: BriefSpin, clock: Clock):
-    assert looks_of(spin, clock, comes_after=0) == 0
+def test_at_first_nobody_looks(spin: BriefSpin, world: World):
+    assert world.wait(spin, 10 * US) == 0
 
 
-def test_where_things_come_soon_they_are_looked_for_until_they_come(spin: BriefSpin, clock: Clock):
-    for _ in range(20):
-        looks_of(spin, clock, comes_after=0, sleeps=50e-6)
-    assert looks_of(spin, clock, comes_after=30) == 31
+def test_where_things_come_soon_they_are_looked_for_until_they_come(spin: BriefSpin, world: World):
+    world.wait_often(spin, 30 * US)
+    looks = world.wait_often(spin, 30 * US)
+    assert share_of_looking(looks) > 0.9
+    assert max(looks) == pytest.approx(30, abs=3)
 
 
-def test_but_not_for_longer_than_sleep_would_cost(spin: BriefSpin, clock: Clock):
-    for _ in range(20):
-        looks_of(spin, clock, comes_after=0)
-    assert looks_of(spin, clock, comes_after=NEVER) == pytest.approx(SPIN_SECONDS * 1e6, abs=2)
+def test_but_not_for_longer_than_sleep_would_cost(spin: BriefSpin, world: World):
+    world.wait_often(spin, 30 * US, 101)
+    assert world.wait(spin, 1.0) == pytest.approx(SPIN_SECONDS / US, abs=3)
 
 
-def test_where_they_come_late_nobody_looks_any_more(spin: BriefSpin, clock: Clock):
-    for _ in range(20):
-        looks_of(spin, clock, comes_after=0)
-    for _ in range(20):
-        looks_of(spin, clock, comes_after=NEVER, sleeps=1e-3)
-    assert looks_of(spin, clock, comes_after=0) == 0
+def test_where_they_come_late_nobody_looks_any_more(spin: BriefSpin, world: World):
+    world.wait_often(spin, 30 * US)
+    world.wait_often(spin, 1e-3, 20)
+    assert share_of_looking(world.wait_often(spin, 1e-3)) == 0
 
 
-def test_one_long_rest_does_not_count_for_ever(spin: BriefSpin, clock: Clock):
-    looks_of(spin, clock, comes_after=0, sleeps=3600.0)
-    for _ in range(20):
-        looks_of(spin, clock, comes_after=0, sleeps=50e-6)
-    assert looks_of(spin, clock, comes_after=5) == 6
+def test_one_long_rest_does_not_count_for_ever(spin: BriefSpin, world: World):
+    world.wait_often(spin, 30 * US)
+    world.wait(spin, 3600.0)
+    assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
 
 
-def test_a_process_with_one_core_never_looks(monkeypatch: pytest.MonkeyPatch, clock: Clock):
+def test_where_looking_delays_what_is_looked_for_they_sleep(spin: BriefSpin, world: World):
+    world.wait_often(spin, 30 * US)
+    world.delay = 2 * WAKING
+    world.wait_often(spin, 30 * US)
+    assert share_of_looking(world.wait_often(spin, 30 * US)) < 0.1
+
+
+def test_and_when_it_does_not_any_more_they_look_again(spin: BriefSpin, world: World):
+    world.delay = 2 * WAKING
+    world.wait_often(spin, 30 * US)
+    world.delay = 0.0
+    world.wait_often(spin, 30 * US, 400)
+    assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
+
+
+def test_a_process_with_one_core_never_looks(monkeypatch: pytest.MonkeyPatch, world: World):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    spin = BriefSpin()
-    for _ in range(20):
-        looks_of(spin, clock, comes_after=0)
-    assert looks_of(spin, clock, comes_after=NEVER) == 0
+    assert share_of_looking(world.wait_often(BriefSpin(), 30 * US)) == 0
