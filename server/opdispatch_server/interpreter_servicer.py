@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from opdispatch_server.core_wait import CoreWait
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import UNEXPLAINED, InterpreterSession, SessionContext
 from opdispatch_server.interpreter_sessions import InterpreterSessions
@@ -93,13 +94,14 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         hello = message.hello
         await self._check(hello, context)
         name = hello.name or self._sessions.choose_name(self._reserved())
+        core_wait = CoreWait(hello.pid) if self._is_near(hello) else None
         session = InterpreterSession(
             hello,
             name,
             supervised=name in self._reserved(),
             pool=self._pool_of(name),
             max_message_bytes=self._max_message_bytes,
-            lease=self._leases.grant() if hello.heartbeats else None,
+            lease=self._leases.grant(core_wait) if hello.heartbeats else None,
             direct_lane=hello.direct_lane if self._is_near(hello) else "",
         )
         session.on_overdue = functools.partial(self._runs.stop_overdue, session)

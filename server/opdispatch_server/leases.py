@@ -1,4 +1,8 @@
-"""Leases: an interpreter that has not been heard of for three heartbeats counts as hung."""
+"""Leases: an interpreter that has not been heard of for three heartbeats counts as hung.
+
+Not counted is the time in which it could not say anything: because the daemon did not listen, or
+because other processes had all the cores.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from opdispatch_server.core_wait import CoreWait
+
 MISSED_HEARTBEATS = 3
 # How often the leases are looked at, and so how late a hang may be noticed.
 LOOKS_PER_HEARTBEAT = 5
+# From so many heartbeats of silence on, it is asked what keeps the interpreter from sending one.
+_LATE = 1.1
 
 
 class AttentiveClock:
@@ -35,9 +43,14 @@ class AttentiveClock:
 class Lease:
     """One interpreter's right to count as alive."""
 
-    def __init__(self, clock: AttentiveClock, heartbeat: float) -> None:
+    def __init__(
+        self, clock: AttentiveClock, heartbeat: float, core_wait: CoreWait | None = None
+    ) -> None:
+        """``core_wait`` is that of its process, if that is on this machine."""
         self._clock = clock
-        self._term = MISSED_HEARTBEATS * heartbeat
+        self._heartbeat = heartbeat
+        self._core_wait = core_wait
+        self._looked = clock.now
         self._renewed = clock.now
         self._suspensions = 0
 
@@ -55,15 +68,23 @@ class Lease:
             self._suspensions -= 1
             self.renew()
 
+    def look(self) -> None:
+        """Excuses the time since the last look, if the interpreter could not run in it."""
+        step, self._looked = self._clock.now - self._looked, self._clock.now
+        if self._core_wait is None or self.silence < _LATE * self._heartbeat:
+            return
+        if self._core_wait.was_starved(step):
+            self._renewed += step
+
     @property
     def silence(self) -> float:
-        """The seconds since it was last heard of."""
+        """The seconds since it was last heard of, in which it could have said something."""
         return self._clock.now - self._renewed
 
     @property
     def is_lost(self) -> bool:
         """Whether it has been silent for too long."""
-        return not self._suspensions and self.silence > self._term
+        return not self._suspensions and self.silence > MISSED_HEARTBEATS * self._heartbeat
 
 
 class Lessee(Protocol):
@@ -86,9 +107,9 @@ class LeaseWatch:
         # A loop that is merely busy wakes late: twice the pause is still attention.
         self._clock = AttentiveClock(2 * self._pause)
 
-    def grant(self) -> Lease:
-        """A lease that begins now."""
-        return Lease(self._clock, self.heartbeat)
+    def grant(self, core_wait: CoreWait | None = None) -> Lease:
+        """A lease that begins now; see ``Lease``."""
+        return Lease(self._clock, self.heartbeat, core_wait)
 
     async def run(
         self,
@@ -100,6 +121,9 @@ class LeaseWatch:
         while True:
             self._clock.advance(loop.time())
             for holder in holders():
-                if holder.lease is not None and holder.lease.is_lost:
+                if holder.lease is None:
+                    continue
+                holder.lease.look()
+                if holder.lease.is_lost:
                     on_lost(holder, holder.lease.silence)
             await asyncio.sleep(self._pause)

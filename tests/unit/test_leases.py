@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from opdispatch_server.core_wait import CoreWait
 from opdispatch_server.leases import AttentiveClock, Lease, LeaseWatch
 
 
@@ -56,6 +57,34 @@ def test_a_lease_that_is_suspended_is_not_lost_and_begins_anew():
         assert not lease.is_lost
     assert lease.silence == 0.0
     listen(clock, 4)
+    assert lease.is_lost
+
+
+class Starved(CoreWait):
+    """A process that gets a core, or not, as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.is_starved = True
+
+    def was_starved(self, seconds: float) -> bool:
+        assert seconds == pytest.approx(1.0)
+        return self.is_starved
+
+
+def test_the_time_in_which_it_has_no_core_does_not_count():
+    clock = AttentiveClock(longest_step=1.0)
+    process = Starved()
+    lease = Lease(clock, heartbeat=1.0, core_wait=process)
+    for _ in range(100):
+        listen(clock, 1)
+        lease.look()
+        assert not lease.is_lost
+    process.is_starved = False
+    for _ in range(3):
+        assert not lease.is_lost
+        listen(clock, 1)
+        lease.look()
     assert lease.is_lost
 
 

@@ -1,0 +1,49 @@
+"""Whether a process of this machine is kept from running by others that have the cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """What the system has counted for a thread, in nanoseconds (``proc_pid_schedstat(5)``)."""
+
+    run: int
+    waited: int
+    is_runnable: bool
+
+
+class CoreWait:
+    """Watches the main thread of a process, in which an interpreter sends its heartbeats.
+
+    A thread that hangs sleeps or runs. One that wants to run and does not, has done nothing wrong.
+    """
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        self._folder = proc / str(pid)
+        self._last: _Times | None = None
+
+    def was_starved(self, seconds: float) -> bool:
+        """Whether it has mostly waited for a core since this was last asked, ``seconds`` ago."""
+        before, self._last = self._last, self._read()
+        now = self._last
+        if before is None or now is None:
+            return False
+        if now.waited - before.waited > seconds * 1e9 / 2:
+            return True
+        # A wait counts when it has ended.
+        return now.is_runnable and now.run == before.run
+
+    def _read(self) -> _Times | None:
+        """None if the process has gone, or the system does not count."""
+        try:
+            run, waited, *_ = (self._folder / "schedstat").read_text().split()
+            # The name before it, in brackets, may contain anything.
+            state = (self._folder / "stat").read_text().rpartition(")")[2].split()[0]
+            return _Times(int(run), int(waited), state == "R")
+        except (OSError, ValueError, IndexError):
+            return None
