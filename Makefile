@@ -44,6 +44,7 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@OPDISPATCH_BENCH_PEERS=$(wildcard .venv-peers) $(BIN)/python -m tests.bench.data_plane
 	@$(BIN)/python -m tests.bench.remote
 	@$(BIN)/python -m tests.bench.shared_memory
+	@$(BIN)/python -m tests.bench.daemon_memory
 
 # Its own environment: PyTriton needs NumPy 1.
 peers: ## install Ray and Triton, for `make bench` to compare with

@@ -11,6 +11,10 @@ SPIN_SECONDS = 150e-6
 
 # A longer wait says no more than that it was long; a rest must not count for ever.
 _LONG = 4 * SPIN_SECONDS
+# Waits that are so long with the waking may be short without it.
+_WORTH_A_TRY = 2 * SPIN_SECONDS
+# What is worth the work: to wait for a tenth less.
+_GAIN = 0.9
 _NEWEST_SHARE = 0.2
 # Of so many waits, one is the other way.
 _TRIAL = 32
@@ -39,9 +43,9 @@ class BriefSpin:
         """Returns when ``look`` says that it has come, or the thread should sleep."""
         self._since = now = time.perf_counter()
         self._waits += 1
-        is_better = self._after_spinning <= self._after_sleeping
+        is_better = self._after_spinning < _GAIN * self._after_sleeping
         is_wanted = is_better == (self._waits % _TRIAL != 0)
-        self._spins = is_wanted and self._usual < SPIN_SECONDS and self._pays
+        self._spins = is_wanted and self._usual < _WORTH_A_TRY and self._pays
         if self._spins:
             while not look() and time.perf_counter() < now + SPIN_SECONDS:
                 pass

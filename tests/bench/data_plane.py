@@ -1,9 +1,10 @@
 """Calls across processes of one machine, ours and others', side by side.
 
 Each contestant adds two float32 arrays, one call after the other, from one client process; and as
-many as it can with 64 in flight. They take turns, round for round; medians are quoted. Others run
-in the Python that has them: this one, or that of ``OPDISPATCH_BENCH_PEERS``, an environment with
-any of ``ray`` and ``nvidia-pytriton``. Whoever is not there is left out, and said to be.
+many as it can with 64 in flight. They take turns, round for round; medians are quoted. Who keeps
+the cores busy also when it is not its turn comes after all others, alone. Others run in the Python
+that has them: this one, or that of ``OPDISPATCH_BENCH_PEERS``, an environment with any of ``ray``
+and ``nvidia-pytriton``. Whoever is not there is left out, and said to be.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ ROUND_SECONDS = 0.05
 IN_FLIGHT = 64
 MANY = 64 * 40
 MANY_ROUNDS = 5
+RATE = f"{IN_FLIGHT} in flight"
 FLOOR = "Python over a unix socket"
+ALONE = "Ray compiled graph"
 
 LIBRARY = """
 import numpy as np
@@ -200,20 +203,30 @@ def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
         "opdispatch, through the daemon": connect(lane="local", direct=False),
         "opdispatch, gRPC stream to the daemon": connect(lane="stream"),
     }
-    others = os.environ.get("OPDISPATCH_BENCH_PEERS", "")
-    elsewhere = str(Path(others) / "bin" / "python") if others else sys.executable
-    for name, python, program in (
+    return contestants | start_peers(
+        stack,
         (FLOOR, sys.executable, "unix_socket"),
         ("bare gRPC stream echo", sys.executable, "grpc_stream"),
-        ("Ray actor", elsewhere, "ray_actor"),
-        ("Ray compiled graph", elsewhere, "ray_compiled_graph"),
-        ("Triton, Python backend, gRPC", elsewhere, "triton_python"),
-    ):
+        ("Ray actor", elsewhere(), "ray_actor"),
+        ("Triton, Python backend, gRPC", elsewhere(), "triton_python"),
+    )
+
+
+def start_peers(stack: ExitStack, *peers: tuple[str, str, str]) -> dict[str, Contestant]:
+    """Those of them that are there: each is a name, a Python and a program."""
+    found: dict[str, Contestant] = {}
+    for name, python, program in peers:
         try:
-            contestants[name] = Peer(stack, python, program)
+            found[name] = Peer(stack, python, program)
         except OSError as error:
             print(f"left out: {error}", file=sys.stderr)
-    return contestants
+    return found
+
+
+def elsewhere() -> str:
+    """The Python that has Ray and Triton."""
+    others = os.environ.get("OPDISPATCH_BENCH_PEERS", "")
+    return str(Path(others) / "bin" / "python") if others else sys.executable
 
 
 def alternate(
@@ -276,18 +289,24 @@ def report(names: Sequence[str], columns: dict[str, dict[str, float | None]]) ->
     return table
 
 
+def race(contestants: dict[str, Contestant], columns: dict[str, dict[str, float | None]]) -> None:
+    """Times all and adds what they took to the columns."""
+    for contestant in contestants.values():  # with the largest arrays first
+        for elements in sorted(SIZES, reverse=True):
+            contestant.calls(elements, 3)
+    for elements, heading in SIZES.items():
+        columns[heading] |= seconds_per_call(contestants, elements)
+    columns[RATE] |= calls_per_second(contestants)
+
+
 def main() -> None:
     """Times all and prints the table."""
-    columns: dict[str, dict[str, float | None]] = {}
+    columns: dict[str, dict[str, float | None]] = {name: {} for name in (*SIZES.values(), RATE)}
     with tempfile.TemporaryDirectory(prefix="od-bench-") as folder, ExitStack() as stack:
-        contestants = start(stack, Path(folder))
-        for contestant in contestants.values():  # with the largest arrays first
-            for elements in sorted(SIZES, reverse=True):
-                contestant.calls(elements, 3)
-        for elements, heading in SIZES.items():
-            columns[heading] = seconds_per_call(contestants, elements)
-        columns[f"{IN_FLIGHT} in flight"] = calls_per_second(contestants)
-        Console(width=120).print(report(list(contestants), columns))
+        race(start(stack, Path(folder)), columns)
+    with ExitStack() as stack:
+        race(start_peers(stack, (ALONE, elsewhere(), "ray_compiled_graph")), columns)
+    Console(width=120).print(report(list(columns[RATE]), columns))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def contestants(stage: Stage, elements: int) -> dict[str, Callable[[], object]]:
     x = np.ones(elements, np.float32)
     payload = x.tobytes() * 2
     return {
-        "opdispatch, through the daemon, local lane": lambda: local.call("bench::first", x, x),
+        "opdispatch, direct, local lane": lambda: local.call("bench::first", x, x),
         "opdispatch, through the daemon, gRPC stream": lambda: stream.call("bench::first", x, x),
         "bare gRPC echo": lambda: stage.echo(payload),
     }
@@ -137,7 +137,7 @@ def many_in_flight(stage: Stage) -> dict[str, Callable[[], None]]:
             call.result()
 
     return {
-        "opdispatch, through the daemon, local lane": over("local"),
+        "opdispatch, direct, local lane": over("local"),
         "opdispatch, through the daemon, gRPC stream": over("stream"),
         "opdispatch, through the daemon, a gRPC request each": over("grpc"),
         "bare gRPC echo, a request each": echo,
