@@ -202,7 +202,7 @@ class InterpreterSession:
 
         The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
-        lane = self._open_lane()
+        lane = self._joined_lane()
         what, tensors = f"the call of {request.operator}", context.tensors
         self._write(request, context)
         reply = (
@@ -234,11 +234,11 @@ class InterpreterSession:
 
         self._write(request, context)
         what = f"the call of {request.operator}"
-        self._open_lane().call_then(request, what, end, context.tensors)
+        self._joined_lane().call_then(request, what, end, context.tensors)
         self.calls_in_flight += 1
         self.calls_total += 1
 
-    def _open_lane(self) -> InterpreterLane:
+    def _joined_lane(self) -> InterpreterLane:
         if self._lane is None:
             raise LaneClosedError("it has not joined yet", was_sent=False)
         return self._lane

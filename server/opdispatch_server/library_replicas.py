@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -126,13 +127,17 @@ class LibraryReplicas:
     async def see_to(self, session: InterpreterSession, patience: float | None) -> None:
         """Moves what an interpreter holds to others, if it is being drained.
 
-        Waits for its calls to end, for up to ``patience`` seconds.
+        Waits for others to have imported it, and for its calls to end, for up to ``patience``
+        seconds; goes on after that.
         """
         names = {v.name for v in self._catalog.all_versions() if v.find_replica(session)}
-        await asyncio.gather(*(self._look_after(name) for name in sorted(names)))
-        leaving = [task for task, left in self._demotions.items() if left.session is session]
-        if leaving:
-            await asyncio.wait(leaving, timeout=patience)
+        moving = [self._start(self._look_after(name)) for name in sorted(names)]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await asyncio.gather(*map(asyncio.shield, moving))
+                leaving = [t for t, left in self._demotions.items() if left.session is session]
+                if leaving:
+                    await asyncio.wait(leaving)
 
     async def see_off(self, version: LibraryVersion, patience: float) -> None:
         """Waits, for up to ``patience`` seconds, for the replicas that leave a version."""

@@ -55,6 +55,26 @@ def test_an_interpreter_is_drained_under_load_and_used_again(
             session.drain("nobody")
 
 
+def test_who_drains_waits_no_longer_than_it_says_for_others_to_import_what_moves(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=2)
+    closed = daemon.folder / "closed"
+    waits = (
+        f"import pathlib, time\nwhile pathlib.Path({str(closed)!r}).exists(): time.sleep(0.01)\n"
+    )
+    with daemon.connect() as session:
+        session.load(write_library("const", waits + constant(1)), interpreter="worker-1")
+        closed.touch()
+        with daemon.connect(timeout=1) as impatient:
+            assert impatient.drain("worker-1").state == "draining"
+        assert session.ops.const.get(X) == 1
+        closed.unlink()
+        assert session.drain("worker-1").state == "drained"
+        assert holders(session, "const") == ("worker-2",)
+        assert session.ops.const.get(X) == 1
+
+
 def test_an_interpreter_that_is_started_again_is_still_being_drained(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
