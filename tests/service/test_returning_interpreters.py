@@ -110,6 +110,6 @@ def test_it_can_be_stopped_while_it_looks(start_daemon: StartDaemon):
         daemon.signal(signal.SIGKILL)
         daemon.wait()
         assert process.stderr is not None
-        assert b"looking for it again" in process.stderr.readline()
+        assert any(b"looking for it again" in line for line in process.stderr)
         process.terminate()
         assert process.wait(10) == 0
