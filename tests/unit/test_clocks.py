@@ -1,0 +1,40 @@
+"""A clock that jumps changes nothing but the times that are shown."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("dispatcher", "proto", "server", "client")
+
+TIME_OF_DAY = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.utcnow"}
+SHOWN = {
+    "interpreter_session.py",  # since when an interpreter has been connected
+    "journal_file.py",  # when something was recorded
+    "library_journal.py",  # when a library was loaded
+    "library_version.py",
+    "state_folder.py",  # the name of what an import of a state has replaced
+}
+"""Where the time of day is noted, and nothing is reckoned with it."""
+
+
+def wall_clocks(path: Path) -> set[str]:
+    """The calls in a file that ask for the time of day."""
+    calls = {
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
+    return calls & {
+        "time.time",
+        "time.time_ns",
+        "datetime.now",
+        "datetime.utcnow",
+        "time.localtime",
+    }
+
+
+def test_deadlines_leases_and_waits_are_reckoned_with_clocks_that_never_jump():
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    assert {path.name for path in files if wall_clocks(path)} == SHOWN
