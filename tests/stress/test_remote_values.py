@@ -117,7 +117,8 @@ class Client:
 
 @pytest.mark.parametrize("seed", [1])
 def test_values_are_right_or_gone_while_interpreters_are_killed(tmp_path, seed: int):
-    daemon = RunningDaemon(tmp_path)
+    # Interpreters are killed on purpose here: that must not put them out of use.
+    daemon = RunningDaemon(tmp_path, "--quarantine", "0")
     daemon.expects_errors = True
     try:
         daemon.wait_until_ready()
