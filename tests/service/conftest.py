@@ -110,6 +110,18 @@ def mem_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaem
         daemon.clean_up()
 
 
+@pytest.fixture
+def bystander(mem_daemon: RunningDaemon) -> Iterator[oc.Session]:
+    """A session of somebody who does nothing wrong; it works before and after."""
+    x = shared_memory.X
+    with mem_daemon.connect() as session:
+        for _ in range(3):
+            assert (session.ops.mem.add(x, x) == 2).all()
+        yield session
+        assert (session.ops.mem.add(x, x) == 2).all()
+        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+
+
 @pytest.fixture(scope="module")
 def channel(loaded: RunningDaemon) -> Iterator[grpc.Channel]:
     """A plain gRPC channel, which checks nothing before it sends."""

@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon, wait_for
+
+N = 50_000
+X = np.ones(N, np.float32)
+SIZE = X.nbytes
+"""An array that goes in shared memory."""
 
 LIBRARY = """\
 import os

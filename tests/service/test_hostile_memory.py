@@ -19,27 +19,14 @@ from opdispatch_wire.memory_region import OwnedRegion
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.service.raw_lane import RawLane, find_route, raw_lane
-from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.running_daemon import wait_for
 from tests.service.shared_memory import (
+    SIZE,
+    X,
     interpreter_pid,
     shared_bytes_of,
     shared_memory_of,
 )
-
-N = 50_000
-X = np.ones(N, np.float32)
-SIZE = X.nbytes
-
-
-@pytest.fixture
-def session(mem_daemon: RunningDaemon) -> Iterator[oc.Session]:
-    """A session of somebody who does nothing wrong; it works before and after."""
-    with mem_daemon.connect() as session:
-        for _ in range(3):
-            assert (session.ops.mem.add(X, X) == 2).all()
-        yield session
-        assert (session.ops.mem.add(X, X) == 2).all()
-        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
 
 
 class SharingLane(RawLane):
@@ -84,8 +71,8 @@ class SharingLane(RawLane):
 
 
 @pytest.fixture
-def lane(session: oc.Session) -> Iterator[SharingLane]:
-    route = find_route(session, "mem::same", X)
+def lane(bystander: oc.Session) -> Iterator[SharingLane]:
+    route = find_route(bystander, "mem::same", X)
     lane = SharingLane(route.targets[0].lane, route)
     lane.greet()
     yield lane
@@ -152,9 +139,9 @@ def test_what_is_no_sealed_memfd_ends_that_lane(lane: SharingLane, make: Callabl
 
 
 @pytest.mark.parametrize("count", [0, 2, 3])
-def test_a_region_comes_with_one_descriptor(lane: SharingLane, session: oc.Session, count: int):
+def test_a_region_comes_with_one_descriptor(lane: SharingLane, bystander: oc.Session, count: int):
     region = region_of(X)
-    pid = interpreter_pid(session)
+    pid = interpreter_pid(bystander)
     before = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     lane.pass_region(1, *[region.descriptor] * count)
     assert isinstance(lane.last_words(), WireError)
@@ -163,9 +150,9 @@ def test_a_region_comes_with_one_descriptor(lane: SharingLane, session: oc.Sessi
 
 
 def test_descriptors_without_regions_are_closed_with_the_lane(
-    lane: SharingLane, session: oc.Session
+    lane: SharingLane, bystander: oc.Session
 ):
-    region, pid = region_of(X), interpreter_pid(session)
+    region, pid = region_of(X), interpreter_pid(bystander)
     cancel = frame_header(FrameKind.CANCEL, 0)
     for _ in range(20):
         try:
@@ -203,7 +190,7 @@ def test_a_place_that_is_not_the_peers_fails_that_call_alone(
     assert not lane.next_reply().HasField("error")
 
 
-def test_a_peer_cannot_name_the_regions_of_another(lane: SharingLane, session: oc.Session):
+def test_a_peer_cannot_name_the_regions_of_another(lane: SharingLane, bystander: oc.Session):
     """The other one has passed its regions 1 and so on to the same interpreter."""
     route = lane.route
     assert route is not None
@@ -213,7 +200,7 @@ def test_a_peer_cannot_name_the_regions_of_another(lane: SharingLane, session: o
             error = error_from_status(lane.next_reply().error)
             assert isinstance(error, WireError)
             assert "has not passed" in str(error)
-    assert (session.ops.mem.add(X, X) == 2).all()
+    assert (bystander.ops.mem.add(X, X) == 2).all()
 
 
 def say_region_twice(lane: SharingLane) -> None:
@@ -267,8 +254,8 @@ def test_what_makes_no_sense_about_memory_ends_that_lane(
     assert isinstance(lane.last_words(), WireError)
 
 
-def test_whoever_did_not_ask_for_memory_cannot_pass_any(session: oc.Session):
-    route = find_route(session, "mem::same", X)
+def test_whoever_did_not_ask_for_memory_cannot_pass_any(bystander: oc.Session):
+    route = find_route(bystander, "mem::same", X)
     with raw_lane(route.targets[0].lane, route) as plain:
         plain.greet()
         plain.say(FrameKind.REGION, lane_pb2.LaneRegion(region=1).SerializeToString())
@@ -277,8 +264,8 @@ def test_whoever_did_not_ask_for_memory_cannot_pass_any(session: oc.Session):
         assert frame[0] is FrameKind.REFUSAL
 
 
-def test_the_daemon_takes_no_memory(session: oc.Session):
-    with raw_lane(session.server_info.lane) as plain:
+def test_the_daemon_takes_no_memory(bystander: oc.Session):
+    with raw_lane(bystander.server_info.lane) as plain:
         plain.say(FrameKind.HELLO, lane_messages.hello(1 << 24, shares_memory=True))
         frame = plain.hear()
         assert frame is not None
@@ -293,15 +280,15 @@ def test_the_daemon_takes_no_memory(session: oc.Session):
 
 
 def test_a_peer_that_never_releases_results_keeps_no_other_waiting(
-    lane: SharingLane, session: oc.Session
+    lane: SharingLane, bystander: oc.Session
 ):
     region = region_of(X)
     lane.pass_region(1, region.descriptor)
     for _ in range(300):
         lane.ask_for("mem::same", 1, 0)
         assert not lane.next_reply().HasField("error")
-    assert (session.ops.mem.add(X, X) == 2).all()
-    pid = interpreter_pid(session)
+    assert (bystander.ops.mem.add(X, X) == 2).all()
+    pid = interpreter_pid(bystander)
     held = shared_bytes_of(pid)
     lane.socket.close()
     assert wait_for(lambda: shared_bytes_of(pid) < held // 2, 10)

@@ -20,26 +20,12 @@ from tests.service.conftest import StartDaemon
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.shared_memory import (
     Door,
+    N,
+    X,
     interpreter_pid,
     load,
     shared_memory_of,
 )
-
-N = 50_000
-X = np.ones(N, np.float32)
-SIZE = X.nbytes
-
-
-@pytest.fixture
-def session(mem_daemon: RunningDaemon) -> Iterator[oc.Session]:
-    """A session of somebody who does nothing wrong; it works before and after."""
-    with mem_daemon.connect() as session:
-        for _ in range(3):
-            assert (session.ops.mem.add(X, X) == 2).all()
-        yield session
-        assert (session.ops.mem.add(X, X) == 2).all()
-        assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
-
 
 # -- processes that are killed ---------------------------------------------------------------------
 
@@ -143,9 +129,9 @@ print(len(warnings), warnings[0].getMessage())
 """
 
 
-def test_a_client_without_descriptors_sends_tensors_inline(session: oc.Session):
+def test_a_client_without_descriptors_sends_tensors_inline(bystander: oc.Session):
     done = subprocess.run(
-        [sys.executable, "-c", FEW_DESCRIPTORS, session.address], capture_output=True, text=True
+        [sys.executable, "-c", FEW_DESCRIPTORS, bystander.address], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 "), done.stdout
@@ -166,14 +152,14 @@ def without_descriptors(pid: int) -> Iterator[None]:
 
 
 def test_an_interpreter_without_descriptors_is_sent_tensors_inline(
-    session: oc.Session, mem_daemon: RunningDaemon, caplog: pytest.LogCaptureFixture
+    bystander: oc.Session, mem_daemon: RunningDaemon, caplog: pytest.LogCaptureFixture
 ):
     small = np.ones(4, np.float32)
     with mem_daemon.connect() as other:
         for _ in range(3):
             other.ops.mem.add(small, small)
             other.ops.mem.add_(small.copy(), small)
-        with without_descriptors(interpreter_pid(session)):
+        with without_descriptors(interpreter_pid(bystander)):
             for _ in range(3):
                 assert (other.ops.mem.add(X, X) == 2).all()
                 y = X.copy()
