@@ -211,7 +211,7 @@ class KernelRuns:
         except LaneClosedError as error:
             _release(slot)
             await session.explain_end()
-            raise self._explain_end(run) from error
+            raise self._explain_end(run, was_sent=error.was_sent) from error
         except BaseException:
             _release(slot)
             raise
@@ -296,11 +296,16 @@ class KernelRuns:
             )
         return session.death(doing, operator=operator, **self._blame(session))
 
-    def _explain_end(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
+    def _explain_end(
+        self, run: KernelRun, *, was_sent: bool = True
+    ) -> KernelTimeoutError | InterpreterDiedError:
         session, operator = run.session, run.operator
         if run.is_overdue:
             return self._timeout_error(session, operator)
-        return session.death(f"running {operator}", operator=operator, **self._blame(session))
+        facts = {"operator": operator, **self._blame(session)}
+        if not was_sent:
+            return session.death(f"about to run {operator}", started="no", **facts)
+        return session.death(f"running {operator}", **facts)
 
     def _blame(self, session: InterpreterSession) -> dict[str, str]:
         culprit = self._culprits.get(session)

@@ -13,8 +13,11 @@ import pytest_asyncio
 
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
+from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
@@ -79,6 +82,17 @@ async def test_calls_are_made_once_it_has_joined(session: InterpreterSession):
     assert reply.returns[0] == CALL.args[0]
     assert (session.calls_in_flight, session.calls_total) == (0, 1)
     session.end("the test is over")
+    await session.close()
+
+
+async def test_a_call_that_could_not_be_sent_has_never_started(session: InterpreterSession):
+    """So it may run elsewhere, whatever it does."""
+    runs = KernelRuns(InterpreterSessions(), lambda session, why: None, None)
+    session.end("gone")
+    with pytest.raises(InterpreterDiedError, match="about to run a::b: gone") as caught:
+        await runs.run(session, CALL, CallContext(), None)
+    assert caught.value.facts["started"] == "no"
+    assert runs.find(1) is None
     await session.close()
 
 
