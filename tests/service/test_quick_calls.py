@@ -139,24 +139,27 @@ def test_the_end_of_the_daemon_waits_for_them(
 def test_every_one_is_answered_while_interpreters_are_killed(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    """Many are about to be sent in the moment in which an interpreter is gone."""
+    """Many are about to be sent in the moment in which an interpreter is gone.
+
+    Not too many die: each that follows is started later.
+    """
     daemon = start_daemon("--quarantine", "0")
     daemon.expects_errors = True
     over = threading.Event()
 
     def call() -> int:
         answered = 0
-        with daemon.connect(direct=False, timeout=20) as session:
+        with daemon.connect(direct=False, timeout=60) as session:
             while not over.is_set():
                 with contextlib.suppress(oc.InterpreterDiedError):
                     futures = [session.submit("const::get", X) for _ in range(8)]
                     answered += sum(future.result() for future in futures)
         return answered
 
-    with daemon.connect(timeout=20) as session:
+    with daemon.connect(timeout=60) as session:
         session.load(write_library("const", constant(1)), interpreters=2)
         with Background(call) as one, Background(call) as another:
-            for number in range(12):
+            for number in range(6):
                 ready = [i for i in session.interpreters() if i.pid]
                 if ready:
                     with contextlib.suppress(ProcessLookupError):
