@@ -77,6 +77,7 @@ class LibraryRegistry:
             self._start,
             load_timeout=load_timeout,
             published=self._published,
+            joined=lambda: self.settling.announce(),
             give_up=self._give_up,
         )
         self._loading = LibraryLoading(

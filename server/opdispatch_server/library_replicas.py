@@ -50,6 +50,7 @@ class LibraryReplicas:
         *,
         load_timeout: float,
         published: Callable[[LibraryVersion], Awaitable[None]],
+        joined: Callable[[], Awaitable[None]],
         give_up: Callable[[LibraryVersion, OpdispatchError], Awaitable[None]],
     ) -> None:
         self._catalog = catalog
@@ -60,6 +61,7 @@ class LibraryReplicas:
         self._start = start
         self._load_timeout = load_timeout
         self._published = published
+        self._joined = joined
         self._give_up = give_up
         # What the journal has, until it is loaded: ``restore`` does that, in the right order.
         self.restoring: Sequence[LibraryVersion] = ()
@@ -274,6 +276,7 @@ class LibraryReplicas:
         finally:
             self._placement.release(session)
         version.failed_attempts = 0
+        await self._joined()  # the others may have died meanwhile: calls wait for this one, then
         LOG.info("interpreter %s joined %s as a replica", session.name, version)
         return None
 
