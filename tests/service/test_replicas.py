@@ -16,7 +16,7 @@ import pytest
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
-from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
 X = np.zeros(2)
 CALLERS = 3
@@ -123,6 +123,27 @@ def pid_of(session: oc.Session, name: str) -> int:
     return next(i.pid for i in session.interpreters() if i.name == name)
 
 
+HELD_UP = """\
+import os, threading, time
+from opdispatch import default_dispatcher
+
+
+class Slow:
+    def on_operator_registered(self, name):
+        while os.path.exists({slow!r}):
+            time.sleep(0.01)
+
+
+def listen():
+    default_dispatcher().add_registration_listener(Slow())
+
+
+if os.path.exists({slow!r}):
+    threading.Thread(target=listen, daemon=True).start()
+"""
+"""Nothing more is registered in its interpreter while there is a file ``slow``."""
+
+
 def test_calls_go_to_every_replica_and_nested_ones_stay(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
@@ -227,6 +248,28 @@ def test_a_call_runs_again_elsewhere_unless_it_writes_or_its_caller_says_no(
         deadly.touch()
         again = careful.with_options(retry=True).ops.writes.add
         np.testing.assert_array_equal(again(one, one), [2, 2])
+
+
+def test_a_call_waits_for_an_interpreter_that_is_about_to_join(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """The only one that serves dies while another one, which is held up, joins."""
+    daemon = start_daemon(workers=2)
+    daemon.expects_errors = True
+    slow, deadly = (daemon.runtime_folder / name for name in ("slow", "deadly"))
+    with daemon.connect() as session, daemon.connect(timeout=15) as caller:
+        session.load(write_library("writes", HELD_UP.format(slow=str(slow)) + WRITES))
+        first = holders(session, "writes")
+        slow.touch()
+        with Background(caller.scale, "writes", 2) as scaling:
+            assert wait_for(lambda: len(holders(session, "writes")) == 2, 10)
+            deadly.touch()
+            one = np.ones(2)
+            with Background(caller.call, "writes::add", one, one) as call:
+                assert wait_for(lambda: first[0] not in holders(session, "writes"), 10)
+                slow.unlink()
+                np.testing.assert_array_equal(call.result(), [2, 2])
+            scaling.result()
 
 
 def test_scaling_up_and_down_under_load_disturbs_nobody(
