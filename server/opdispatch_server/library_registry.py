@@ -199,6 +199,7 @@ class LibraryRegistry:
                     await self._transaction.withdraw(gone, VersionState.GONE)
                 fault_point(FaultPoint.WITHDRAWN)
                 self._catalog.set_versions(name, below)
+            await self.settling.announce()
             busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
         await self._health.library(name, serving=below[-1].is_active if below else None)

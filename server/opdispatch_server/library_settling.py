@@ -20,8 +20,8 @@ class LibrarySettling:
     ) -> None:
         self._pools = pools
         self._newest = newest
-        # Notified when a version is published, gains or loses an interpreter, or is given up, and
-        # when an interpreter is.
+        # Notified when a version is published or unloaded, gains or loses an interpreter, or is
+        # given up, and when an interpreter is.
         self._changed = asyncio.Condition()
 
     def explain_want(self, version: LibraryVersion) -> tuple[str, str]:

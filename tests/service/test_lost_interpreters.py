@@ -95,6 +95,34 @@ def test_more_calls_than_may_wait_for_a_library_are_refused(
                 assert [answers.get(timeout=20) for _ in range(2)] == [5, 5]
 
 
+def test_a_call_does_not_wait_for_a_library_that_is_unloaded(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--queue", "1", workers=0)
+    daemon.expects_errors = True
+    with daemon.connect() as session, worker(daemon), worker(daemon):
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        session.load(write_library("const", constant(5)))
+        [holder] = session.libraries()[0].interpreters
+        session.drain(next(i.name for i in session.interpreters() if i.name != holder))
+        os.kill(pid_of(session, holder), signal.SIGTERM)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        errors: SimpleQueue[oc.OpdispatchError] = SimpleQueue()
+
+        def call() -> None:
+            with pytest.raises(oc.OpdispatchError) as caught:
+                session.call("const::get", X, timeout=20)
+            errors.put(caught.value)
+
+        with Background(call), Background(call):
+            # One waits, and the other one may not.
+            assert isinstance(errors.get(timeout=10), oc.QueueFullError)
+            session.unload("const")
+            error = errors.get(timeout=10)
+            assert isinstance(error, oc.OperatorNotFoundError)
+            assert "was unloaded" in str(error)
+
+
 def test_the_daemon_does_not_wait_for_calls_that_wait_for_a_library(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
