@@ -122,17 +122,24 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._handlers[handler] = session
         handler.add_done_callback(self._handlers.pop)
         writing = asyncio.create_task(_write(session, welcome, context))
+        reading = asyncio.create_task(session.read_from(context))
         try:
-            await _serve(session, writing, context)
+            await _wait_for_end(session, writing, reading)
         finally:
             # In a task of its own: this one may have been cancelled, with the stream.
             session.end(UNEXPLAINED)
             ending = asyncio.create_task(self._end(session, joining, stop_watching))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
-            # The goodbye is its last message. One that is gone needs none.
-            await asyncio.wait({writing}, timeout=GOODBYE_WAIT)
-            writing.cancel()
+            # The goodbye is the last message, and whoever has read it hangs up. If we did, what it
+            # says meanwhile could not be written, and gRPC's asyncio client would then forget
+            # what has come and was not read.
+            try:
+                await asyncio.wait({writing, reading}, timeout=GOODBYE_WAIT)
+            finally:
+                writing.cancel()
+                reading.cancel()
+                await asyncio.gather(writing, reading, return_exceptions=True)
 
     def stop(self) -> None:
         """Ends every session that is not with an interpreter of the daemon's own, and has no new
@@ -242,20 +249,15 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
 
 
-async def _serve(
-    session: InterpreterSession, writing: asyncio.Task[None], context: SessionContext
+async def _wait_for_end(
+    session: InterpreterSession, writing: asyncio.Task[None], reading: asyncio.Task[None]
 ) -> None:
-    """Moves messages both ways until either side ends the session."""
-    tasks = [
-        asyncio.create_task(session.read_from(context)),
-        asyncio.create_task(session.ended.wait()),
-    ]
+    """Waits until either side ends the session."""
+    ending = asyncio.create_task(session.ended.wait())
     try:
-        await asyncio.wait([writing, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([writing, reading, ending], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ending.cancel()
 
 
 async def _write(session: InterpreterSession, welcome: pb.Welcome, context: SessionContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -66,6 +67,24 @@ def test_a_hello_that_will_not_do_is_refused(
         names = [interpreter.name for interpreter in session.interpreters()]
         assert names == ["worker-1", "worker-2"]
         assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+
+
+def test_whoever_is_told_goodbye_may_go_on_talking_until_it_has_heard_it(daemon: RunningDaemon):
+    target = daemon.address.replace("unix://", "unix:")
+
+    async def talk() -> pb.DaemonMessage:
+        async with grpc.aio.insecure_channel(target) as channel:
+            session = interpreter_pb2_grpc.InterpreterServiceStub(channel).Session()
+            await session.write(hello(name="talker", process_space=""))
+            while not (message := await session.read()).HasField("goodbye"):
+                pass  # it is not there, at 127.0.0.1:1
+            await asyncio.sleep(0.1)
+            await session.write(pb.InterpreterMessage(heartbeat=pb.Heartbeat()))
+            session.cancel()
+            return message
+
+    goodbye = asyncio.run(talk()).goodbye
+    assert goodbye.reason.startswith("the daemon cannot call it")
 
 
 def test_a_worker_of_another_protocol_version_says_so_and_ends(shared_daemon: RunningDaemon):
