@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
     from opdispatch_client.session import Session, connect
     from opdispatch_wire.addresses import AddressError
-    from opdispatch_wire.chunked_tensors import TransferProgress
+    from opdispatch_wire.caller_tensors import TransferProgress
     from opdispatch_wire.errors import (
         DaemonUnavailableError,
         DeadlineExceededError,
@@ -165,7 +165,7 @@ _NAMES_OF_MODULE = {
         "WaitTimeoutError",
     ),
     "opdispatch_wire.addresses": ("AddressError",),
-    "opdispatch_wire.chunked_tensors": ("TransferProgress",),
+    "opdispatch_wire.caller_tensors": ("TransferProgress",),
     "opdispatch_wire.errors": (
         "DaemonUnavailableError",
         "DeadlineExceededError",

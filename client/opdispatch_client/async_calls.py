@@ -22,6 +22,8 @@ from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.awaited_replies import Reply
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
@@ -31,11 +33,20 @@ class AsyncCallLane(Protocol):
     """A way for calls, each with an id of its own; see ``AsyncLane`` for what is raised."""
 
     @property
+    def inline_bytes(self) -> int | None:
+        """How long tensors may be in a message; None: the other side takes none beside it."""
+
+    @property
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
 
     def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
         """Sends a call; the future has the reply, or LaneClosedError."""
+
+    def call_detached(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
+    ) -> Reply:
+        """``call``, with the large tensors of both in ``tensors``."""
 
     def cancel(self, number: int) -> None:
         """Nobody waits any more for the reply of that id."""
@@ -96,7 +107,7 @@ class AsyncCalls:
             reply = await self._call_directly(attempt)
             if reply is None:
                 lane = await self._open_lane()
-                attempt.prepare(lane)
+                attempt.prepare(lane.inline_bytes if lane is not None else None)
                 if lane is None:
                     return await send(call_by_itself(call, attempt.request))
                 reply = await _send(lane, attempt)
@@ -136,8 +147,8 @@ class AsyncCalls:
             await self._direct.find(shape, daemon.max_message_bytes) if shape is not None else None
         )
         if way is None:
-            attempt.encode(None)
-            attempt.request.wants_route = shape is not None and self._direct.routes.wants(shape)
+            if shape is not None and self._direct.routes.wants(shape):
+                attempt.ask_for_route()
             return None
         attempt.encode(way.lane.memory)
         way.route.direct(attempt.request)
@@ -177,7 +188,10 @@ class AsyncCalls:
             why = endpoint.why_no_lane(path)
             if not why:
                 try:
-                    return "local", await AsyncLane.connect(path, limit)
+                    lane = await AsyncLane.connect(
+                        path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                    )
+                    return "local", lane
                 except (OSError, OpdispatchError) as error:
                     why = str(error)
             if wanted == "local":
@@ -194,10 +208,10 @@ class AsyncCalls:
 async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.CallReply:
     timeout = attempt.time_left()
     what, memory = attempt.call.what, attempt.memory
-    if isinstance(lane, AsyncLane):
-        reply = lane.call(attempt.request, what, memory)
-    elif isinstance(lane, AsyncStream) and attempt.tensors is not None:
+    if attempt.tensors is not None:
         reply = lane.call_detached(attempt.request, what, attempt.tensors)
+    elif isinstance(lane, AsyncLane):
+        reply = lane.call(attempt.request, what, memory)
     else:
         reply = lane.call(attempt.request, what)
     try:

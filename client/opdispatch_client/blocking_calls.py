@@ -24,7 +24,6 @@ from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.pending_calls import OnDone
@@ -92,10 +91,8 @@ class BlockingCalls:
 
     def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
         lane, what = self._daemon.get(), attempt.call.what
-        attempt.prepare(lane)
-        if isinstance(lane, BlockingStream):
-            return lane.call(attempt.request, attempt.time_left(), what, attempt.tensors)
-        return lane.call(attempt.request, attempt.time_left(), what)
+        attempt.prepare(lane.inline_bytes)
+        return lane.call(attempt.request, attempt.time_left(), what, tensors=attempt.tensors)
 
     def submit(self, make: Callable[[], Call], *, flush: bool = True) -> Future[Any]:
         """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
@@ -134,7 +131,7 @@ class BlockingCalls:
             self._end(attempt, future, result)
 
         lane = self._daemon.get()
-        attempt.prepare(lane)
+        attempt.prepare(lane.inline_bytes)
         self._begin_on(lane, attempt, future, on_done)
 
     def _begin_on(
@@ -142,11 +139,10 @@ class BlockingCalls:
     ) -> None:
         what, timeout = attempt.call.what, attempt.time_left()
         if isinstance(lane, BlockingLane):
-            number = lane.begin(attempt.request, timeout, what, on_done, attempt.memory)
-        elif isinstance(lane, BlockingStream):
-            number = lane.begin(attempt.request, timeout, what, on_done, attempt.tensors)
+            memory, tensors = attempt.memory, attempt.tensors
+            number = lane.begin(attempt.request, timeout, what, on_done, memory, tensors)
         else:
-            number = lane.begin(attempt.request, timeout, what, on_done)
+            number = lane.begin(attempt.request, timeout, what, on_done, tensors=attempt.tensors)
         future.cancel_call = lambda: lane.cancel(number)
         self._unsent[lane] = None
 
@@ -175,8 +171,8 @@ class BlockingCalls:
             return None
         way = self._direct.find(shape, self._daemon.max_message_bytes)
         if way is None:
-            attempt.encode(None)
-            attempt.request.wants_route = self._direct.routes.wants(shape)
+            if self._direct.routes.wants(shape):
+                attempt.ask_for_route()
             return None
         attempt.encode(way.lane.memory)
         way.route.direct(attempt.request)

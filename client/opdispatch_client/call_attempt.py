@@ -10,10 +10,8 @@ from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.routes import Routes
-from opdispatch_wire.async_stream import AsyncStream
-from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.call_memory import CallerMemory
-from opdispatch_wire.chunked_tensors import ChunkedTensors
+from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.errors import DaemonUnavailableError, InterpreterDiedError
 from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
@@ -34,6 +32,7 @@ class CallAttempt:
         "_deadline",
         "_is_detached",
         "_is_encoded",
+        "_wants_route",
         "call",
         "memory",
         "request",
@@ -45,10 +44,11 @@ class CallAttempt:
         self.request: execution_pb2.CallRequest
         self.memory: CallerMemory | None = None
         """Where large tensors of the request are, and of its reply will be."""
-        self.tensors: ChunkedTensors | None = None
-        """The same, on a stream that they go over in chunks."""
+        self.tensors: CallerTensors | None = None
+        """The same, on the way to the daemon."""
         self._is_detached = detached
         self._is_encoded = False
+        self._wants_route = False
         self._address = endpoint.address
         timeout = endpoint.timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -59,27 +59,22 @@ class CallAttempt:
         self.request = self.call.encode(self.memory)
         self._is_encoded = True
 
-    def prepare(self, lane: object) -> None:
+    def ask_for_route(self) -> None:
+        """Has the request, when it is made, ask the daemon where such calls go."""
+        self._wants_route = True
+
+    def prepare(self, inline_bytes: int | None) -> None:
         """Makes the request for a lane to the daemon, if it was not made. Raises WireError.
 
-        It is made again if it was for a stream, and there is none any more.
+        Tensors with more bytes than ``inline_bytes`` go beside it; None: all go inline.
         """
         call = self.call
-        if (
-            isinstance(call, OperatorCall)
-            and isinstance(lane, BlockingStream | AsyncStream)
-            and lane.takes_chunks
-        ):
-            if self.tensors is None:
-                self.tensors = ChunkedTensors(
-                    lane.max_message_bytes, call.on_progress, copies=self._is_detached
-                )
-                if not self._is_encoded:
-                    self.request = self.call.encode(self.tensors)
-        elif self.tensors is not None or not self._is_encoded:
-            self.tensors = None
-            self.request = self.call.encode(None)
-        self._is_encoded = True
+        if isinstance(call, OperatorCall) and inline_bytes is not None:
+            self.tensors = CallerTensors(inline_bytes, call.on_progress, copies=self._is_detached)
+        if not self._is_encoded:
+            self.request = call.encode(self.tensors)
+            self.request.wants_route = self._wants_route
+            self._is_encoded = True
 
     def read(self, reply: execution_pb2.CallReply) -> Any:
         """The result, and the end of what is in memory. Raises the error of the reply."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.pending_calls import OnDone
 from opdispatch_wire.v1 import execution_pb2
 
@@ -11,20 +12,36 @@ from opdispatch_wire.v1 import execution_pb2
 class CallLane(Protocol):
     """A way for calls. Each has an id of its own; see ``BlockingLane`` for what is raised."""
 
-    max_message_bytes: int
-    """The longest request that the other side takes, in bytes."""
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest request that the other side takes, in bytes, without its large tensors."""
+
+    @property
+    def inline_bytes(self) -> int | None:
+        """How long tensors may be in a message; None: the other side takes none beside it."""
 
     @property
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
 
     def call(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        *,
+        tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
-        """Sends a call and waits for the reply."""
+        """Sends a call and waits for the reply; the large tensors of both are in ``tensors``."""
 
     def begin(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        on_done: OnDone,
+        *,
+        tensors: CallTensors | None = None,
     ) -> int:
         """Begins a call, which is sent by ``flush`` at the latest; returns its id."""
 

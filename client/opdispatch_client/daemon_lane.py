@@ -14,6 +14,7 @@ from opdispatch_client.listings import ServerInfo
 from opdispatch_client.unary_calls import UnaryCalls
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.lane_messages import LaneClosedError
 
 
@@ -80,7 +81,9 @@ class DaemonLane:
             why = endpoint.why_no_lane(path)
             if not why:
                 try:
-                    return "local", BlockingLane.connect(path, limit)
+                    return "local", BlockingLane.connect(
+                        path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                    )
                 except (OSError, OpdispatchError) as error:
                     why = str(error)
             if wanted == "local":

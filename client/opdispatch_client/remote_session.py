@@ -13,7 +13,7 @@ from opdispatch_client.program import AsyncProgram, PlaceholderUsed, Program, fi
 from opdispatch_client.remote_calls import AsyncRemoteCalls, RemoteCalls
 from opdispatch_client.remote_ops import Calls
 from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
-from opdispatch_wire.chunked_tensors import OnTransfer
+from opdispatch_wire.caller_tensors import OnTransfer
 
 
 class RemoteSession(ABC):

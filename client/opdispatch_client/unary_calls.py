@@ -9,6 +9,7 @@ import grpc
 
 from opdispatch_client.rpcs import CALL
 from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone
 from opdispatch_wire.status import error_from_rpc
@@ -16,7 +17,10 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class UnaryCalls:
-    """A lane that never breaks: gRPC connects again by itself."""
+    """A lane that never breaks: gRPC connects again by itself. All tensors are inline."""
+
+    inline_bytes = None
+    """See ``CallLane``."""
 
     def __init__(self, channel: grpc.Channel, address: str, limit: int) -> None:
         self._address = address
@@ -30,7 +34,12 @@ class UnaryCalls:
         """Whether calls have no chance any more."""
 
     def call(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        *,
+        tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call and waits for the reply. Raises the error that is its status."""
         payload = serialize_message(request, self.max_message_bytes, what)
@@ -41,7 +50,13 @@ class UnaryCalls:
         return reply
 
     def begin(
-        self, request: execution_pb2.CallRequest, timeout: float | None, what: str, on_done: OnDone
+        self,
+        request: execution_pb2.CallRequest,
+        timeout: float | None,
+        what: str,
+        on_done: OnDone,
+        *,
+        tensors: CallTensors | None = None,
     ) -> int:
         """Begins a call and returns its id; see ``BlockingLane.begin``."""
         payload = serialize_message(request, self.max_message_bytes, what)

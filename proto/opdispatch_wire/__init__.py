@@ -25,8 +25,9 @@
 
     chunks, blocking_outbox   cutting them, and what is sent when
     chunk_assembler           putting them together, within a budget
-    chunked_tensors           those of one call, as its caller sees them
+    caller_tensors            those of one call, as its caller sees them
     callee_tensors            those of one call, as its callee sees them
+    tensor_bytes              arrays <-> their bytes, for both
     detached_tensors          out of a message's bytes and back, without a copy
     protobuf_fields           the wire format, as far as that needs it
 
@@ -36,6 +37,7 @@
     frame_outbox, frame_writer  writing them together, in threads
     lane_socket, lane_messages  its sockets, and the first words on it
     blocking_lane, async_lane   its calling side, for threads and for event loops
+    lane_tensors                where the tensors of its calls are: in memory, or in frames
     brief_spin                  looking for the next frame before sleeping
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command

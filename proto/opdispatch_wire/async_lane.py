@@ -9,47 +9,43 @@ from collections.abc import Callable
 from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.awaited_replies import AwaitedReplies, OnReply, Reply, fail
 from opdispatch_wire.call_memory import CallerMemory
-from opdispatch_wire.channel import check_size, serialize_message
-from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
-from opdispatch_wire.detached_tensors import (
-    CALL_REPLY,
-    CALL_REQUEST,
-    MessagePieces,
-    attach,
-    detach,
-)
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lane_tensors import LaneTensors
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 
 class AsyncLane:
     """One lane, with any number of calls in flight. Belongs to the event loop."""
 
-    def __init__(self, connection: socket.socket, limit: int) -> None:
+    def __init__(self, connection: socket.socket, limit: int, call_limit: int = 0) -> None:
         self._loop = asyncio.get_running_loop()
-        self.max_message_bytes = limit
-        """The longest request that the other side takes, in bytes."""
         self.number = 0
         """What the other side calls this connection."""
-        self.memory: CallerLaneMemory | None = None
-        """What is shared with the other side; None: nothing is."""
         self._replies = AwaitedReplies()
-        # Of calls whose large tensors are beside their messages, by id.
-        self._tensors: dict[int, CallTensors] = {}
+        self._tensors = LaneTensors(limit)
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
-        self._stream = FrameStream(connection, limit, self._take, self._end, always_reads=True)
+        self._stream = FrameStream(
+            connection, max(limit, call_limit), self._take, self._end, always_reads=True
+        )
 
     @classmethod
     async def connect(
-        cls, path: str, limit: int, share: Callable[[Put], CallerLaneMemory] | None = None
+        cls,
+        path: str,
+        limit: int,
+        share: Callable[[Put], CallerLaneMemory] | None = None,
+        *,
+        call_limit: int = 0,
     ) -> AsyncLane:
-        """Connects and shakes hands; takes replies of at most ``limit`` bytes.
+        """Connects and shakes hands; takes replies of at most ``limit`` bytes, or as many as
+        ``call_limit`` with their large tensors.
 
         With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
@@ -58,23 +54,40 @@ class AsyncLane:
         connection = await loop.run_in_executor(
             None, lane_socket.connect, path, lane_messages.HANDSHAKE_TIMEOUT
         )
-        lane = cls(connection, limit)
+        lane = cls(connection, limit, call_limit)
         assert lane._welcome is not None
         try:
-            hello = lane_messages.hello(limit, shares_memory=share is not None)
+            hello = lane_messages.hello(
+                limit, max_call_bytes=call_limit, shares_memory=share is not None
+            )
             lane._stream.send(FrameKind.HELLO, hello)
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
                 welcome = await lane._welcome
-                lane.max_message_bytes = min(limit, welcome.max_message_bytes)
+                lane._tensors.welcomed(limit, welcome)
                 lane.number = welcome.lane
                 if share is not None and welcome.shares_memory:
-                    lane.memory = share(lane._stream.send)
-                    lane._stream.descriptors = lane.memory.descriptors
+                    memory = lane._tensors.memory = share(lane._stream.send)
+                    lane._stream.descriptors = memory.descriptors
         except BaseException:
             lane.close()
             raise
         lane._welcome = None
         return lane
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest request that the other side takes, in bytes, without its large tensors."""
+        return self._tensors.max_message_bytes
+
+    @property
+    def inline_bytes(self) -> int:
+        """How long tensors should be in a message; longer ones are sent from where they are."""
+        return self._tensors.inline_bytes
+
+    @property
+    def memory(self) -> CallerLaneMemory | None:
+        """What is shared with the other side; None: nothing is."""
+        return self._tensors.memory
 
     @property
     def is_closed(self) -> bool:
@@ -97,14 +110,7 @@ class AsyncLane:
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
-        if self.memory is not None and memory is not None:
-            self.memory.begin(request, memory)
-        try:
-            payload = serialize_message(request, self.max_message_bytes, what)
-        except BaseException:
-            if self.memory is not None:
-                self.memory.never_sent(number)
-            raise
+        payload = self._tensors.begin(request, what, memory)
         future = self._replies.expect(number)
         self._stream.send(FrameKind.CALL, payload)
         return future
@@ -119,14 +125,12 @@ class AsyncLane:
         """``call``, but for ``on_reply``, which is called as soon as the reply is read.
 
         It must not wait for anything, and raise nothing. Large tensors of the reply will be in
-        ``tensors``; there are none in the request.
+        ``tensors``.
         """
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
-        payload = serialize_message(request, self.max_message_bytes, what)
-        if tensors is not None:
-            self._tensors[number] = tensors
+        payload = self._tensors.begin(request, what, tensors=tensors)
         self._replies.tell(number, on_reply)
         self._stream.send(FrameKind.CALL, payload)
 
@@ -141,22 +145,14 @@ class AsyncLane:
         if self._stream.is_closed:
             raise LaneClosedError("the lane is closed", was_sent=False)
         number = request.id = self._replies.next_number()
-        message = serialize_message(request, self.max_message_bytes, what)
-        pieces: MessagePieces | None = None
-        if tensors.arguments:
-            pieces = attach(message, CALL_REQUEST, tensors.arguments)
-            check_size(len(pieces), self.max_message_bytes, what)
-        self._tensors[number] = tensors
+        payload = self._tensors.begin(request, what, tensors=tensors)
         future = self._replies.expect(number)
-        if pieces is None:
-            self._stream.send(FrameKind.CALL, message)
-        else:
-            self._stream.send_pieces(FrameKind.CALL, pieces.parts, len(pieces))
+        self._stream.send(FrameKind.CALL, payload)
         return future
 
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""
-        self._tensors.pop(number, None)
+        self._tensors.forget(number)
         if self._replies.forget(number):
             cancel = lane_pb2.LaneCancel(id=number)
             self._stream.send(FrameKind.CANCEL, cancel.SerializeToString())
@@ -168,7 +164,7 @@ class AsyncLane:
 
     def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if kind is FrameKind.REPLY:
-            reply = self._parsed_reply(payload)
+            reply = self._tensors.read_reply(payload)
             held = self.memory.replied(reply.id) if self.memory is not None else None
             if not self._replies.take(reply) and self.memory is not None:
                 self.memory.discard(reply, held)
@@ -184,29 +180,13 @@ class AsyncLane:
         else:
             raise WireError(f"a {kind.name} frame came where only replies can")
 
-    def _parsed_reply(self, payload: bytes | memoryview) -> execution_pb2.CallReply:
-        reply = execution_pb2.CallReply()
-        if len(payload) > CHUNK_BYTES and self._tensors:
-            small, results = detach(payload, CALL_REPLY, BESIDE_BYTES)
-            lane_messages.parsed(reply, small)
-            tensors = self._tensors.pop(reply.id, None)
-            if tensors is not None:
-                tensors.results = results
-                return reply
-            reply.Clear()
-        lane_messages.parsed(reply, payload)
-        self._tensors.pop(reply.id, None)
-        return reply
-
     def _end(self, error: Exception | None) -> None:
         if not self.ended.done():
             self.ended.set_result(error)
         self._fail_all(error)
 
     def _fail_all(self, cause: Exception | None) -> None:
-        if self.memory is not None:
-            self.memory.end()
-        self._tensors.clear()
+        self._tensors.end()
         why = str(cause) if cause else "the other side has gone"
         if self._welcome is not None:
             fail(self._welcome, why, cause)

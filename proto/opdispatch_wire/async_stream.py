@@ -18,6 +18,7 @@ from opdispatch_wire.chunks import (
     CallTensors,
     LargeMessage,
     MessageOutbox,
+    chunk_bytes_for,
     chunk_metadata,
     told_chunk_bytes,
 )
@@ -85,9 +86,9 @@ class AsyncStream:
         return self._is_closed
 
     @property
-    def takes_chunks(self) -> bool:
-        """Whether the other side takes large tensors in chunks."""
-        return self._chunk_bytes > 0
+    def inline_bytes(self) -> int | None:
+        """How long tensors may be in a message; None: the other side takes no chunks."""
+        return chunk_bytes_for(self.max_message_bytes) if self._chunk_bytes else None
 
     @property
     def calls_in_flight(self) -> int:

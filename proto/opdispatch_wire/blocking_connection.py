@@ -11,6 +11,7 @@ from collections.abc import Callable
 from opdispatch_wire.brief_spin import BriefSpin
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_messages import LaneClosedError
@@ -73,7 +74,7 @@ class BlockingConnection:
         raise LaneClosedError("the other side has gone")
 
     def put(
-        self, kind: FrameKind, payload: bytes, descriptor: PassedDescriptor | None = None
+        self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
     ) -> None:
         """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
         self._writer.put(kind, payload, descriptor)

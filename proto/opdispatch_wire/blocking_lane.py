@@ -32,11 +32,13 @@ from collections.abc import Callable
 from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.blocking_connection import BlockingConnection
 from opdispatch_wire.call_memory import CallerMemory
-from opdispatch_wire.channel import serialize_message
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lane_tensors import LaneTensors
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.sleeper import sleeper, wake
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
@@ -59,48 +61,70 @@ class _Waiter:
 class BlockingLane:
     """One lane that any number of threads share."""
 
-    def __init__(self, connection: socket.socket, limit: int) -> None:
-        self._connection = BlockingConnection(connection, limit, self._call_attendant, self._broke)
+    def __init__(self, connection: socket.socket, limit: int, reply_limit: int) -> None:
+        self._connection = BlockingConnection(
+            connection, reply_limit, self._call_attendant, self._broke
+        )
         self._mutex = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiter] = {}
         self._reader_is_chosen = False
+        self._tensors = LaneTensors(limit)
         self._pending = PendingCalls()
         self._has_attendant = False
         self._attendant = sleeper()
         self._is_closed = False
-        self.max_message_bytes = limit
-        """The longest request that the other side takes, in bytes."""
         self.number = 0
         """What the other side calls this connection."""
-        self.memory: CallerLaneMemory | None = None
-        """What is shared with the other side; None: nothing is."""
 
     @classmethod
     def connect(
-        cls, path: str, limit: int, share: Callable[[Put], CallerLaneMemory] | None = None
+        cls,
+        path: str,
+        limit: int,
+        share: Callable[[Put], CallerLaneMemory] | None = None,
+        *,
+        call_limit: int = 0,
     ) -> BlockingLane:
-        """Connects and shakes hands; takes replies of at most ``limit`` bytes.
+        """Connects and shakes hands; takes replies of at most ``limit`` bytes, or as many as
+        ``call_limit`` with their large tensors.
 
         With ``share``, memory is shared if the other side does so, too. Raises OSError,
         LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
         """
         connection = lane_socket.connect(path, lane_messages.HANDSHAKE_TIMEOUT)
-        lane = cls(connection, limit)
+        lane = cls(connection, limit, max(limit, call_limit))
         try:
-            hello = lane_messages.hello(limit, shares_memory=share is not None)
+            hello = lane_messages.hello(
+                limit, max_call_bytes=call_limit, shares_memory=share is not None
+            )
             lane._write(FrameKind.HELLO, hello)
             deadline = time.monotonic() + lane_messages.HANDSHAKE_TIMEOUT
             welcome = lane_messages.read_welcome(lane._connection.read_frame(deadline))
-            lane.max_message_bytes = min(limit, welcome.max_message_bytes)
+            lane._tensors.welcomed(limit, welcome)
             lane.number = welcome.lane
             if share is not None and welcome.shares_memory:
-                lane.memory = share(lane._connection.put)
-                lane._connection.descriptors = lane.memory.descriptors
+                memory = lane._tensors.memory = share(lane._connection.put)
+                lane._connection.descriptors = memory.descriptors
         except BaseException:
             lane.close()
             raise
         return lane
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest request that the other side takes, in bytes, without its large tensors."""
+        return self._tensors.max_message_bytes
+
+    @property
+    def inline_bytes(self) -> int:
+        """How long tensors should be in a message; longer ones are sent from where they are."""
+        return self._tensors.inline_bytes
+
+    @property
+    def memory(self) -> CallerLaneMemory | None:
+        """What is shared with the other side; None: nothing is."""
+        return self._tensors.memory
 
     @property
     def is_closed(self) -> bool:
@@ -119,10 +143,12 @@ class BlockingLane:
         timeout: float | None,
         what: str,
         memory: CallerMemory | None = None,
+        tensors: CallTensors | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
 
-        Tensors of it are in ``memory``, which is the caller's again with the reply.
+        Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
+        ones of both in ``tensors``, which are sent from where they are.
         Raises MessageTooLargeError, which says ``what`` is; TimeoutError, LaneClosedError, and
         WireError for a reply that is none. Whatever ends the wait, such as Ctrl-C, cancels the
         call.
@@ -136,7 +162,7 @@ class BlockingLane:
             number = request.id = next(self._numbers)
             self._waiting[number] = waiter
         try:
-            payload = self._prepare(request, what, memory)
+            payload = self._tensors.begin(request, what, memory, tensors)
             is_sent = True
             self._write(FrameKind.CALL, payload)
             reply = self._wait(waiter, deadline)
@@ -157,6 +183,7 @@ class BlockingLane:
         what: str,
         on_done: OnDone,
         memory: CallerMemory | None = None,
+        tensors: CallTensors | None = None,
     ) -> int:
         """Begins a call, which is sent with the next ``flush``, and returns its id.
 
@@ -165,12 +192,16 @@ class BlockingLane:
         MessageTooLargeError, which says ``what`` is, and LaneClosedError; it is not called then.
         """
         number = request.id = next(self._numbers)
-        payload = self._prepare(request, what, memory)
+        payload = self._tensors.begin(request, what, memory, tensors)
+
+        def forget_and_tell(result: execution_pb2.CallReply | Exception) -> None:
+            self._tensors.forget(number)
+            on_done(result)
+
         try:
-            self._pending.add(number, on_done, timeout)
+            self._pending.add(number, on_done if tensors is None else forget_and_tell, timeout)
         except LaneClosedError:
-            if self.memory is not None:
-                self.memory.never_sent(number)
+            self._tensors.never_sent(number)
             raise
         self._connection.put(FrameKind.CALL, payload)
         return number
@@ -187,6 +218,7 @@ class BlockingLane:
     def cancel(self, number: int) -> None:
         """Nobody waits any more for a call that has begun; it may have ended already."""
         if self._pending.take(number) is not None:
+            self._tensors.forget(number)
             self._send_cancel(number)
 
     def tend(self) -> None:
@@ -209,7 +241,7 @@ class BlockingLane:
 
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""
-        self._end_memory()
+        self._tensors.end()
         with self._mutex:
             self._is_closed = True
             waiting = list(self._waiting.values())
@@ -220,19 +252,6 @@ class BlockingLane:
         wake(self._attendant)
         self._pending.end(LaneClosedError("the lane is closed"))
         self._close_if_unused()
-
-    def _prepare(
-        self, request: execution_pb2.CallRequest, what: str, memory: CallerMemory | None
-    ) -> bytes:
-        """The bytes of a request whose id is set; what it has in memory is held from now on."""
-        if self.memory is not None and memory is not None:
-            self.memory.begin(request, memory)
-        try:
-            return serialize_message(request, self.max_message_bytes, what)
-        except BaseException:
-            if self.memory is not None:
-                self.memory.never_sent(request.id)
-            raise
 
     # -- waiting: see Note [Who reads a shared lane] --------------------------------------------
 
@@ -274,7 +293,8 @@ class BlockingLane:
             if self.memory is not None and kind in MEMORY_FRAMES:
                 self.memory.take(kind, payload)
                 return
-            reply = lane_messages.read_reply((kind, payload))
+            lane_messages.check_reply((kind, payload))
+            reply = self._tensors.read_reply(payload)
         except WireError as error:
             raise self._connection.broken(error) from None
         except LaneClosedError as error:
@@ -354,6 +374,7 @@ class BlockingLane:
     def _leave(self, number: int) -> None:
         with self._mutex:
             del self._waiting[number]
+            self._tensors.forget(number)
             # It may have been woken to read, and have given up in that moment.
             self._wake_next_reader()
         if self._is_closed:
@@ -375,7 +396,7 @@ class BlockingLane:
 
     # -- the connection -------------------------------------------------------------------------
 
-    def _write(self, kind: FrameKind, payload: bytes) -> None:
+    def _write(self, kind: FrameKind, payload: FramePayload) -> None:
         self._connection.put(kind, payload)
         self._connection.flush()
 
@@ -386,15 +407,10 @@ class BlockingLane:
 
     def _broke(self, why: str) -> None:
         """The connection has ended, and nobody has closed it."""
-        self._end_memory()
+        self._tensors.end()
         self._is_closed = True
         with self._mutex:
             for waiter in self._waiting.values():
                 wake(waiter.wake)
         wake(self._attendant)
         self._pending.end(LaneClosedError(why))
-
-    def _end_memory(self) -> None:
-        # Before any call is told: what it has in memory is abandoned then.
-        if self.memory is not None:
-            self.memory.end()

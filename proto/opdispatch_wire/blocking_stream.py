@@ -18,7 +18,13 @@ from opdispatch_wire import lane_messages
 from opdispatch_wire.blocking_outbox import BlockingOutbox
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.chunk_assembler import ChunkAssembler, TensorBudget
-from opdispatch_wire.chunks import CallTensors, LargeMessage, chunk_metadata, told_chunk_bytes
+from opdispatch_wire.chunks import (
+    CallTensors,
+    LargeMessage,
+    chunk_bytes_for,
+    chunk_metadata,
+    told_chunk_bytes,
+)
 from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
@@ -81,9 +87,9 @@ class BlockingStream:
         return self._is_closed
 
     @property
-    def takes_chunks(self) -> bool:
-        """Whether the other side takes large tensors in chunks."""
-        return self._chunk_bytes > 0
+    def inline_bytes(self) -> int | None:
+        """How long tensors may be in a message; None: the other side takes no chunks."""
+        return chunk_bytes_for(self.max_message_bytes) if self._chunk_bytes else None
 
     def call(
         self,

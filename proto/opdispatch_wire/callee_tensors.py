@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch_wire.chunked_tensors import bytes_of
 from opdispatch_wire.chunks import BESIDE_BYTES, Buffer
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensor_bytes import bytes_of, contents_of
 from opdispatch_wire.v1 import values_pb2
 
 Array = np.ndarray[Any, Any]
-
-_ALIGNED = 16
 
 
 class CalleeTensors:
@@ -59,9 +57,8 @@ class CalleeTensors:
         data = self._arguments[number] if number < len(self._arguments) else None
         if data is None or len(data) != length:
             raise WireError(f"{at}.chunked: no {length} bytes of a tensor {number} are there")
-        contents = np.frombuffer(data, np.uint8)
-        if writable or contents.ctypes.data % _ALIGNED:
-            contents = contents.copy()
+        contents = contents_of(data, copies=writable)
+        if contents.base is None:
             self._arguments[number] = None  # nobody needs the frame for it any more
         contents.flags.writeable = writable
         return np.ndarray(shape, dtype, buffer=contents.data)

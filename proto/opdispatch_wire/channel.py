@@ -25,6 +25,7 @@ RAISE_LIMIT_HINT = (
     "OPDISPATCH_MAX_MESSAGE_BYTES, for the daemon, and `connect(max_message_bytes=N)` for the "
     "client"
 )
+RAISE_CALL_LIMIT_HINT = "raise the limit: `opdispatch serve --max-call-bytes N`"
 
 _KEEPALIVE_MS = 30_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
@@ -97,12 +98,12 @@ def serialize_message(message: Message, limit: int, what: str) -> bytes:
     return data
 
 
-def check_size(size: int, limit: int, what: str) -> None:
-    """Raises MessageTooLargeError if ``size`` is over the limit."""
+def check_size(size: int, limit: int, what: str, hint: str = RAISE_LIMIT_HINT) -> None:
+    """Raises MessageTooLargeError if ``size`` is over the limit; ``hint`` says how to raise it."""
     if size > limit:
         raise MessageTooLargeError(
             f"{what} has {size} bytes, and the limit is {limit} bytes",
-            hint=RAISE_LIMIT_HINT,
+            hint=hint,
             size=str(size),
             limit=str(limit),
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch_wire.channel import RAISE_CALL_LIMIT_HINT
 from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
 from opdispatch_wire.v1 import execution_pb2
@@ -172,7 +173,7 @@ class ChunkAssembler:
             raise MessageTooLargeError(
                 f"the large tensors of the call have {chunk.total} bytes, and the limit is "
                 f"{self._budget.limit} bytes",
-                hint="raise the limit: `opdispatch serve --max-call-bytes N`",
+                hint=RAISE_CALL_LIMIT_HINT,
                 size=str(chunk.total),
                 limit=str(self._budget.limit),
             )

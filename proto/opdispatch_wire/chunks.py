@@ -42,7 +42,9 @@ Buffer = memoryview
 class CallTensors:
     """The large tensors of one call, beside its messages. Belongs to whoever has the call."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, results_of_any_size: bool = True) -> None:
+        self.results_of_any_size = results_of_any_size
+        """Whether the caller takes them beside messages: no limit for those applies then."""
         self.arguments: Sequence[Buffer] = []
         """Those of the CallRequest, by ChunkedData.number."""
         self.results: Sequence[Buffer] = []

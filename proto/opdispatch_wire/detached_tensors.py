@@ -10,7 +10,7 @@ down the few fields in which there can be tensors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
@@ -23,6 +23,7 @@ from opdispatch_wire.protobuf_fields import (
     read_fields,
     varint,
 )
+from opdispatch_wire.tensor_bytes import ALIGNMENT
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 Payload = bytes | bytearray | memoryview
@@ -52,6 +53,7 @@ CALL_REPLY: _Paths = {
 """The way to the tensors of a CallReply."""
 
 _DATA = values_pb2.Tensor.DATA_FIELD_NUMBER
+_PADDING = values_pb2.Tensor.PADDING_FIELD_NUMBER
 _CHUNKED = values_pb2.Tensor.CHUNKED_FIELD_NUMBER
 # Twice as deep as values may be: a list is two messages.
 _DEEPEST = 100
@@ -83,12 +85,25 @@ class MessagePieces:
         self.extend(contents)
 
 
-def attach(message: Payload, paths: _Paths, tensors: Sequence[Buffer]) -> MessagePieces:
+def attach(
+    message: Payload, paths: _Paths, tensors: Sequence[Buffer], *, aligned: bool = False
+) -> MessagePieces:
     """The message with the ``tensors`` in their places.
 
-    Raises WireError unless it refers to each of them once, by number and length.
+    With ``aligned``, nearly all begin at multiples of ALIGNMENT. Raises WireError unless the
+    message refers to each of them once, by number and length.
     """
-    attaching = _Attaching(memoryview(message), tensors)
+    pieces = _attached(message, paths, tensors, {})
+    if aligned and (paddings := _paddings(pieces, tensors)):
+        # They make what they are in longer, and may make its length longer by a byte: rarely.
+        pieces = _attached(message, paths, tensors, paddings)
+    return pieces
+
+
+def _attached(
+    message: Payload, paths: _Paths, tensors: Sequence[Buffer], paddings: Mapping[int, int]
+) -> MessagePieces:
+    attaching = _Attaching(memoryview(message), tensors, paddings)
     pieces = attaching.rewritten(paths, 0, len(message), 0)
     if attaching.missing:
         raise WireError(
@@ -96,6 +111,21 @@ def attach(message: Payload, paths: _Paths, tensors: Sequence[Buffer]) -> Messag
             f"{len(tensors)} have come"
         )
     return pieces
+
+
+def _paddings(pieces: MessagePieces, tensors: Sequence[Buffer]) -> dict[int, int]:
+    """How long the padding of each tensor should be, by its number, in a message without any."""
+    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+    paddings: dict[int, int] = {}
+    offset = 0
+    for part in pieces.parts:
+        number = numbers.get(id(part))
+        if number is not None and offset % ALIGNMENT:
+            # Its tag and its length are a byte each.
+            paddings[number] = (-offset - 2) % ALIGNMENT
+            offset += 2 + paddings[number]
+        offset += len(part)
+    return paddings
 
 
 def detach(
@@ -179,9 +209,12 @@ class _Rewriting(ABC):
 
 
 class _Attaching(_Rewriting):
-    def __init__(self, message: memoryview, tensors: Sequence[Buffer]) -> None:
+    def __init__(
+        self, message: memoryview, tensors: Sequence[Buffer], paddings: Mapping[int, int]
+    ) -> None:
         super().__init__(message)
         self.missing = dict(enumerate(tensors))
+        self._paddings = paddings
 
     def _may_hold_tensors(self, field: Field) -> bool:
         return True
@@ -199,6 +232,8 @@ class _Attaching(_Rewriting):
                 f"$ says that tensor {chunked.number} in chunks has {chunked.length} bytes, and "
                 f"{len(tensor)} came"
             )
+        if (padding := self._paddings.get(chunked.number)) is not None:
+            pieces.add(field_tag(_PADDING, LENGTH_DELIMITED) + varint(padding) + bytes(padding))
         pieces.add(field_tag(_DATA, LENGTH_DELIMITED) + varint(len(tensor)))
         pieces.add(tensor)
         return True
@@ -215,6 +250,8 @@ class _Detaching(_Rewriting):
         return field.end - field.body > self._threshold
 
     def _change_data(self, field: Field, pieces: MessagePieces) -> bool:
+        if field.number == _PADDING:
+            return True  # it would be for another place
         size = field.end - field.body
         if field.number != _DATA or size <= self._threshold:
             return False

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
 
 # Unsent bytes at which reading stops, and at which it goes on.
@@ -85,10 +87,12 @@ class FrameStream:
     def send(
         self,
         kind: FrameKind,
-        payload: bytes | memoryview,
+        payload: FramePayload,
         descriptor: PassedDescriptor | None = None,
     ) -> None:
         """Sends a frame, or keeps it until the peer takes it. After the end it is lost.
+
+        What is not in one place is sent from where it is.
 
         The first frame of a turn of the loop is sent at once, all others of it together.
         """
@@ -98,24 +102,11 @@ class FrameStream:
         if descriptor is not None:
             self._passing[id(header)] = descriptor
         self._outbox.append(header)
-        self._outbox.append(payload)
+        if isinstance(payload, MessagePieces):
+            self._outbox.extend(piece for piece in payload.parts if piece)
+        else:
+            self._outbox.append(payload)
         self.unsent_bytes += len(payload) + len(header)
-        self._sent_soon()
-
-    def send_pieces(
-        self, kind: FrameKind, pieces: Iterable[bytes | bytearray | memoryview], size: int
-    ) -> None:
-        """``send`` of a payload that is not in one place; each piece is sent from where it is."""
-        if self._is_closed:
-            return
-        header = frame_header(kind, size)
-        self._outbox.append(header)
-        self._outbox.extend(piece for piece in pieces if piece)
-        self.unsent_bytes += size + len(header)
-        self._sent_soon()
-
-    def _sent_soon(self) -> None:
-        """Sends what was put into the outbox, now or with the rest of this turn of the loop."""
         if self._is_corked or self._is_writing:
             if self.unsent_bytes > HIGH_WATER:
                 self._update_reading()

@@ -13,6 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensor_bytes import ALIGNMENT
 
 HEADER = struct.Struct("<IB3s")
 _PADDING = bytes(3)
@@ -48,6 +49,17 @@ Frame = tuple[FrameKind, bytes | memoryview]
 def frame_header(kind: FrameKind, size: int) -> bytes:
     """The header of a payload of ``size`` bytes."""
     return HEADER.pack(size, kind, _PADDING)
+
+
+def _aligned_bytes(size: int) -> memoryview:
+    """Room for tensors that are used where they are received. Raises WireError."""
+    # Not a bytearray, which would be filled with zeros while no other thread can run.
+    try:
+        room = np.empty(size + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise WireError(f"there is no memory for a frame of {size} bytes") from None
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + size].data
 
 
 class FrameReader:
@@ -117,8 +129,7 @@ class FrameReader:
             self._start = end
             return kind, bytes(self._buffer[begin:end])
         if HEADER.size + size > READ_AT_ONCE and self._may_receive(size):
-            # Not a bytearray, which would be filled with zeros while no other thread can run.
-            contents = np.empty(size, np.uint8).data
+            contents = _aligned_bytes(size)
             self._have = self._end - begin
             contents[: self._have] = self._buffer[begin : self._end]
             self._start = self._end = 0

@@ -9,7 +9,7 @@ from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import Frame, FrameKind
 from opdispatch_wire.status import error_from_status, status_from_error
-from opdispatch_wire.v1 import execution_pb2, lane_pb2
+from opdispatch_wire.v1 import lane_pb2
 
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds that either side may take for its first word."""
@@ -37,21 +37,29 @@ def parsed(message: Message, payload: bytes | memoryview) -> Message:
     return message
 
 
-def hello(max_message_bytes: int, *, shares_memory: bool = False) -> bytes:
+def hello(max_message_bytes: int, *, max_call_bytes: int = 0, shares_memory: bool = False) -> bytes:
     """The payload of HELLO."""
     message = lane_pb2.LaneHello(
         protocol_version=PROTOCOL_VERSION,
         max_message_bytes=max_message_bytes,
+        max_call_bytes=max_call_bytes,
         shares_memory=shares_memory,
     )
     return message.SerializeToString()
 
 
-def welcome(max_message_bytes: int, lane: int = 0, *, shares_memory: bool = False) -> bytes:
+def welcome(
+    max_message_bytes: int,
+    lane: int = 0,
+    *,
+    max_call_bytes: int = 0,
+    shares_memory: bool = False,
+) -> bytes:
     """The payload of WELCOME, on the connection of that number."""
     return lane_pb2.LaneWelcome(
         protocol_version=PROTOCOL_VERSION,
         max_message_bytes=max_message_bytes,
+        max_call_bytes=max_call_bytes,
         lane=lane,
         shares_memory=shares_memory,
     ).SerializeToString()
@@ -87,16 +95,13 @@ def read_welcome(frame: Frame) -> lane_pb2.LaneWelcome:
     return message
 
 
-def read_reply(frame: Frame) -> execution_pb2.CallReply:
-    """A reply. Raises WireError if it is none."""
+def check_reply(frame: Frame) -> None:
+    """Raises WireError unless it is a reply."""
     kind, payload = frame
     if kind is FrameKind.REFUSAL:
         raise WireError(str(refusal_error(payload)))
     if kind is not FrameKind.REPLY:
         raise WireError(f"a {kind.name} frame came where only replies can")
-    reply = execution_pb2.CallReply()
-    parsed(reply, payload)
-    return reply
 
 
 def refusal_error(payload: bytes | memoryview) -> Exception:

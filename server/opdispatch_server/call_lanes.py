@@ -15,9 +15,11 @@ from opdispatch_server.lane_listener import LaneListener
 from opdispatch_wire import lane_messages
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.v1 import execution_pb2, lane_pb2
+from opdispatch_wire.lane_tensors import read_call
+from opdispatch_wire.v1 import lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
 
@@ -34,15 +36,19 @@ class CallLanes:
         self._listeners: list[LaneListener] = []
         self._lanes: set[CallLane] = set()
 
-    def listen(self, path: str, limit: int, *, is_for_kernels: bool = False) -> None:
-        """Takes calls of at most ``limit`` bytes at ``path``. Raises OSError.
+    def listen(
+        self, path: str, limit: int, call_limit: int, *, is_for_kernels: bool = False
+    ) -> None:
+        """Takes calls at ``path``: of at most ``limit`` bytes, and with their large tensors of
+        ``call_limit``. Raises OSError.
 
         Calls of kernels are never kept waiting: other calls wait for them.
         """
         budget = None if is_for_kernels else self._budget
 
         def add(connection: socket.socket) -> None:
-            lane = CallLane(connection, self._router, limit, budget, self._lanes.discard)
+            forget = self._lanes.discard
+            lane = CallLane(connection, self._router, limit, call_limit, budget, forget)
             self._lanes.add(lane)
 
         self._listeners.append(LaneListener(path, add))
@@ -67,10 +73,12 @@ class CallLane:
         connection: socket.socket,
         router: CallRouter,
         limit: int,
+        call_limit: int,
         budget: ByteBudget | None,
         on_end: Callable[[CallLane], None],
     ) -> None:
         self._limit = limit
+        self._call_limit = call_limit
         self._budget = budget
         # Of the budget, the bytes of a call that is being read.
         self._reserved = 0
@@ -81,7 +89,7 @@ class CallLane:
         self._calls = CallsInFlight(router, self._send_reply, self._set_full)
         self._stream = FrameStream(
             connection,
-            limit,
+            max(limit, call_limit),
             self._take,
             self._ended,
             may_receive=self._may_receive,
@@ -108,17 +116,20 @@ class CallLane:
 
     def _take_frame(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if self._patience is not None:
-            told = lane_messages.read_hello((kind, payload)).max_message_bytes
-            self._calls.reply_limit = min(
-                told or MAX_MESSAGE_BYTES_HIGHEST, MAX_MESSAGE_BYTES_HIGHEST
-            )
+            told = lane_messages.read_hello((kind, payload))
+            highest = MAX_MESSAGE_BYTES_HIGHEST
+            self._calls.reply_limit = min(told.max_message_bytes or highest, highest)
+            self._calls.reply_limit_with_tensors = min(told.max_call_bytes, highest)
             self._patience.cancel()
             self._patience = None
-            self._stream.send(FrameKind.WELCOME, lane_messages.welcome(self._limit))
+            self._stream.send(
+                FrameKind.WELCOME,
+                lane_messages.welcome(self._limit, max_call_bytes=self._call_limit),
+            )
         elif kind is FrameKind.CALL:
-            request = execution_pb2.CallRequest()
-            lane_messages.parsed(request, payload)
-            self._calls.take(request, functools.partial(self._answered, self._reserved))
+            request, arguments = read_call(payload)
+            on_end = functools.partial(self._answered, self._reserved)
+            self._calls.take(request, on_end, arguments)
             self._reserved = 0  # from now on the call has it
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()
@@ -171,7 +182,7 @@ class CallLane:
             owed, self._owed = self._owed, 0
             self._budget.give_back(owed)
 
-    def _send_reply(self, reply: bytes) -> None:
+    def _send_reply(self, reply: FramePayload) -> None:
         self._stream.send(FrameKind.REPLY, reply)
 
     def _set_full(self, is_full: bool) -> None:

@@ -22,7 +22,9 @@ from opdispatch_wire.chunks import (
     chunk_metadata,
     told_chunk_bytes,
 )
+from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_stream import HIGH_WATER, LOW_WATER
 from opdispatch_wire.v1 import execution_pb2
 
@@ -128,7 +130,9 @@ class CallStream:
         if arguments is not None:
             self._calls.take(request, arguments=arguments)
 
-    def _send(self, reply: bytes) -> None:
+    def _send(self, reply: FramePayload) -> None:
+        if isinstance(reply, MessagePieces):  # for a peer that takes no chunks
+            reply = b"".join(reply.parts)
         self._outbox.put(reply)
         self._has_replies.set()
         if self._outbox.small_bytes > HIGH_WATER:

@@ -13,6 +13,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, seria
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
@@ -55,15 +56,15 @@ class CallRunner(Protocol):
 class CallsInFlight:
     """Begins, answers, cancels and bounds them. Belongs to the event loop.
 
-    ``send`` gets the bytes of each CallReply; ``send_large``, if the peer takes chunks, those of
-    one with large tensors: its id, the tensors, the reply. ``set_full`` is told when nothing more
-    should be read, and when there is room again.
+    ``send`` gets each CallReply, in pieces if it has large tensors; ``send_large``, if the peer
+    takes chunks, those that have: the id, the tensors, the reply. ``set_full`` is told when
+    nothing more should be read, and when there is room again.
     """
 
     def __init__(
         self,
         runner: CallRunner,
-        send: Callable[[bytes], None],
+        send: Callable[[FramePayload], None],
         set_full: Callable[[bool], None],
         reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
         send_large: Callable[[int, Sequence[Buffer], bytes], None] | None = None,
@@ -76,6 +77,8 @@ class CallsInFlight:
         self._set_full = set_full
         self.reply_limit = reply_limit
         """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
+        self.reply_limit_with_tensors = 0
+        """The longest one with its large tensors, where that is longer."""
         self._calls: dict[int, asyncio.Task[None] | QuickCall] = {}
         # What to call when those end that have no task.
         self._quick_ends: dict[int, Callable[[], None]] = {}
@@ -94,7 +97,7 @@ class CallsInFlight:
         """Begins a call, or cancels one. Raises WireError if one of that id is under way.
 
         ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
-        large tensors that have come in chunks.
+        large tensors that have come beside it.
         """
         number = request.id
         if request.cancel:
@@ -102,17 +105,16 @@ class CallsInFlight:
             return
         if number in self._calls:
             raise WireError(f"$.id is {number}, and the call of that id is still under way")
-        tensors: CallTensors | None = None
-        if self._send_large is not None or arguments:
-            tensors = CallTensors()
-            tensors.arguments = arguments
+        any_size = self._send_large is not None or bool(self.reply_limit_with_tensors)
+        tensors = CallTensors(results_of_any_size=any_size)
+        tensors.arguments = arguments
         context = CallContext.of_request(request, tensors)
 
         def end(result: execution_pb2.CallReply | OpdispatchError | KernelRun) -> None:
             if isinstance(result, OpdispatchError):
                 result = execution_pb2.CallReply(error=status_from_error(result))
             elif not isinstance(result, execution_pb2.CallReply):
-                self._start(number, request, context, on_end, result)
+                self._start(number, request, context, tensors, on_end, result)
                 return
             self._reply(number, result, tensors)
             self._forget(number)
@@ -120,7 +122,7 @@ class CallsInFlight:
 
         quick = None if arguments else self._runner.begin(request, context, end)
         if quick is None:
-            self._start(number, request, context, on_end)
+            self._start(number, request, context, tensors, on_end)
         else:
             self._calls[number] = quick
             self._quick_ends[number] = on_end
@@ -155,11 +157,12 @@ class CallsInFlight:
         number: int,
         request: execution_pb2.CallRequest,
         context: CallContext,
+        tensors: CallTensors,
         on_end: Callable[[], None],
         broken: KernelRun | None = None,
     ) -> None:
         """Has a task see to the call, which its caller knows by that number."""
-        task = asyncio.create_task(self._answer(number, request, context, broken))
+        task = asyncio.create_task(self._answer(number, request, context, tensors, broken))
         self._calls[number] = task
         self._quick_ends.pop(number, None)
 
@@ -176,15 +179,15 @@ class CallsInFlight:
         number: int,
         request: execution_pb2.CallRequest,
         context: CallContext,
+        tensors: CallTensors,
         broken: KernelRun | None,
     ) -> None:
         try:
             reply = await self._call(request, context, broken)
         finally:
-            if context.tensors is not None:
-                context.tensors.arguments = ()  # also of a kernel that runs on for nobody
+            tensors.arguments = ()  # also of a kernel that runs on for nobody
         if reply is not None:
-            self._reply(number, reply, context.tensors)
+            self._reply(number, reply, tensors)
             # Before the caller can use that id again.
             self._forget(number)
 
@@ -212,21 +215,14 @@ class CallsInFlight:
                 LOG.error("the call of %s failed", request.operator, exc_info=error)
             return execution_pb2.CallReply(error=status_from_error(error))
 
-    def _reply(
-        self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors | None
-    ) -> None:
+    def _reply(self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors) -> None:
         reply.id = number
         what = "the result of the call"
         try:
-            if tensors is None:
-                self._send(serialize_message(reply, self.reply_limit, what))
+            if self._send_large is None:
+                self._send(self._with_results(reply, tensors.results, what))
                 return
             payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
-            if self._send_large is None:
-                pieces = attach(payload, CALL_REPLY, tensors.results)
-                check_size(len(pieces), self.reply_limit, what)
-                self._send(b"".join(pieces.parts))
-                return
             payload, results = self._detach_more(payload, tensors.results)
             check_size(len(payload), self.reply_limit, what)
             if results:
@@ -236,6 +232,20 @@ class CallsInFlight:
         except MessageTooLargeError as error:
             error_reply = execution_pb2.CallReply(id=number, error=status_from_error(error))
             self._send(error_reply.SerializeToString())
+
+    def _with_results(
+        self, reply: execution_pb2.CallReply, results: Sequence[Buffer], what: str
+    ) -> FramePayload:
+        """The reply with its large tensors in their places."""
+        payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+        if self.reply_limit_with_tensors:
+            payload, results = self._detach_more(payload, results)
+        check_size(len(payload), self.reply_limit, what)
+        if not results:
+            return payload
+        pieces = attach(payload, CALL_REPLY, results, aligned=True)
+        check_size(len(pieces), max(self.reply_limit_with_tensors, self.reply_limit), what)
+        return pieces
 
     def _detach_more(
         self, payload: bytes, results: Sequence[Buffer]

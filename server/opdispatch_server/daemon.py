@@ -60,7 +60,7 @@ from opdispatch_server.run_folder import RunFolder
 from opdispatch_server.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_server.value_leases import ValueLeases
-from opdispatch_wire.channel import server_options
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1 import (
     execution_pb2_grpc,
     interpreter_pb2_grpc,
@@ -78,7 +78,7 @@ INTERPRETER_WAIT = 10.0
 # others from being served.
 RESTORE_WAIT = 10.0
 # Of the arguments of large calls that clients send through the daemon, what it holds at a time.
-# Each is there two or three times on its way: as it came, taken apart, and as it goes on.
+# Their results come on top.
 LARGE_CALLS_BYTES = 40 * 2**20
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
@@ -212,8 +212,10 @@ class Daemon:
         await self._private.start()
         await self._public.start()
         internal_limit = internal_message_limit(self._limit)
-        self._lanes.listen(self._folder.lane("kernels"), internal_limit, is_for_kernels=True)
-        self._lanes.listen(self._folder.lane("clients"), self._limit)
+        highest = MAX_MESSAGE_BYTES_HIGHEST
+        kernels, clients = self._folder.lane("kernels"), self._folder.lane("clients")
+        self._lanes.listen(kernels, internal_limit, highest, is_for_kernels=True)
+        self._lanes.listen(clients, self._limit, min(self._max_call_bytes, highest))
         self._supervisor.start()
         # A signal must not have to wait for a start that hangs.
         starting = asyncio.create_task(self._bring_up())

@@ -20,8 +20,10 @@ from opdispatch_server.reading_turn import hand_over_turn
 from opdispatch_wire import lane_socket
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
-from opdispatch_wire.channel import channel_options, check_message_size
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
+from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
@@ -83,28 +85,35 @@ class DaemonLane:
             )
         sink = LOCAL_STATE.get().trace
         args, kwargs = op.signature.split(stack)
+        lane = self._lane
+        tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
         request = call_request(
-            str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys
+            str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys, memory=tensors
         )
         check_message_size(request, self._limit, f"the call of {op.name}")
         hand_over_turn()
         with running.nested() as context:
-            reply = self._send(request, context)
+            reply = self._send(request, context, tensors)
         if sink is not None:
             _emit_remote_lines(sink, reply)
-        return returns_of_reply(reply, args, kwargs)
+        return returns_of_reply(reply, args, kwargs, tensors)
 
     def use_local_lane(self, path: str) -> None:
         """Has calls take the daemon's local lane from now on, if it can be reached."""
         if path and lane_socket.is_socket(path):
             try:
                 GUARD.own_peer(f"unix:{path}")
-                self._lane = BlockingLane.connect(path, self._internal_limit)
+                self._lane = BlockingLane.connect(
+                    path, self._internal_limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                )
             except (OSError, OpdispatchError) as error:
                 LOG.info("kernels call the daemon over gRPC: %s", error)
 
     def _send(
-        self, request: execution_pb2.CallRequest, context: CallContext
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        tensors: CallTensors | None,
     ) -> execution_pb2.CallReply:
         if self._lane is None:
             try:
@@ -117,7 +126,7 @@ class DaemonLane:
         context.write_to(request)
         try:
             what = f"the call of {request.operator}"
-            return self._lane.call(request, context.timeout, what)
+            return self._lane.call(request, context.timeout, what, tensors=tensors)
         except TimeoutError:
             raise late_answer_error(self._address) from None
         except LaneClosedError as error:

@@ -246,7 +246,8 @@ class InterpreterSession:
     def _write(self, request: execution_pb2.CallRequest, context: CallContext) -> None:
         context.write_to(request)
         # Only from here: a client's own word would take the limit off the reply.
-        request.chunks_reply = context.tensors is not None
+        tensors = context.tensors
+        request.chunks_reply = tensors is not None and tensors.results_of_any_size
 
     def _call_ended(self, reply: asyncio.Future[execution_pb2.CallReply]) -> None:
         self.calls_in_flight -= 1

@@ -81,7 +81,7 @@ class KernelExecution:
         if tensors is None or not tensors.results:
             return serialize_message(reply, limit, _RESULT)
         message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, _RESULT)
-        pieces = attach(message, CALL_REPLY, tensors.results)
+        pieces = attach(message, CALL_REPLY, tensors.results, aligned=True)
         check_size(len(pieces), limit, _RESULT)
         return pieces
 

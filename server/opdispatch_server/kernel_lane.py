@@ -29,7 +29,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_rules import CallRules
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.lane_call import LaneCall, read_call
+from opdispatch_server.lane_call import LaneCall
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import ReadingTurn
 from opdispatch_server.reply_writer import ReplyWriter
@@ -43,6 +43,7 @@ from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
+from opdispatch_wire.lane_tensors import read_call
 from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.shared_mapping import is_supported
 from opdispatch_wire.status import status_from_error
@@ -154,7 +155,8 @@ class KernelLane:
     def _shake_hands(self) -> None:
         self._socket.settimeout(lane_messages.HANDSHAKE_TIMEOUT)
         told = lane_messages.read_hello(self._next_frame())
-        self._reply_limit = told.max_message_bytes or MAX_MESSAGE_BYTES_HIGHEST
+        told_limit = max(told.max_message_bytes, told.max_call_bytes)
+        self._reply_limit = told_limit or MAX_MESSAGE_BYTES_HIGHEST
         self._socket.settimeout(None)
         shares = self._budget is not None and told.shares_memory and is_supported()
         if self._budget is not None and shares:
@@ -167,8 +169,11 @@ class KernelLane:
         while self._turn.is_at(turn):
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
-                request, tensors = read_call(payload, shares_memory=self._memory is not None)
-                del payload  # the tensors let go of it, one by one
+                # Where memory is shared, the few tensors that are inline are taken as they are.
+                request, arguments = read_call(payload, detaches=self._memory is None)
+                limited, size = not request.chunks_reply, len(payload)
+                tensors = CalleeTensors(arguments, size, is_limited=limited)
+                del payload, arguments  # the tensors let go of it, one by one
                 self._take(request, tensors, turn)
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()

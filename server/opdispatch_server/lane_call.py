@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_wire import lane_messages
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
-from opdispatch_wire.detached_tensors import CALL_REQUEST, detach
 from opdispatch_wire.v1 import execution_pb2
 
 if TYPE_CHECKING:
@@ -51,20 +48,3 @@ class LaneCall:
     def start(self, turns: LibraryTurns[LaneCall]) -> None:
         """Runs it in a thread of its lane's: its turn has come."""
         self.lane.start_call(self, turns)
-
-
-def read_call(
-    payload: bytes | memoryview, *, shares_memory: bool
-) -> tuple[execution_pb2.CallRequest, CalleeTensors]:
-    """The call in a frame, whose large tensors stay where they are. Raises WireError.
-
-    Not those of a lane that shares memory: there the few that are inline are taken as they are.
-
-    Protobuf would copy them while no other thread can run: no heartbeat either.
-    """
-    request, size = execution_pb2.CallRequest(), len(payload)
-    arguments: list[memoryview] = []
-    if len(payload) > CHUNK_BYTES and not shares_memory:
-        payload, arguments = detach(payload, CALL_REQUEST, BESIDE_BYTES)
-    lane_messages.parsed(request, payload)
-    return request, CalleeTensors(arguments, size, is_limited=not request.chunks_reply)

@@ -11,7 +11,9 @@ from opdispatch_server.fork_guard import GUARD
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream
-from opdispatch_wire.channel import channel_options
+from opdispatch_wire.caller_tensors import CallerTensors
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.chunks import BESIDE_BYTES
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
@@ -48,18 +50,19 @@ class PeerValues:
         if it cannot be reached.
         """
         request = execution_pb2.CallRequest(
-            operator="a transfer of a value", program=TRANSFER, retry=False
+            operator="a transfer of a value", program=TRANSFER, retry=False, chunks_reply=True
         )
         remote = request.args.add().remote
         remote.id, remote.session = message.id, message.session
         remote.place = message.source.place
+        tensors = CallerTensors(BESIDE_BYTES)
         try:
             way = (
                 self._lane_to(message.source.lane)
                 if message.source.lane
                 else self._stream_to(message.source.address)
             )
-            reply = way.call(request, timeout, "the request for a value")
+            reply = way.call(request, timeout, "the request for a value", tensors=tensors)
         except (OSError, LaneClosedError, TimeoutError) as error:
             why = str(error) or "it does not answer"
             raise RemoteValueGoneError(
@@ -71,7 +74,7 @@ class PeerValues:
             ) from None
         if reply.HasField("error"):
             raise error_from_status(reply.error)
-        return value_from_proto(reply.returns[0], at=at, writable=True)
+        return value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -89,7 +92,9 @@ class PeerValues:
             lane = self._lanes.get(path)
             if lane is None or lane.is_closed:
                 GUARD.own_peer(f"unix:{path}")
-                lane = self._lanes[path] = BlockingLane.connect(path, self._limit)
+                lane = self._lanes[path] = BlockingLane.connect(
+                    path, self._limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                )
             return lane
 
     def _stream_to(self, address: str) -> BlockingStream:

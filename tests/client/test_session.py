@@ -55,19 +55,20 @@ def test_it_tells_what_the_daemon_is(daemon: RunningDaemon, session: oc.Session)
 
 
 def test_a_request_over_the_limit_is_not_sent(daemon: RunningDaemon, session: oc.Session):
-    with pytest.raises(oc.MessageTooLargeError, match=r"park::double has 10486\d\d bytes"):
-        session.ops.park.double(np.zeros(1 << 20, np.uint8))
+    with pytest.raises(oc.MessageTooLargeError, match=r"park::wait has 10486\d\d bytes"):
+        session.call("park::wait", "x" * (1 << 20))
     with (
-        daemon.connect(max_message_bytes=1000) as small,
+        daemon.connect(max_message_bytes=1000, lane="grpc") as small,
         pytest.raises(oc.MessageTooLargeError, match="the limit is 1000 bytes"),
     ):
         small.ops.park.double(np.zeros(1000, np.uint8))
 
 
-def test_a_reply_over_the_limit_is_an_error_too(session: oc.Session):
-    with pytest.raises(oc.MessageTooLargeError):
-        session.ops.park.repeat(np.zeros(1000, np.uint8), 2000)
-    assert session.ops.park.repeat(np.zeros(1000, np.uint8), 2).shape == (2000,)
+def test_a_reply_over_the_limit_is_an_error_too(daemon: RunningDaemon):
+    with daemon.connect(lane="grpc") as session:
+        with pytest.raises(oc.MessageTooLargeError):
+            session.ops.park.repeat(np.zeros(1000, np.uint8), 2000)
+        assert session.ops.park.repeat(np.zeros(1000, np.uint8), 2).shape == (2000,)
 
 
 def test_a_late_answer_is_an_error(daemon: RunningDaemon, tmp_path: Path):

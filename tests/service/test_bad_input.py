@@ -243,7 +243,7 @@ def test_messages_over_the_limit_are_refused_both_ways(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=1, environment={"OPDISPATCH_MAX_MESSAGE_BYTES": str(LIMIT)})
-    with daemon.connect(direct=False) as session:
+    with daemon.connect(lane="grpc") as session:
         session.load(write_library("image", IMAGE))
         assert session.server_info.max_message_bytes == LIMIT
         fits = np.zeros(LIMIT - 1024, np.uint8)
@@ -261,6 +261,10 @@ def test_messages_over_the_limit_are_refused_both_ways(
         with pytest.raises(oc.MessageTooLargeError):
             session.load(write_library("large", "#" * LIMIT))
         np.testing.assert_array_equal(session.ops.image.invert(X), 1 - X)
-    with daemon.connect() as session:  # in memory that is shared, tensors are part of no message
-        session.ops.image.invert(X)
-        assert session.ops.image.invert(np.zeros(4 * LIMIT, np.uint8)).nbytes == 4 * LIMIT
+    for direct in (False, True):  # elsewhere, large tensors are part of no message
+        with daemon.connect(direct=direct) as session:
+            session.ops.image.invert(X)
+            assert session.ops.image.invert(np.zeros(4 * LIMIT, np.uint8)).nbytes == 4 * LIMIT
+            with pytest.raises(oc.MessageTooLargeError, match=str(LIMIT)) as caught:
+                session.call("image::invert", "x" * LIMIT)
+            assert HINT in str(caught.value)

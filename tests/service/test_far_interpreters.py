@@ -80,11 +80,10 @@ def test_no_message_limit_is_one_for_tensors(loaded: RunningDaemon):
         np.testing.assert_array_equal(x, 2 * LARGE)
 
 
-@pytest.mark.parametrize("lane", ["local", "grpc"])
 def test_the_message_limit_of_a_caller_without_chunks_holds(
-    daemon: RunningDaemon, write_library: WriteLibrary, lane: LaneChoice
+    daemon: RunningDaemon, write_library: WriteLibrary
 ):
-    with daemon.connect(lane=lane) as session:
+    with daemon.connect(lane="grpc") as session:
         session.load(write_library("grow", GROW), on="far")
         part = LARGE[: LIMIT // 16]
         with pytest.raises(oc.MessageTooLargeError, match="the result of the call has"):

@@ -1,4 +1,4 @@
-"""Tensors of more than a megabyte over the gRPC stream, in chunks, through a real daemon."""
+"""Tensors of more than a megabyte through a real daemon: over the gRPC stream, in chunks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+Lane = Literal["stream", "local"]
 MB = 1_000_000
 X = np.arange(3.0)
 LARGE = 3 * MB // 8
@@ -234,12 +236,13 @@ async def test_a_deadline_in_the_middle_leaves_nothing_behind(
         assert (result == 1).all()
 
 
+@pytest.mark.parametrize("lane", ["stream", "local"])
 def test_a_large_call_runs_again_where_its_interpreter_was_killed(
-    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path, lane: Lane
 ):
     daemon.expects_errors = True
     doors = Doors(tmp_path)
-    with daemon.connect(lane="stream") as session:
+    with daemon.connect(lane=lane, direct=False) as session:
         session.load(write_library("doors", door_library("doors")), interpreters=2)
         future = session.submit("doors::enter", np.zeros(LARGE), doors.folder, "a")
         assert doors.next_inside() == "a"
@@ -251,15 +254,54 @@ def test_a_large_call_runs_again_where_its_interpreter_was_killed(
     doors.close()
 
 
+def test_a_call_on_a_local_lane_may_have_so_much_and_no_more(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
+    with daemon.connect(direct=False, timeout=20) as session:
+        assert session.lane == "local"
+        session.load(write_library("many", MANY))
+        fits, exceeds = np.ones(7 * MB // 8), np.ones(9 * MB // 8)
+        assert session.ops.many.total([fits]) == fits.size
+        parts = list(np.ones((100, 5000)))
+        assert session.ops.many.total(parts) == 500_000
+        back = session.ops.many.split(np.arange(500_000.0), 100)
+        np.testing.assert_array_equal(np.concatenate(back), np.arange(500_000.0))
+        assert session.ops.many.zeros(3 * MB).nbytes == 24 * MB  # a result is its caller's wish
+        for call in (
+            lambda: session.ops.many.total([exceeds]),
+            lambda: session.put(exceeds),
+            lambda: session.submit("many::total", [exceeds]).result(),
+        ):
+            with pytest.raises(oc.MessageTooLargeError, match="--max-call-bytes"):
+                call()
+        with session.put(fits) as kept:
+            np.testing.assert_array_equal(kept.numpy(), fits)
+
+
+async def test_an_asyncio_session_has_no_message_limit_on_its_lane_either(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
+    async with oc.aio.connect(daemon.address, direct=False) as session:
+        await session.load(write_library("many", MANY))
+        x = np.arange(7 * MB // 8, dtype=float)
+        parts = await session.ops.many.split(x, 7)
+        np.testing.assert_array_equal(np.concatenate(parts), x)
+        with pytest.raises(oc.MessageTooLargeError, match="--max-call-bytes"):
+            await session.ops.many.total([np.ones(9 * MB // 8)])
+
+
 MEMORY = 200 * MB
 SLACK = 60 * MB
 
 
+@pytest.mark.parametrize("lane", ["stream", "local"])
 def test_memory_is_bounded_by_the_tensors_and_a_few_chunks(
-    start_daemon: StartDaemon, write_library: WriteLibrary
+    start_daemon: StartDaemon, write_library: WriteLibrary, lane: Lane
 ):
     daemon = start_daemon(workers=1)
-    with daemon.connect(lane="stream") as session:
+    with daemon.connect(lane=lane, direct=False) as session:
         session.load(write_library("image", IMAGE))
         session.ops.image.invert(np.zeros(2 * MB))  # imports, arenas, first buffers
         before = high_water(daemon.process.pid)

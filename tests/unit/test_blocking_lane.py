@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 
+import numpy as np
 import pytest
 
 from opdispatch_wire import lane_socket
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.caller_tensors import CallerTensors
+from opdispatch_wire.calls import call_request, returns_of_reply
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_messages import LaneClosedError
@@ -125,6 +132,57 @@ def test_a_request_over_the_limit_is_never_sent(peer: Peer, tmp_path: Path):
     other.join(10)
     assert other.outcome == "a::b"
     lane.close()
+
+
+def large_call(value: float) -> tuple[execution_pb2.CallRequest, CallerTensors]:
+    tensors = CallerTensors(BESIDE_BYTES)
+    return call_request("a::b", [np.full(CHUNK_BYTES, value)], {}, memory=tensors), tensors
+
+
+def answer_with(peer: Peer, call: execution_pb2.CallRequest) -> None:
+    reply = execution_pb2.CallReply(id=call.id)
+    reply.returns.add().tensor.CopyFrom(call.args[0].tensor)
+    peer.write(FrameKind.REPLY, reply.SerializeToString())
+
+
+def test_large_tensors_are_inline_for_the_peer_and_nowhere_else(lane: BlockingLane, peer: Peer):
+    answering = threading.Thread(target=lambda: answer_with(peer, peer.read_call()))
+    answering.start()
+    request, tensors = large_call(7.0)
+    reply = lane.call(request, 20.0, "the call", tensors=tensors)
+    answering.join(10)
+    assert request.ByteSize() < 100
+    assert reply.ByteSize() < 100
+    (result,) = returns_of_reply(reply, [], {}, tensors)
+    assert (result == 7.0).all()
+    assert result.ctypes.data % 16 == 0
+    result[0] = 1.0  # the caller's own
+
+
+def test_of_large_calls_that_were_given_up_nothing_is_kept(lane: BlockingLane, peer: Peer):
+    answers: SimpleQueue[object] = SimpleQueue()
+    gone = []
+    # One is cancelled, one is late, and one is answered.
+    for timeout, gives_up in ((20.0, True), (0.01, False), (20.0, False)):
+        request, tensors = large_call(1.0)
+        number = lane.begin(request, timeout, "the call", answers.put, None, tensors)
+        sending = threading.Thread(target=lane.flush)
+        sending.start()
+        call = peer.read_call()
+        sending.join(10)
+        if gives_up:
+            lane.cancel(number)
+            assert peer.read()[0] is FrameKind.CANCEL
+        elif timeout < 1.0:
+            assert isinstance(answers.get(timeout=10), TimeoutError)
+        answer_with(peer, call)
+        gone.append(weakref.ref(tensors))
+    reply = answers.get(timeout=10)
+    assert isinstance(reply, execution_pb2.CallReply)
+    assert reply.id == call.id
+    del tensors, request
+    gc.collect()
+    assert [each() for each in gone] == [None] * 3
 
 
 def _main_thread_sleeps() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,3 +100,18 @@ def test_a_long_payload_is_received_where_it_stays():
     assert feed(reader, data[:5000]) == []
     assert len(reader.space()) == len(payload) + HEADER.size - 5000
     assert feed(reader, data[5000:]) == [(FrameKind.REPLY, payload)]
+
+
+def test_a_payload_that_there_is_no_memory_for_is_an_error_of_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def exhausted(*args: object) -> None:
+        raise MemoryError
+
+    reader = FrameReader(1 << 31)
+    header = frame_header(FrameKind.CALL, 1 << 30)
+    reader.space()[: len(header)] = header
+    reader.received(len(header))
+    monkeypatch.setattr(np, "empty", exhausted)
+    with pytest.raises(WireError, match="no memory for a frame of 1073741824 bytes"):
+        reader.next_frame()

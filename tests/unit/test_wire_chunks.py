@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_wire.blocking_outbox import BlockingOutbox
+from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.chunk_assembler import CALLS_AT_ONCE, ChunkAssembler, TensorBudget
-from opdispatch_wire.chunked_tensors import ChunkedTensors
 from opdispatch_wire.chunks import (
     CHUNK_BYTES,
     CHUNK_BYTES_KEY,
@@ -272,7 +272,7 @@ def test_a_chunk_fits_into_a_message():
     ids=lambda array: f"{array.dtype.str}{array.strides}",
 )
 def test_any_layout_arrives_as_the_same_elements(array):
-    tensors = ChunkedTensors(512)
+    tensors = CallerTensors(256)
     message = values_pb2.Tensor(shape=array.shape)
     native = array.dtype.newbyteorder("=")
     message.dtype = native.name
@@ -283,7 +283,7 @@ def test_any_layout_arrives_as_the_same_elements(array):
 
 
 def test_a_result_that_did_not_come_is_malformed():
-    tensors = ChunkedTensors(512)
+    tensors = CallerTensors(256)
     tensors.results = [memoryview(b"12345678")]
     for number, length in ((1, 8), (0, 16)):
         message = values_pb2.Tensor(dtype="float64", shape=[length // 8])
@@ -304,7 +304,7 @@ def test_a_result_that_did_not_come_is_malformed():
 def test_a_copy_is_taken_of_what_its_caller_may_change():
     array = np.zeros(1000)
     for copies in (False, True):
-        tensors = ChunkedTensors(512, copies=copies)
+        tensors = CallerTensors(256, copies=copies)
         assert tensors.place(values_pb2.Tensor(), array, array.dtype, array)
         array[:] = 7.0
         assert np.frombuffer(tensors.arguments[0])[0] == (0.0 if copies else 7.0)
@@ -312,7 +312,7 @@ def test_a_copy_is_taken_of_what_its_caller_may_change():
 
 
 def test_what_follows_much_else_goes_in_chunks_too():
-    tensors = ChunkedTensors(64 * CHUNK_BYTES)
+    tensors = CallerTensors(CHUNK_BYTES)
     array = np.zeros(CHUNK_BYTES // 4, np.uint8)
     inline = [not tensors.place(values_pb2.Tensor(), array, array.dtype, array) for _ in range(9)]
     assert inline == [True] * 4 + [False] * 5
@@ -324,7 +324,7 @@ def test_an_on_progress_that_raises_is_asked_once(caplog):
     def on_progress(progress):
         raise ZeroDivisionError
 
-    tensors = ChunkedTensors(512, on_progress)
+    tensors = CallerTensors(256, on_progress)
     tensors.note_sent(1)
     tensors.note_received(1, 2)
     assert len(caplog.records) == 1

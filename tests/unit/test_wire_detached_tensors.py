@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.detached_tensors import CALL_REPLY, CALL_REQUEST, attach, detach
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensor_bytes import ALIGNMENT
 from opdispatch_wire.tensors import tensor_to_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
 
@@ -53,6 +54,24 @@ def test_nothing_is_copied():
     small, (tensor,) = detach(data, CALL_REQUEST, 64)
     assert np.shares_memory(np.frombuffer(tensor, np.uint8), np.frombuffer(data, np.uint8))
     assert any(part is tensor for part in attach(small, CALL_REQUEST, [tensor]).parts)
+
+
+@given(st.lists(st.integers(70_000, 90_000), min_size=1, max_size=4), st.text(max_size=100))
+def test_tensors_begin_where_elements_should_if_that_is_wanted(sizes, words):
+    args = [[words, np.ones(size, np.uint8)] for size in sizes]
+    whole = call_request("a::b", args, {}, request_id=9)
+    small, tensors = detach(whole.SerializeToString(), CALL_REQUEST, 64)
+    pieces = attach(small, CALL_REQUEST, tensors, aligned=True)
+    data = b"".join(pieces.parts)
+    again, found = detach(data, CALL_REQUEST, 64)
+    base = np.frombuffer(data, np.uint8).ctypes.data
+    places = [np.frombuffer(tensor, np.uint8).ctypes.data - base for tensor in found]
+    assert [place % ALIGNMENT for place in places] == [0] * len(sizes)
+    assert again == small
+    request = pb.CallRequest.FromString(data)
+    for argument in request.args:
+        argument.list.items[1].tensor.ClearField("padding")
+    assert request == whole
 
 
 def test_a_tensor_must_be_there_with_its_length_once():

@@ -1,6 +1,7 @@
 """Sealed regions: what an owner makes, and what a receiver refuses before it maps anything."""
 
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -25,6 +26,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
+    gc.collect()  # what earlier tests have left must not go in the middle of one of these
     before, descriptors = own_mappings(), os.listdir("/proc/self/fd")
     yield
     assert own_mappings() == before

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from opdispatch_wire.v1 import values_pb2 as opdispatch_dot_v1_dot_values__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18opdispatch/v1/lane.proto\x12\ropdispatch.v1\x1a\x1aopdispatch/v1/values.proto\"W\n\tLaneHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x15\n\rshares_memory\x18\x03 \x01(\x08\"g\n\x0bLaneWelcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04lane\x18\x03 \x01(\x04\x12\x15\n\rshares_memory\x18\x04 \x01(\x08\"\x18\n\nLaneCancel\x12\n\n\x02id\x18\x01 \x01(\x04\"\x1c\n\nLaneRegion\x12\x0e\n\x06region\x18\x01 \x01(\r\";\n\x0bLaneExtents\x12,\n\x07\x65xtents\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.SharedMemoryb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18opdispatch/v1/lane.proto\x12\ropdispatch.v1\x1a\x1aopdispatch/v1/values.proto\"o\n\tLaneHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x15\n\rshares_memory\x18\x03 \x01(\x08\x12\x16\n\x0emax_call_bytes\x18\x04 \x01(\x04\"\x7f\n\x0bLaneWelcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04lane\x18\x03 \x01(\x04\x12\x15\n\rshares_memory\x18\x04 \x01(\x08\x12\x16\n\x0emax_call_bytes\x18\x05 \x01(\x04\"\x18\n\nLaneCancel\x12\n\n\x02id\x18\x01 \x01(\x04\"\x1c\n\nLaneRegion\x12\x0e\n\x06region\x18\x01 \x01(\r\";\n\x0bLaneExtents\x12,\n\x07\x65xtents\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.SharedMemoryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opdispatch.v1.lane_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LANEHELLO']._serialized_start=71
-  _globals['_LANEHELLO']._serialized_end=158
-  _globals['_LANEWELCOME']._serialized_start=160
-  _globals['_LANEWELCOME']._serialized_end=263
-  _globals['_LANECANCEL']._serialized_start=265
-  _globals['_LANECANCEL']._serialized_end=289
-  _globals['_LANEREGION']._serialized_start=291
-  _globals['_LANEREGION']._serialized_end=319
-  _globals['_LANEEXTENTS']._serialized_start=321
-  _globals['_LANEEXTENTS']._serialized_end=380
+  _globals['_LANEHELLO']._serialized_end=182
+  _globals['_LANEWELCOME']._serialized_start=184
+  _globals['_LANEWELCOME']._serialized_end=311
+  _globals['_LANECANCEL']._serialized_start=313
+  _globals['_LANECANCEL']._serialized_end=337
+  _globals['_LANEREGION']._serialized_start=339
+  _globals['_LANEREGION']._serialized_end=367
+  _globals['_LANEEXTENTS']._serialized_start=369
+  _globals['_LANEEXTENTS']._serialized_end=428
 # @@protoc_insertion_point(module_scope)

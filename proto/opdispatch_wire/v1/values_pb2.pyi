@@ -78,13 +78,14 @@ class ArgumentRef(_message.Message):
     def __init__(self, position: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad", "memory", "chunked")
+    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad", "padding", "memory", "chunked")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     CHUNKED_FIELD_NUMBER: _ClassVar[int]
     dtype: str
@@ -93,9 +94,10 @@ class Tensor(_message.Message):
     dispatch_keys: int
     data: bytes
     requires_grad: bool
+    padding: bytes
     memory: SharedMemory
     chunked: ChunkedData
-    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., chunked: _Optional[_Union[ChunkedData, _Mapping]] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ..., padding: _Optional[bytes] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., chunked: _Optional[_Union[ChunkedData, _Mapping]] = ...) -> None: ...
 
 class ChunkedData(_message.Message):
     __slots__ = ("number", "length")

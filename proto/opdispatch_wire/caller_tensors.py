@@ -1,4 +1,4 @@
-"""The large tensors of a call over a gRPC stream, as its caller sees them."""
+"""The large tensors of a call, beside its messages, as its caller sees them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch_wire.chunks import Buffer, CallTensors, chunk_bytes_for
+from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensor_bytes import bytes_of, contents_of
 from opdispatch_wire.v1 import values_pb2
 
 LOG = logging.getLogger("opdispatch.client")
 
 Array = np.ndarray[Any, Any]
 
-_BOOL = np.dtype(bool)
-_BYTE = np.dtype(np.uint8)
 # Less than this is sent inline, whatever is in the message already.
 _LEAST_BYTES = 16 * 1024
 
@@ -40,7 +39,7 @@ OnTransfer = Callable[[TransferProgress], None]
 """Is called in the threads that send and receive, or in the event loop: it must be quick."""
 
 
-class ChunkedTensors(CallTensors):
+class CallerTensors(CallTensors):
     """A ``CallerTensorMemory`` for one call.
 
     Arguments stay where they are until they are sent, unless their elements must be laid out
@@ -48,14 +47,14 @@ class ChunkedTensors(CallTensors):
     """
 
     def __init__(
-        self, message_limit: int, on_progress: OnTransfer | None = None, *, copies: bool = False
+        self, inline_bytes: int, on_progress: OnTransfer | None = None, *, copies: bool = False
     ) -> None:
+        """What has no more than ``inline_bytes``, together, is not large."""
         super().__init__()
         self._placed: list[Buffer] = []
         self.arguments = self._placed
-        self._threshold = chunk_bytes_for(message_limit)
-        self._inline_left = self._threshold
-        self._least = min(_LEAST_BYTES, message_limit // 64)
+        self._inline_bytes = self._inline_left = inline_bytes
+        self._least = min(_LEAST_BYTES, inline_bytes // 32)
         self._on_progress = on_progress
         self._copies = copies
         self._sent = 0
@@ -64,9 +63,9 @@ class ChunkedTensors(CallTensors):
     def place(
         self, message: values_pb2.Tensor, array: Array, dtype: np.dtype[Any], value: object
     ) -> bool:
-        """``TensorMemory.place``: what is large, or follows much else, goes in chunks."""
+        """``TensorMemory.place``: what is large, or follows much else, goes beside the message."""
         size = array.nbytes
-        if size <= self._threshold and (size <= self._inline_left or size < self._least):
+        if size <= self._inline_bytes and (size <= self._inline_left or size < self._least):
             self._inline_left -= size
             return False
         message.chunked.number, message.chunked.length = len(self._placed), size
@@ -84,11 +83,12 @@ class ChunkedTensors(CallTensors):
     ) -> Array:
         """A result, over the memory that it came into. Raises WireError if it did not come."""
         if not message.HasField("chunked"):
-            raise WireError(f"{at}.memory: no memory is shared over a stream")
+            raise WireError(f"{at}.memory: no memory is shared with the peer")
         number, length = message.chunked.number, message.chunked.length
         if number >= len(self.results) or len(self.results[number]) != length:
             raise WireError(f"{at}.chunked: {length} bytes of tensor {number} have not come")
-        array = np.ndarray(shape, dtype, buffer=self.results[number])
+        contents = contents_of(self.results[number], copies=False)
+        array = np.ndarray(shape, dtype, buffer=contents.data)
         array.flags.writeable = writable
         return array
 
@@ -117,16 +117,3 @@ class ChunkedTensors(CallTensors):
         except Exception:  # it must not end the stream that it shares with other calls
             LOG.exception("on_progress of a call failed")
             self._on_progress = None
-
-
-def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
-    """The elements as they are on the wire, in place where they can be."""
-    if array.dtype == _BOOL:
-        array = np.not_equal(np.ascontiguousarray(array).view(_BYTE), 0)  # some may be 2, not 1
-        copies = False
-    elif array.dtype != dtype or not array.flags.c_contiguous:
-        array = array.astype(dtype, order="C")
-        copies = False
-    flat = array.reshape(-1).view(_BYTE)
-    # As bytes: NumPy copies other libraries' dtypes one by one, and lets no other thread run.
-    return (flat.copy() if copies else flat).data
