@@ -176,6 +176,7 @@ class AsyncSession(SharedArrays, AsyncRemoteSession):
         list_of_args: Iterable[Iterable[Any]],
         *,
         in_flight: int = IN_FLIGHT_DEFAULT,
+        remote: bool = False,
     ) -> AsyncGenerator[Any, None]:
         """Calls an operator once for each item: ``async for result in session.map(...)``.
 
@@ -187,7 +188,7 @@ class AsyncSession(SharedArrays, AsyncRemoteSession):
         try:
             while True:
                 for args in itertools.islice(items, in_flight - len(tasks)):
-                    tasks.append(asyncio.create_task(self.call(operator, *args)))
+                    tasks.append(asyncio.create_task(self.call(operator, *args, remote=remote)))
                 if not tasks:
                     return
                 yield await tasks[0]

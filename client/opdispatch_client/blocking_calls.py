@@ -255,14 +255,14 @@ class BlockingCalls:
             return self._endpoint.closed_error()
         return attempt.explain(error)
 
-    def _run_callback(self, callback: Callback, future: CallFuture) -> None:
+    def _run_callback(self, callback: Callback, future: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the session is closed
             self._callbacks.submit(_run_logged, callback, future)
             return
         _run_logged(callback, future)
 
 
-def _run_logged(callback: Callback, future: CallFuture) -> None:
+def _run_logged(callback: Callback, future: Future[Any]) -> None:
     try:
         callback(future)
     except Exception:  # as any future of concurrent.futures does

@@ -8,7 +8,7 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import Routes
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.caller_tensors import CallerTensors
@@ -69,7 +69,7 @@ class CallAttempt:
         Tensors with more bytes than ``inline_bytes`` go beside it; None: all go inline.
         """
         call = self.call
-        if isinstance(call, OperatorCall) and inline_bytes is not None:
+        if inline_bytes is not None:
             self.tensors = CallerTensors(inline_bytes, call.on_progress, copies=self._is_detached)
         if not self._is_encoded:
             self.request = call.encode(self.tensors)

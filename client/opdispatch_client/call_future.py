@@ -7,7 +7,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 Callback = Callable[[Future[Any]], object]
-RunCallback = Callable[[Callback, "CallFuture"], None]
+RunCallback = Callable[[Callback, Future[Any]], None]
 
 
 class CallFuture(Future[Any]):
@@ -39,7 +39,8 @@ class CallFuture(Future[Any]):
         if self.done():
             super().add_done_callback(fn)
         else:
-            super().add_done_callback(lambda _: self._run_callback(fn, self))
+            run = self._run_callback  # and not ``self``: its result goes when its caller lets go
+            super().add_done_callback(lambda future: run(fn, future))
 
     def succeed(self, result: Any) -> None:
         """Ends with a result, unless it was cancelled."""

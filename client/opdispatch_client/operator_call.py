@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
@@ -11,13 +11,15 @@ from opdispatch_client.call_shape import call_shape
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.tensors import CallerTensorMemory
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, remote_pb2
+from opdispatch_wire.values import DecodeRemote
 
 
 class Call(Protocol):
     """What is called, and what becomes of the reply."""
 
     operator: str
+    on_progress: OnTransfer | None
 
     @property
     def what(self) -> str:
@@ -34,42 +36,25 @@ class Call(Protocol):
         """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
 
 
-class EncodedCall:
-    """A call that has a request already, which goes through the daemon."""
-
-    __slots__ = ("_read", "_request", "operator", "what")
-
-    shape = None
-
-    def __init__(
-        self,
-        what: str,
-        request: execution_pb2.CallRequest,
-        read: Callable[[execution_pb2.CallReply], Any],
-    ) -> None:
-        self.operator = request.operator
-        self.what = what
-        self._request = request
-        self._read = read
-
-    def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
-        """The request."""
-        return self._request
-
-    def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
-        """What the caller gets. Raises the reply's error."""
-        return self._read(reply)
-
-
 class OperatorCall:
     """The call, how it is encoded, and how its reply is read. No I/O.
 
     ``retry`` is whether it may run again when its interpreter dies. With ``trace``, the result
-    is a pair: the result itself, and the kernels visited. ``on_progress`` is told how far its
-    large tensors have got, where they go in chunks.
+    is a pair: the result itself, and the kernels visited. With ``keep``, tensors among the results
+    stay where they are, and ``make`` makes what stands for one. ``on_progress`` is told how far
+    its large tensors have got, where they go in chunks.
     """
 
-    __slots__ = ("_args", "_kwargs", "_retry", "_trace", "on_progress", "operator")
+    __slots__ = (
+        "_args",
+        "_keep",
+        "_kwargs",
+        "_make",
+        "_retry",
+        "_trace",
+        "on_progress",
+        "operator",
+    )
 
     def __init__(
         self,
@@ -79,6 +64,8 @@ class OperatorCall:
         *,
         retry: bool = True,
         trace: bool = False,
+        keep: remote_pb2.Keep | None = None,
+        make: DecodeRemote | None = None,
         on_progress: OnTransfer | None = None,
     ) -> None:
         self.operator = operator
@@ -86,6 +73,8 @@ class OperatorCall:
         self._kwargs = kwargs
         self._retry = retry
         self._trace = trace
+        self._keep = keep
+        self._make = make
         self.on_progress = on_progress
 
     @property
@@ -96,7 +85,7 @@ class OperatorCall:
     @property
     def shape(self) -> Hashable | None:
         """See ``call_shape``; None if the call has to go through the daemon."""
-        if self._trace or not local_dispatch_key_set_is_default():
+        if self._trace or self._keep is not None or not local_dispatch_key_set_is_default():
             return None
         return call_shape(self.operator, self._args, self._kwargs)
 
@@ -107,11 +96,13 @@ class OperatorCall:
         )
         if not self._retry:
             request.retry = False
+        if self._keep is not None:
+            request.keep.CopyFrom(self._keep)
         return request
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
         """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
-        result = result_of_reply(reply, self._args, self._kwargs, memory)
+        result = result_of_reply(reply, self._args, self._kwargs, memory, self._make)
         if not self._trace:
             return result
         return result, [listings.trace_line_from_proto(line) for line in reply.trace]

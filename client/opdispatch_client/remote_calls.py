@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import numpy as np
 
-from opdispatch_client import remote_rpcs
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.operator_call import Call
+from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.program_call import ProgramCall, fetch, put
 from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor, remote_from_proto
 from opdispatch_client.value_lease import AsyncValueLease, Lease, ValueLease
 from opdispatch_wire.v1 import remote_pb2, values_pb2
@@ -41,12 +42,36 @@ class RemoteCalls:
     ) -> Any:
         """Calls an operator; tensors among the results stay where they are."""
         with self._keeping() as (keep, make):
-            return self.make(remote_rpcs.call(operator, args, kwargs, keep, make, retry=retry))
+            call = OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
+            return self.make(call)
+
+    def submit(
+        self,
+        operator: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        retry: bool,
+        begin: Callable[[Callable[[], Call]], Future[Any]],
+    ) -> Future[Any]:
+        """``call``, which ``begin`` begins."""
+        lease = self._lease.get(self._endpoint.handshake_timeout)
+        keep, make = lease.new_keep(""), self._maker(lease)
+
+        def release_on_error(future: Future[Any]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                lease.release(keep.prefix)
+
+        future = begin(
+            lambda: OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
+        )
+        future.add_done_callback(release_on_error)
+        return future
 
     def put(self, array: Any, on: str | None) -> RemoteTensor:
         """Puts an array into an interpreter."""
         with self._keeping(on or "") as (keep, make):
-            [tensor] = self.make(remote_rpcs.put(array, keep, make))
+            [tensor] = self.make(put(array, keep, make))
             return tensor  # type: ignore[no-any-return]
 
     def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
@@ -55,11 +80,11 @@ class RemoteCalls:
             return []
         retry, what = self._endpoint.retry, "the program"
         if not keeps:
-            rpc = remote_rpcs.program(data, what, inputs, None, retry=retry)
-            return self.make(rpc)  # type: ignore[no-any-return]
+            call = ProgramCall(data, what, inputs, None, retry=retry)
+            return self.make(call)  # type: ignore[no-any-return]
         with self._keeping() as (keep, make):
-            rpc = remote_rpcs.program(data, what, inputs, make, keep=keep, retry=retry)
-            return self.make(rpc)  # type: ignore[no-any-return]
+            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry)
+            return self.make(call)  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _keeping(self, on: str = "") -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
@@ -78,7 +103,7 @@ class RemoteCalls:
         return make_tensor
 
     def _fetch(self, tensor: RemoteTensor) -> Array:
-        [array] = self.make(remote_rpcs.fetch(tensor))
+        [array] = self.make(fetch(tensor))
         return array  # type: ignore[no-any-return]
 
 
@@ -106,14 +131,14 @@ class AsyncRemoteCalls:
         lease, keep = await self._open()
         with _released_on_error(lease, keep):
             make = self._maker(lease)
-            rpc = remote_rpcs.call(operator, args, kwargs, keep, make, retry=retry)
-            return await self.make(rpc)
+            call = OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
+            return await self.make(call)
 
     async def put(self, array: Any, on: str | None) -> AsyncRemoteTensor:
         """Puts an array into an interpreter."""
         lease, keep = await self._open(on or "")
         with _released_on_error(lease, keep):
-            [tensor] = await self.make(remote_rpcs.put(array, keep, self._maker(lease)))
+            [tensor] = await self.make(put(array, keep, self._maker(lease)))
             return tensor  # type: ignore[no-any-return]
 
     async def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
@@ -122,13 +147,13 @@ class AsyncRemoteCalls:
             return []
         retry, what = self._endpoint.retry, "the program"
         if not keeps:
-            rpc = remote_rpcs.program(data, what, inputs, None, retry=retry)
-            return await self.make(rpc)  # type: ignore[no-any-return]
+            call = ProgramCall(data, what, inputs, None, retry=retry)
+            return await self.make(call)  # type: ignore[no-any-return]
         lease, keep = await self._open()
         with _released_on_error(lease, keep):
             make = self._maker(lease)
-            rpc = remote_rpcs.program(data, what, inputs, make, keep=keep, retry=retry)
-            return await self.make(rpc)  # type: ignore[no-any-return]
+            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry)
+            return await self.make(call)  # type: ignore[no-any-return]
 
     async def _open(self, on: str = "") -> tuple[Lease, remote_pb2.Keep]:
         lease = await self._lease.get(self._endpoint.handshake_timeout)
@@ -143,7 +168,7 @@ class AsyncRemoteCalls:
         return make_tensor
 
     async def _fetch(self, tensor: AsyncRemoteTensor) -> Array:
-        [array] = await self.make(remote_rpcs.fetch(tensor))
+        [array] = await self.make(fetch(tensor))
         return array  # type: ignore[no-any-return]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from typing import Any
 
 from opdispatch_client import traced_function
+from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
 from opdispatch_client.program import AsyncProgram, PlaceholderUsed, Program, find_recording
 from opdispatch_client.remote_calls import AsyncRemoteCalls, RemoteCalls
 from opdispatch_client.remote_ops import Calls
@@ -17,8 +21,9 @@ from opdispatch_wire.caller_tensors import OnTransfer
 
 
 class RemoteSession(ABC):
-    """The methods of a blocking session for remote tensors and programs."""
+    """The methods of a blocking session for calls, remote tensors and programs."""
 
+    _calls: BlockingCalls
     _remote: RemoteCalls
     _endpoint: Endpoint
 
@@ -65,6 +70,39 @@ class RemoteSession(ABC):
         """
         return self._call_operator(operator, args, kwargs, remote=remote)
 
+    def submit(
+        self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any
+    ) -> Future[Any]:
+        """Begins a call and returns at once; the future has its result, or what went wrong.
+
+        Any number of calls may be under way; with 1,024, the next one waits for one of them to
+        end. Cancelling the future cancels the call: it does not run then, unless an interpreter
+        has it already, and its result is thrown away. The future's callbacks run one after the
+        other, in a thread of their own. With `remote`, results stay where they are: see ``call``.
+        """
+        return self._begin(operator, args, kwargs, remote=remote)
+
+    def map(
+        self,
+        operator: str,
+        list_of_args: Iterable[Iterable[Any]],
+        *,
+        in_flight: int = IN_FLIGHT_DEFAULT,
+        remote: bool = False,
+    ) -> OrderedResults:
+        """Calls an operator once for each item, a tuple of arguments; iterates over the results.
+
+        They come in the order of the items, and the error of a call where its result would.
+        Calls begin at once, and as results are taken; at most `in_flight` have begun whose
+        result was not taken. After an error, and when the iterator is closed, those under
+        way are cancelled. With `remote`, results stay where they are: see ``call``.
+        """
+
+        def begin(args: tuple[Any, ...]) -> Future[Any]:
+            return self._begin(operator, args, {}, remote=remote, flush=False)
+
+        return OrderedResults(begin, self._calls.flush, list_of_args, in_flight)
+
     def put(self, array: Any, on: str | None = None) -> RemoteTensor:
         """Puts a copy of an array into an interpreter: into the one named `on`, or any.
 
@@ -90,6 +128,20 @@ class RemoteSession(ABC):
         if function is None:
             return lambda function: self.as_program(function, remote=remote)
         return traced_function.as_program(function, self._remote.run_program, remote=remote)
+
+    def _begin(
+        self,
+        operator: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        remote: bool,
+        flush: bool = True,
+    ) -> Future[Any]:
+        retry, begin = self._endpoint.retry, functools.partial(self._calls.submit, flush=flush)
+        if remote:
+            return self._remote.submit(operator, args, kwargs, retry=retry, begin=begin)
+        return begin(lambda: OperatorCall(operator, args, kwargs, retry=retry))
 
     def _call_operator(
         self,

@@ -8,8 +8,7 @@ with connect() as session:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -35,7 +34,6 @@ from opdispatch_client.listings import (
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
 from opdispatch_client.operator_call import OperatorCall
-from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
 from opdispatch_client.remote_calls import RemoteCalls
 from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_session import RemoteSession
@@ -146,40 +144,6 @@ class Session(SharedArrays, RemoteSession):
     def ops(self) -> RemoteOps[Any]:
         """The daemon's operators: ``session.ops.namespace.name(...)``."""
         return self.with_options().ops
-
-    def submit(self, operator: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Begins a call and returns at once; the future has its result, or what went wrong.
-
-        Any number of calls may be under way; with 1,024, the next one waits for one of them to
-        end. Cancelling the future cancels the call: it does not run then, unless an interpreter
-        has it already, and its result is thrown away. The future's callbacks run one after the
-        other, in a thread of their own.
-        """
-        return self._calls.submit(
-            lambda: OperatorCall(operator, args, kwargs, retry=self._endpoint.retry)
-        )
-
-    def map(
-        self,
-        operator: str,
-        list_of_args: Iterable[Iterable[Any]],
-        *,
-        in_flight: int = IN_FLIGHT_DEFAULT,
-    ) -> OrderedResults:
-        """Calls an operator once for each item, a tuple of arguments; iterates over the results.
-
-        They come in the order of the items, and the error of a call where its result would.
-        Calls begin at once, and as results are taken; at most `in_flight` have begun whose
-        result was not taken. After an error, and when the iterator is closed, those under
-        way are cancelled.
-        """
-
-        def submit(args: tuple[Any, ...]) -> Future[Any]:
-            return self._calls.submit(
-                lambda: OperatorCall(operator, args, {}, retry=self._endpoint.retry), flush=False
-            )
-
-        return OrderedResults(submit, self._calls.flush, list_of_args, in_flight)
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""

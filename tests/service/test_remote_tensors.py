@@ -136,6 +136,41 @@ def test_what_an_operator_writes_to_changes_where_it_is(session: oc.Session):
     assert (mixed.tolist(), x.numpy().tolist()) == ([3, 3], [3, 3])
 
 
+def test_results_of_many_calls_in_flight_stay_where_they_are(math: RunningDaemon, lane: str):
+    with math.connect(lane=lane) as session:
+        x = session.put(np.arange(4.0))
+        futures = [session.submit("math::add", x, np.float64(n), remote=True) for n in range(5)]
+        with session.map("math::add", ((x, np.float64(n)) for n in range(5)), remote=True) as them:
+            for n, (future, mapped) in enumerate(zip(futures, them, strict=True)):
+                for result in (future.result(), mapped):
+                    assert isinstance(result, oc.RemoteTensor)
+                    np.testing.assert_array_equal(result.numpy(), np.arange(4.0) + n)
+        with pytest.raises(oc.KernelError):
+            session.submit("math::boom", x, remote=True).result()
+        with pytest.raises(oc.WireError):
+            session.submit("math::add", x, object(), remote=True).result()
+        del futures, future, mapped, result
+        assert wait_for(lambda: kept(session) == {"worker-1": (1, 32)}, 10)
+
+
+async def test_so_do_those_of_an_asyncio_session(math: RunningDaemon):
+    async with oc.aio.connect(math.address) as session:
+        x = await session.put(np.arange(4.0))
+        calls = ((x, np.float64(n)) for n in range(5))
+        results = [each async for each in session.map("math::add", calls, remote=True)]
+        for n, result in enumerate(results):
+            assert isinstance(result, oc.AsyncRemoteTensor)
+            np.testing.assert_array_equal(await result.numpy(), np.arange(4.0) + n)
+
+
+def test_what_a_cancelled_future_would_have_kept_is_let_go_of(session: oc.Session, tmp_path):
+    future = session.submit("math::hold", np.zeros(2), str(tmp_path), remote=True)
+    assert wait_for((tmp_path / "entered").exists, 10)
+    assert future.cancel()
+    (tmp_path / "open").touch()
+    assert nothing_is_kept(session)
+
+
 def test_a_call_uses_the_value_itself(session: oc.Session):
     x = session.put(np.zeros(1 << 16))
     addresses = {session.ops.math.address(x) for _ in range(3)}

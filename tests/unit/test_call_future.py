@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError, wait
+import weakref
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ class Calls:
         self.future = CallFuture(self._run_callback, lambda: self.events.append("ended"))
         self.future.cancel_call = lambda: self.events.append("cancelled")
 
-    def _run_callback(self, callback: Callback, future: CallFuture) -> None:
+    def _run_callback(self, callback: Callback, future: Future[Any]) -> None:
         self.events.append("callback")
         callback(future)
 
@@ -77,3 +79,16 @@ def test_callbacks_run_where_they_are_told_to_and_at_once_when_it_is_over():
     calls.future.succeed(1)
     calls.future.add_done_callback(lambda _: calls.events.append("second"))
     assert calls.events == ["ended", "callback", "first", "second"]
+
+
+def test_its_result_goes_with_it_at_once_also_after_callbacks():
+    class Result:
+        pass
+
+    future = CallFuture(lambda callback, future: callback(future), lambda: None)
+    future.add_done_callback(lambda future: None)
+    result = Result()
+    gone = weakref.ref(result)
+    future.succeed(result)
+    del future, result
+    assert gone() is None

@@ -1,0 +1,83 @@
+"""Calls of programs; and putting and fetching values, which are programs without a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch_wire.caller_tensors import OnTransfer
+from opdispatch_wire.calls import add_local_keys, returns_of_reply
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import CallerTensorMemory, is_tensor
+from opdispatch_wire.v1 import execution_pb2, remote_pb2
+from opdispatch_wire.values import DecodeRemote, fill_value
+
+
+class ProgramCall:
+    """One program, how it is encoded, and its outputs, in order. No I/O. See ``Call``.
+
+    With ``keep``, outputs may stay in the interpreter, and ``make`` makes what stands for one.
+    """
+
+    __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "what")
+
+    operator = ""
+    shape = None
+    on_progress: OnTransfer | None = None
+
+    def __init__(
+        self,
+        data: bytes,
+        what: str,
+        inputs: Sequence[Any],
+        make: DecodeRemote | None,
+        *,
+        keep: remote_pb2.Keep | None = None,
+        retry: bool = True,
+    ) -> None:
+        self._data = data
+        self.what = what
+        self._inputs = inputs
+        self._make = make
+        self._keep = keep
+        self._retry = retry
+
+    def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
+        """The request, large inputs in ``memory``. Raises WireError, RemoteValueGoneError."""
+        request = execution_pb2.CallRequest(program=self._data, keep=self._keep)
+        for i, value in enumerate(self._inputs):
+            fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
+        add_local_keys(request)
+        if not self._retry:
+            request.retry = False
+        return request
+
+    def read(
+        self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None
+    ) -> list[Any]:
+        """The outputs; ``memory`` is that of the request. Raises the reply's error."""
+        return returns_of_reply(reply, self._inputs, {}, memory, self._make)
+
+
+def put(array: Any, keep: remote_pb2.Keep, make: DecodeRemote) -> ProgramCall:
+    """Puts an array into an interpreter: a list of one remote tensor. Raises WireError."""
+    if not is_tensor(array):
+        raise WireError(f"$ is no array, but {type(array).__name__}")
+    return ProgramCall(_PUT, "the array", [array], make, keep=keep)
+
+
+def fetch(tensor: Any) -> ProgramCall:
+    """The elements of a remote tensor: a list of one array. Raises RemoteValueGoneError."""
+    return ProgramCall(_FETCH, "the request for a remote tensor", [tensor], None)
+
+
+def _transfer(*, keep: bool) -> bytes:
+    """A program without steps: its input comes back, or stays."""
+    program = remote_pb2.Program()
+    output = program.outputs.add(keep=keep, host=not keep)
+    output.what.input = 0
+    data: bytes = program.SerializeToString()
+    return data
+
+
+_PUT, _FETCH = _transfer(keep=True), _transfer(keep=False)
