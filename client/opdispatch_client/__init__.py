@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from opdispatch.errors import (
         AmbiguousKernelError,
         ArgumentError,
+        DeviceError,
+        DeviceMemoryError,
         DispatchKeyError,
         DuplicateDefinitionError,
         KernelTypeError,
@@ -85,6 +87,8 @@ __all__ = [
     "AsyncSession",
     "DaemonUnavailableError",
     "DeadlineExceededError",
+    "DeviceError",
+    "DeviceMemoryError",
     "DispatchKeyError",
     "DuplicateDefinitionError",
     "Interpreter",
@@ -151,6 +155,8 @@ _NAMES_OF_MODULE = {
     "opdispatch.errors": (
         "AmbiguousKernelError",
         "ArgumentError",
+        "DeviceError",
+        "DeviceMemoryError",
         "DispatchKeyError",
         "DuplicateDefinitionError",
         "KernelTypeError",

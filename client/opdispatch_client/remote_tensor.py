@@ -53,7 +53,7 @@ class RemoteValue:
 
     @property
     def device(self) -> str:
-        """``"cpu"``, or ``"cuda:N"``."""
+        """``"cpu"``, ``"cuda:N"``, ``"privateuseone:N"``, ..."""
         return self._facts.device
 
     @property

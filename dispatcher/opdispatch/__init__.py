@@ -31,6 +31,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     ops, library                                how they are called and registered
 """
 
+from opdispatch.arrays import ArrayBackend, BackendRegistration, register_backend
 from opdispatch.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -38,6 +39,8 @@ from opdispatch.dispatcher import Dispatcher, RegistrationListener
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
+    DeviceError,
+    DeviceMemoryError,
     DispatchKeyError,
     DuplicateDefinitionError,
     InternalError,
@@ -96,7 +99,11 @@ __all__ = [
     "AmbiguousKernelError",
     "Argument",
     "ArgumentError",
+    "ArrayBackend",
     "BackendComponent",
+    "BackendRegistration",
+    "DeviceError",
+    "DeviceMemoryError",
     "DispatchKey",
     "DispatchKeyError",
     "DispatchKeySet",
@@ -146,6 +153,7 @@ __all__ = [
     "ops",
     "parse_dispatch_key",
     "parse_schema",
+    "register_backend",
     "set_grad_enabled",
     "show_dispatch_trace",
     "tls_is_dispatch_key_excluded",

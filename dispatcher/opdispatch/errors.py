@@ -13,6 +13,8 @@
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
     ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
     ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
+    ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
+    │   └── DeviceMemoryError            a device has no room (also a MemoryError)
     └── WaitTimeoutError                 another interpreter never registered (also a TimeoutError)
     InternalError                        our bug: never caught, never mapped, always reported
 
@@ -126,6 +128,18 @@ class ReturnError(OpdispatchError, RuntimeError):
     """A kernel returned something that the operator's schema does not promise."""
 
     code = "return"
+
+
+class DeviceError(OpdispatchError, RuntimeError):
+    """There is no such device, nothing here can hold its arrays, or it has failed."""
+
+    code = "device"
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device has no room for an array."""
+
+    code = "device_memory"
 
 
 class WaitTimeoutError(OpdispatchError, TimeoutError):

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from opdispatch.argument_conversion import converter_of
+from opdispatch.arrays import find_backend
 from opdispatch.errors import SchemaError
 from opdispatch.function_schema import AliasInfo, Argument
 from opdispatch.scalar_type import CODE_OF_NAME
@@ -198,7 +199,7 @@ class _Inference:
         if origin is tuple and len(members) == 2 and members[1] is Ellipsis:
             return ListType(self._type_of(members[0], what))
         known = _TYPES.get(origin or annotation)
-        if known is None and _is_cupy_array(annotation):
+        if known is None and _is_array(annotation):
             known = TENSOR
         if known is None:
             hint = "; use list[X] instead of a tuple" if origin is tuple else ""
@@ -257,9 +258,8 @@ def _write_alias(type_: SchemaType, alias_set: str) -> AliasInfo | None:
     return AliasInfo(sets, sets, is_write=True) if type_ is TENSOR else None
 
 
-def _is_cupy_array(annotation: Any) -> bool:
-    module = getattr(annotation, "__module__", "")
-    return module.partition(".")[0] == "cupy" and getattr(annotation, "__name__", "") == "ndarray"
+def _is_array(annotation: Any) -> bool:
+    return isinstance(annotation, type) and find_backend(annotation) is not None
 
 
 def _name_of(annotation: Any) -> str:

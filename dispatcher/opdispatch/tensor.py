@@ -38,9 +38,11 @@ def key_set_of_backend(backend: BackendComponent) -> DispatchKeySet:
 class Tensor(NDArrayOperatorsMixin):
     """An array with the dispatch keys of a PyTorch tensor.
 
-    ``array`` is a NumPy or CuPy array, which is shared and not copied. ``keys`` overrides the
-    keys that follow from the array's backend. Arithmetic and NumPy's functions take a tensor for
-    the array that it is, and give plain arrays. Raises TypeError if ``array`` is no such array.
+    ``array`` is an array of any backend (NumPy, CuPy, one of your own), which is shared and not
+    copied; one of another library's, such as PyTorch or JAX, is taken over by DLPack. ``keys``
+    overrides the keys that follow from the array's backend. Arithmetic and NumPy's functions take
+    a tensor for the array that it is, and give plain arrays. Raises TypeError if ``array`` is no
+    array, and DeviceError if its elements cannot be had.
     """
 
     __slots__ = ("__weakref__", "array", "key_bits", "requires_grad")
@@ -54,6 +56,8 @@ class Tensor(NDArrayOperatorsMixin):
     ) -> None:
         if isinstance(array, Tensor):
             array = array.array
+        if arrays.find_key_bits(array) is None and arrays.is_foreign(array):
+            array = arrays.adopt(array)
         bits = arrays.key_bits_of(array)
         if keys is None:
             backend = DispatchKeySet(bits).highest_backend_key
@@ -70,8 +74,7 @@ class Tensor(NDArrayOperatorsMixin):
     @property
     def device(self) -> str:
         """``"cpu"``, or ``"cuda:N"`` for an array on the N-th GPU."""
-        device = getattr(self.array, "device", "cpu")
-        return device if isinstance(device, str) else f"cuda:{device.id}"
+        return arrays.device_of(self.array)
 
     @property
     def dtype(self) -> np.dtype[Any]:

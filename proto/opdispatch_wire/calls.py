@@ -25,6 +25,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.arrays import find_backend
 from opdispatch.dispatch_key_set import (
     DEFAULT_EXCLUDED_SET,
     DEFAULT_INCLUDED_SET,
@@ -248,7 +249,9 @@ def returns_of_reply(
     ]
     for target, contents in writes:
         if not is_same_memory(target, contents):  # it was written to where it is
-            target[...] = contents
+            backend = find_backend(type(target))
+            assert backend is not None, "prepare_write gives arrays of backends"
+            backend.assign(target, contents)
     return returns
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opdispatch.arrays import describe_type
+from opdispatch.arrays import describe_type, find_backend, is_foreign
 from opdispatch.errors import ArgumentError
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import WireError
@@ -120,9 +120,9 @@ def prepare_write(
 
 def _writable_array(value: Any, what: str) -> Any:
     array = value.array if isinstance(value, Tensor) else value
-    if not isinstance(array, np.ndarray) and hasattr(type(array), "__dlpack_device__"):
-        if hasattr(array, "__cuda_array_interface__"):
-            return array
+    if not isinstance(array, np.ndarray | np.generic) and find_backend(type(array)) is not None:
+        return array
+    if is_foreign(array) and not isinstance(array, np.ndarray):
         array = _view_foreign(array)
     if not isinstance(array, np.ndarray):
         raise ArgumentError(

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import CPU_BITS, CUDA_BITS
+from opdispatch.arrays import device_of
 from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import plain_key_bits
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 ID_BYTES = 16
@@ -54,10 +55,8 @@ class RemoteFacts:
     def of(cls, value: Any) -> RemoteFacts:
         """Those of an array, or of a Tensor."""
         array = value.array if isinstance(value, Tensor) else value
-        device = getattr(array, "device", "cpu")
-        device = device if isinstance(device, str) else f"cuda:{device.id}"
-        bits = CPU_BITS if device == "cpu" else CUDA_BITS
-        requires_grad = False
+        device = device_of(array)
+        bits, requires_grad = plain_key_bits(device), False
         if isinstance(value, Tensor):
             bits, requires_grad = value.key_bits, value.requires_grad
         return cls(array.dtype, tuple(array.shape), device, bits, requires_grad)

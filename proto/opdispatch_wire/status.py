@@ -72,6 +72,8 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "ambiguous_kernel": _C.FAILED_PRECONDITION,
     "kernel_raised": _C.UNKNOWN,
     "return": _C.INTERNAL,
+    "device": _C.FAILED_PRECONDITION,
+    "device_memory": _C.RESOURCE_EXHAUSTED,
     "kernel_timeout": _C.DEADLINE_EXCEEDED,
     "wait_timeout": _C.DEADLINE_EXCEEDED,
     "deadline_exceeded": _C.DEADLINE_EXCEEDED,

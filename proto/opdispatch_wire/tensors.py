@@ -1,22 +1,22 @@
 """Arrays <-> ``v1.Tensor``. What a peer sends is checked whole before anything is allocated.
 
-A plain array (NumPy, CuPy) has no dispatch keys on the wire and comes back as a plain array.
+A plain array (of any backend) has no dispatch keys on the wire and comes back as a plain array.
 An ``opdispatch.Tensor`` whose keys are others, or that requires gradients, comes back as one.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-import re
 import reprlib
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from opdispatch.arrays import CPU_BITS, CUDA_BITS, describe_type, register_tensor_type
-from opdispatch.dispatch_key import BackendComponent
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch import arrays
+from opdispatch.arrays import describe_type, register_tensor_type
+from opdispatch.dispatch_key import DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.errors import DeviceError, DeviceMemoryError
 from opdispatch.tensor import Tensor, key_set_of_backend
 from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
@@ -28,7 +28,12 @@ MAX_DIMENSIONS = 64
 # NumPy counts bytes in a signed word, and leaves empty dimensions out of that count.
 _MAX_BYTES = 2**63 - 1
 _CPU_DEVICES = ("", "cpu")
-_CUDA_DEVICE = re.compile(r"cuda:([0-9]{1,4})")
+_PLAIN_KEY_BITS = {
+    kind: bits_of_key(to_runtime_key(DispatchKey.Dense, component))
+    for kind, component in arrays.COMPONENTS.items()
+}
+# No machine has more devices of a type.
+_HIGHEST_DEVICE = 9999
 _BOOL = np.dtype(bool)
 
 
@@ -119,7 +124,8 @@ def is_tensor(value: object) -> bool:
         return True
     # Asked of the type: classes of arrays have the methods too, but are no arrays.
     cls = type(value)
-    return hasattr(cls, "__dlpack__") or hasattr(cls, "__array__")
+    is_offered = hasattr(cls, "__dlpack__") or hasattr(cls, "__array__")
+    return is_offered or arrays.find_backend(cls) is not None
 
 
 def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
@@ -149,7 +155,7 @@ def fill_tensor(
     if isinstance(value, Tensor):
         if not value.key_bits:
             raise WireError(f"{at}: a tensor without dispatch keys has no representation")
-        if value.requires_grad or value.key_bits != _plain_key_bits(device):
+        if value.requires_grad or value.key_bits != plain_key_bits(device):
             message.dispatch_keys = value.key_bits
             message.requires_grad = value.requires_grad
     message.dtype = name
@@ -164,7 +170,7 @@ def tensor_from_proto(
     writable: bool = False,
     memory: TensorMemory | None = None,
 ) -> Array | Tensor:
-    """Decodes a tensor; on a GPU, into a CuPy array.
+    """Decodes a tensor, into an array of the backend that its device has here.
 
     A NumPy array is a read-only view of the bytes received, unless ``writable``; of those in
     ``memory``, also then. Raises WireError, which starts with the place ``at``, if the message is
@@ -177,14 +183,14 @@ def tensor_from_proto(
     else:
         array = np.ndarray(checked.shape, checked.dtype, buffer=checked.data)
     if message.device not in _CPU_DEVICES:
-        array = _to_cuda(array, message.device, at=at)
+        array = _to_device(array, message.device, at=at)
     elif writable and checked.data is not None:
         array = array.copy()
     bits = message.dispatch_keys
-    if message.requires_grad or bits not in (0, _plain_key_bits(message.device)):
+    if message.requires_grad or bits not in (0, plain_key_bits(message.device)):
         keys = DispatchKeySet(bits) if bits else None
         return Tensor(array, keys=keys, requires_grad=message.requires_grad)
-    return array  # type: ignore[no-any-return]  # NumPy's or CuPy's
+    return array  # type: ignore[no-any-return]  # any backend's
 
 
 def check_tensor(message: values_pb2.Tensor, *, at: str = "$") -> None:
@@ -215,11 +221,7 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
     if dtype == _BOOL:
         _check_bools(data, f"{at}.data")
-    device = message.device
-    if device not in _CPU_DEVICES and not _CUDA_DEVICE.fullmatch(device):
-        raise WireError(
-            f"{at}.device is {reprlib.repr(device)}; expected 'cpu' or 'cuda:N', such as 'cuda:0'"
-        )
+    check_wire_device(message.device, at=f"{at}.device")
     return _Checked(dtype, shape, None if is_elsewhere else data)
 
 
@@ -274,17 +276,32 @@ def _has_odd_bools(data: bytes | Array) -> bool:
     return bool(np.frombuffer(data, np.uint8).max(initial=0) > 1)
 
 
-def _plain_key_bits(device: str) -> int:
-    """The keys that a plain array of ``device`` has."""
-    return CPU_BITS if device in _CPU_DEVICES else CUDA_BITS
+def check_wire_device(device: str, *, at: str) -> None:
+    """Raises WireError, which starts with ``at``, unless tensors can be on ``device``."""
+    if device in _CPU_DEVICES:
+        return
+    try:
+        kind, number = arrays.split_device(device)
+    except DeviceError:
+        kind, number = "", None
+    if kind in ("", "cpu") or number is None or number > _HIGHEST_DEVICE:
+        raise WireError(
+            f"{at} is {reprlib.repr(device)}; expected 'cpu', or a type of device and its "
+            "number, such as 'cuda:0'"
+        )
+
+
+def plain_key_bits(device: str) -> int:
+    """The keys that a plain array of ``device``, which is one, has."""
+    return _PLAIN_KEY_BITS[device.partition(":")[0] or "cpu"]
 
 
 def _default_key_bits(message: values_pb2.Tensor) -> int:
     """What a tensor whose message names no keys has, as ``tensor_from_proto`` decodes it."""
     if not message.requires_grad:
-        return _plain_key_bits(message.device)
-    on_cpu = message.device in _CPU_DEVICES
-    return key_set_of_backend(BackendComponent.CPU if on_cpu else BackendComponent.CUDA).bits
+        return plain_key_bits(message.device)
+    component = arrays.COMPONENTS[message.device.partition(":")[0] or "cpu"]
+    return key_set_of_backend(component).bits
 
 
 def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
@@ -298,8 +315,16 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
         )
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), "cpu"
-    if _is_cupy(value):
-        return value.get(), f"cuda:{value.device.id}"
+    try:
+        backend = arrays.find_backend(type(value))
+        if backend is None and arrays.is_foreign(value):
+            value = arrays.adopt(value)
+            backend = arrays.find_backend(type(value))
+        if backend is not None:
+            return backend.to_host(value), backend.device_of(value)
+    except DeviceError as error:
+        hint = error.hint or f"pass a NumPy array of {ACCEPTED_DTYPES}"
+        raise WireError(f"{at}: {error.message}", hint=hint) from error
     offers = "__dlpack__" if hasattr(type(value), "__dlpack__") else "__array__"
     try:
         array = np.from_dlpack(value) if offers == "__dlpack__" else np.asarray(value)
@@ -311,22 +336,10 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
     return array, "cpu"
 
 
-def _is_cupy(value: object) -> bool:
-    return any(cls.__module__.partition(".")[0] == "cupy" for cls in type(value).__mro__)
-
-
-def _to_cuda(array: Array, device: str, *, at: str) -> Any:
+def _to_device(array: Array, device: str, *, at: str) -> Any:
     try:
-        cupy = importlib.import_module("cupy")
-    except ImportError as exc:
-        raise WireError(
-            f"{at}.device is {device!r}, and this process has no CuPy to hold such a tensor",
-            hint="install the cupy package that fits the machine's CUDA",
-        ) from exc
-    try:
-        with cupy.cuda.Device(int(device.removeprefix("cuda:"))):
-            return cupy.asarray(array)
-    except Exception as exc:  # no such GPU, no memory left, a dtype that CuPy lacks
-        raise WireError(
-            f"{at}: the tensor cannot be put on {device!r} ({type(exc).__name__}: {exc})"
-        ) from exc
+        return arrays.backend_of_device(device).from_host(array, device)
+    except DeviceMemoryError as error:
+        raise DeviceMemoryError(f"{at}: {error.message}", hint=error.hint) from error
+    except DeviceError as error:
+        raise WireError(f"{at}: {error.message}", hint=error.hint) from error

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 import reprlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opdispatch.arrays import CPU_BITS, describe_type
+from opdispatch.schema_default import check_device
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import (
@@ -65,7 +65,6 @@ _ACCEPTED = (
     "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, dtypes, "
     "and lists, tuples and dicts of these"
 )
-_DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,4})?")
 
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
 DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
@@ -236,11 +235,12 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
         case "dtype":
             return dtype_from_name(message.dtype, at=at)
         case "device":
-            if not _DEVICE.fullmatch(message.device):
+            try:
+                check_device(message.device)
+            except ValueError as error:
                 raise WireError(
-                    f"{at}: unknown device {reprlib.repr(message.device)}; "
-                    "expected 'cpu', 'cuda' or 'cuda:N'"
-                )
+                    f"{at}: unknown device {reprlib.repr(message.device)}; expected {error}"
+                ) from None
             return message.device
         case "argument":
             raise WireError(f"{at}: an argument reference stands only in a call's returns")

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import logging
-from pathlib import Path
-
-LOG = logging.getLogger("opdispatch.interpreter")
-
-# Without the driver's device node there is nothing to find, and importing CuPy takes long.
-_DRIVER = Path("/dev/nvidiactl")
+from opdispatch.arrays import backends
 
 
 def find_devices() -> list[str]:
     """``cpu``, and ``cuda:0`` and so on where CuPy finds devices."""
-    return ["cpu", *(f"cuda:{number}" for number in range(count_cuda_devices()))]
-
-
-def count_cuda_devices() -> int:
-    """How many devices CuPy can use; 0 without CuPy, a driver or a device."""
-    if not _DRIVER.exists() or importlib.util.find_spec("cupy") is None:
-        return 0
-    try:
-        cupy = importlib.import_module("cupy")
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except Exception as error:  # an installation that does not fit: kernels cannot use it
-        LOG.warning("CuPy is installed, but finds no device: %s", error)
-        return 0
+    devices = []
+    for backend in backends():
+        kind, count = backend.device_type, backend.device_count()
+        devices += ["cpu"] if kind == "cpu" else [f"{kind}:{number}" for number in range(count)]
+    return devices

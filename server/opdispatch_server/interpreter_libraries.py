@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from opdispatch import Dispatcher, KernelFunction
+from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_archive import read_archive
@@ -56,9 +57,7 @@ class InterpreterLibraries:
 
     def drop_all(self) -> None:
         """Undoes and lets go of everything: the daemon that wanted it is gone."""
-        if self._staged is not None and self._staged.imported is not None:
-            self._staged.imported.abandon()
-        self._staged = None
+        self._abandon_staged()
         while self._libraries:
             _, library = self._libraries.popitem()  # the newest first
             library.retire(self.dispatcher)
@@ -101,7 +100,8 @@ class InterpreterLibraries:
                     for handle in library.handles:
                         handle.close()
             try:
-                imported.run()
+                with collected_backends() as backends:
+                    imported.run()
             except BaseException as error:  # sys.exit() too must not end the interpreter
                 raise _load_error(error, stage, imported) from error
             registrations = list(dict.fromkeys(transaction.registrations))
@@ -110,9 +110,11 @@ class InterpreterLibraries:
             max_concurrency = read_max_concurrency(imported.main_module(), stage)
         except BaseException as error:  # a module may hide anything behind an attribute
             imported.abandon()
+            for backend in backends:
+                backend.close()
             raise _load_error(error, stage, imported) from error
         self._staged = LoadedLibrary(
-            stage.load_id, stage.name, registrations, imported, max_concurrency
+            stage.load_id, stage.name, registrations, imported, max_concurrency, backends
         )
         batch = batch_to_proto(registrations, max_concurrency)
         if stage.WhichOneof("source") == "module":
@@ -129,9 +131,14 @@ class InterpreterLibraries:
 
     def _abort(self, abort: pb.Abort) -> None:
         staged = self._staged
-        if staged is not None and staged.imported is not None and staged.load_id == abort.load_id:
+        if staged is not None and staged.load_id == abort.load_id:
+            self._abandon_staged()
+
+    def _abandon_staged(self) -> None:
+        staged, self._staged = self._staged, None
+        if staged is not None and staged.imported is not None:
             staged.imported.abandon()
-            self._staged = None
+            staged.close_backends()
 
     def _retire(self, retire: pb.Retire) -> None:
         library = self._libraries.get(retire.load_id)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
+from opdispatch.arrays import BackendRegistration
 from opdispatch.boxing import elide_defaults
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
@@ -32,12 +33,14 @@ class LoadedLibrary:
         registrations: Sequence[Registration],
         imported: LibraryImport | None = None,
         max_concurrency: int = 1,
+        backends: Sequence[BackendRegistration] = (),
     ) -> None:
         self.load_id = load_id
         self.name = name
         self.registrations = registrations
         self.imported = imported
         self.max_concurrency = max_concurrency
+        self._backends = backends
         self.handles: Sequence[RegistrationHandle] = ()
         self._signatures = {
             registration.schema.name: Signature(registration.schema)
@@ -78,6 +81,8 @@ class LoadedLibrary:
                     ):
                         handle.close()
             self.handles = [dispatcher.register(r) for r in self.registrations]
+        for backend in self._backends:
+            backend.open()
 
     @property
     def in_force(self) -> bool:
@@ -111,6 +116,12 @@ class LoadedLibrary:
             for handle in reversed(self.handles):
                 handle.close()
         self.handles = ()
+        self.close_backends()
+
+    def close_backends(self) -> None:
+        """Undoes the registrations of array backends. Idempotent."""
+        for backend in self._backends:
+            backend.close()
 
     def release(self) -> None:
         """Lets the code go as soon as none of its kernels is running for a call."""

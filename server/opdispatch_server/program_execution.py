@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from opdispatch import Dispatcher
+from opdispatch.arrays import find_backend
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
@@ -31,7 +32,6 @@ from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import KernelError, WireError
 from opdispatch_wire.remote_values import store_key
-from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 
@@ -178,6 +178,5 @@ def _in_host_memory(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_in_host_memory(item) for item in value]
     array = value.array if isinstance(value, Tensor) else value
-    if is_tensor(array) and hasattr(array, "__cuda_array_interface__"):
-        return array.get()
-    return array
+    backend = find_backend(type(array))
+    return array if backend is None else backend.to_host(array)

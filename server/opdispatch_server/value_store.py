@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays import find_backend
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
@@ -166,10 +167,7 @@ def _own(value: Any, *, is_known: bool) -> Any:
         is_known = is_known or sys.getrefcount(value.array) > 2
         own = _own(value.array, is_known=is_known)
         return Tensor(own, keys=value.key_set, requires_grad=value.requires_grad)
-    if not hasattr(value, "__cuda_array_interface__"):
-        if type(value) is not np.ndarray:
-            return np.array(value)  # a scalar, or somebody's array by its protocol
-        is_known = is_known or not value.flags.writeable
-    if is_known or value.base is not None or not value.flags.c_contiguous:
-        return value.copy()
-    return value
+    backend = find_backend(type(value))
+    if backend is None:
+        return np.array(value)  # somebody's array by its protocol
+    return value if not is_known and backend.is_its_own(value) else backend.copy(value)

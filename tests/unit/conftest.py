@@ -1,9 +1,11 @@
 """What the unit tests share: a dispatcher that is checked afterwards, and a lane with a peer."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -11,6 +13,7 @@ from hypothesis import settings
 from opdispatch import Dispatcher, KernelFunction, compiled_call, parse_dispatch_key, parse_schema
 from opdispatch_wire import lane_socket
 from opdispatch_wire.blocking_lane import BlockingLane
+from tests.unit import cupy_stand_in as stand_in
 from tests.unit.lane_peer import LIMIT, Peer
 
 # Machines that run tests are shared and slow at times: an example may take as long as it needs.
@@ -70,3 +73,11 @@ def lane(peer: Peer, tmp_path: Path) -> Iterator[BlockingLane]:
     accepting.join()
     yield lane
     lane.close()
+
+
+@pytest.fixture
+def cupy_stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module ``cupy``, whether it is installed or not."""
+    module = stand_in.make_module()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module

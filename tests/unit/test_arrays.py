@@ -12,6 +12,7 @@ from opdispatch.arrays import (
     find_key_bits,
     key_bits_of,
     register_tensor_type,
+    tensor_types,
 )
 
 
@@ -49,7 +50,7 @@ def test_a_tensor_is_passed_on_as_it_is():
 
 
 def test_a_registered_type_and_its_subclasses_say_their_keys_themselves(monkeypatch):
-    monkeypatch.setattr(arrays, "_types_with_keys", arrays._types_with_keys)  # undone later
+    monkeypatch.setattr(tensor_types, "_types_with_keys", tensor_types._types_with_keys)
 
     class Remote:
         key_bits = CUDA_BITS

@@ -29,6 +29,8 @@ CODES = {
     "no_kernel": "NoKernelError",
     "ambiguous_kernel": "AmbiguousKernelError",
     "return": "ReturnError",
+    "device": "DeviceError",
+    "device_memory": "DeviceMemoryError",
     "wait_timeout": "WaitTimeoutError",
 }
 
@@ -68,6 +70,8 @@ def test_a_class_cannot_inherit_its_code():
         ("NoKernelError", "NotImplementedError"),
         ("AmbiguousKernelError", "RuntimeError"),
         ("ReturnError", "RuntimeError"),
+        ("DeviceError", "RuntimeError"),
+        ("DeviceMemoryError", "MemoryError"),
         ("WaitTimeoutError", "TimeoutError"),
     ],
 )

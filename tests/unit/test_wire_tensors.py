@@ -1,7 +1,6 @@
 """Arrays as messages: every dtype, layout and kind of tensor, and every way to be malformed."""
 
 import sys
-from types import ModuleType, SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -170,7 +169,7 @@ def tensor_message(**changes):
         ({"shape": [0, 2**62], "data": b""}, r"\$\.shape .* is beyond the address space"),
         ({"shape": []}, r"has 24 bytes; shape \[\] of float32 needs 4"),
         ({"dtype": "bool", "data": b"\0\1\0\1\0\2"}, r"\$\.data has a byte that is no bool"),
-        ({"device": "cuda"}, r"\$\.device is 'cuda'; expected 'cpu' or 'cuda:N'"),
+        ({"device": "cuda"}, r"\$\.device is 'cuda'; expected 'cpu', or a type of device"),
         ({"device": "tpu:0"}, r"\$\.device is 'tpu:0'"),
         ({"device": "cuda:-1"}, r"\$\.device"),
     ],
@@ -196,46 +195,10 @@ def test_a_cuda_tensor_needs_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     message = tensor_message(device="cuda:0")
     check_tensor(message)
-    with pytest.raises(WireError, match="'cuda:0', and this process has no CuPy") as caught:
+    no_cupy = r"\$: this process has no CuPy for arrays on 'cuda:0'"
+    with pytest.raises(WireError, match=no_cupy) as caught:
         tensor_from_proto(message)
     assert "install" in caught.value.hint
-
-
-class StandInDevice:
-    def __init__(self, number):
-        self.id = number
-
-    def __enter__(self):
-        if self.id > 1:
-            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
-
-    def __exit__(self, *exc_info):
-        return None
-
-
-@pytest.fixture
-def cupy_stand_in(monkeypatch):
-    """What we use of CuPy, over host memory: there need not be a GPU where tests run."""
-
-    class ndarray:  # noqa: N801 - CuPy's name
-        __module__ = "cupy"
-
-        def __init__(self, host, device=0):
-            self.host, self.device = host, StandInDevice(device)
-            self.dtype, self.shape = host.dtype, host.shape
-
-        def __dlpack__(self):
-            raise AssertionError("NumPy cannot read a GPU's memory")
-
-        def get(self):
-            return self.host.copy()
-
-    module = ModuleType("cupy")
-    module.ndarray = ndarray
-    module.asarray = ndarray
-    module.cuda = SimpleNamespace(Device=StandInDevice)
-    monkeypatch.setitem(sys.modules, "cupy", module)
-    return module
 
 
 def test_a_cupy_array_is_sent_from_its_gpu_and_put_on_it(cupy_stand_in):

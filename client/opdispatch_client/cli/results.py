@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays import find_backend
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.tensor import Tensor
 
@@ -112,7 +113,7 @@ def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, An
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     if isinstance(value, Tensor):
         value = value.array
-    if isinstance(value, np.ndarray):
-        return value
-    # A CuPy array, which the daemon's reply may bring to a client that has CuPy.
-    return np.asarray(value.get()) if type(value).__module__.startswith("cupy") else None
+    if isinstance(value, np.generic):
+        return None
+    backend = find_backend(type(value))  # CuPy's, where the reply brings one and CuPy is there
+    return backend.to_host(value) if backend is not None else None

@@ -1,83 +1,66 @@
-"""What counts as a tensor, and which dispatch keys it has.
+"""Arrays as tensors: which values are tensors, where they are, and how they get elsewhere.
 
-Plain arrays are tensors as they are, with the keys of their backend alone: a NumPy array (or
-NumPy scalar, as a 0-d tensor) has CPU, a CuPy array has CUDA. Other types carry their keys
-themselves, in an int attribute ``key_bits``: ``opdispatch.Tensor``, and types that another
-room of the project registers.
+devices          the names of devices
+backend          what an array library has to answer
+backends         those that are registered
+tensor_types     what counts as a tensor, and which dispatch keys it has
+numpy_backend    host memory
+cupy_backend     the memory of NVIDIA GPUs
+foreign          arrays of other libraries that arrive from outside, by DLPack
 """
-
-from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.arrays.backend import ArrayBackend
+from opdispatch.arrays.backends import (
+    PLAIN_KEY_BITS,
+    BackendRegistration,
+    backend_of_device,
+    backends,
+    collected_backends,
+    device_of,
+    find_backend,
+    register_backend,
+)
+from opdispatch.arrays.cupy_backend import CupyBackend
+from opdispatch.arrays.devices import COMPONENTS, split_device
+from opdispatch.arrays.foreign import adopt, is_foreign
+from opdispatch.arrays.numpy_backend import NumpyBackend
+from opdispatch.arrays.tensor_types import (
+    CPU_BITS,
+    CUDA_BITS,
+    convert_tensor,
+    describe_type,
+    find_key_bits,
+    key_bits_of,
+    register_tensor_type,
+)
 
-_DENSE = DispatchKey.Dense
-CPU_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CPU))
-CUDA_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CUDA))
+register_backend(CupyBackend())
+register_backend(NumpyBackend())
+PLAIN_KEY_BITS[np.ndarray] = CPU_BITS
 
-PLAIN_KEY_BITS: dict[type, int] = {np.ndarray: CPU_BITS}
-"""The keys of every instance of a plain array type. Only ever grows, one type at a time, so
-that generated code may read it without a lock. Subclasses are added when first seen."""
-
-_types_with_keys: tuple[type, ...] = ()
-
-
-def register_tensor_type(cls: type) -> None:
-    """From now on, instances of ``cls`` are tensors; each has an int attribute ``key_bits``."""
-    global _types_with_keys
-    if cls not in _types_with_keys:
-        _types_with_keys = (*_types_with_keys, cls)
-
-
-def _learn_plain_type(cls: type) -> int | None:
-    """The key bits of a plain array type that has not been seen before, or None."""
-    if issubclass(cls, np.ndarray | np.generic):
-        bits = CPU_BITS
-    elif any(
-        c.__module__.partition(".")[0] == "cupy" and c.__name__ == "ndarray" for c in cls.__mro__
-    ):
-        bits = CUDA_BITS
-    else:
-        return None
-    PLAIN_KEY_BITS[cls] = bits
-    return bits
-
-
-def find_key_bits(value: Any) -> int | None:
-    """The dispatch key word of a tensor; None if ``value`` is no tensor."""
-    cls = type(value)
-    bits = PLAIN_KEY_BITS.get(cls)
-    if bits is not None:
-        return bits
-    if issubclass(cls, _types_with_keys):
-        return int(value.key_bits)
-    return _learn_plain_type(cls)
-
-
-def key_bits_of(value: Any) -> int:
-    """The dispatch key word of a tensor. Raises TypeError if ``value`` is none."""
-    bits = find_key_bits(value)
-    if bits is None:
-        raise TypeError(
-            "expected Tensor (numpy.ndarray, cupy.ndarray or opdispatch.Tensor), "
-            f"got {describe_type(value)}"
-        )
-    return bits
-
-
-def convert_tensor(value: Any) -> Any:
-    """Returns ``value`` as it is. Raises TypeError if it is no tensor."""
-    key_bits_of(value)
-    return value
-
-
-def describe_type(value: Any) -> str:
-    """The type of ``value`` for a message: ``int``, ``torch.Tensor``, ``NoneType``."""
-    cls = type(value)
-    return (
-        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    )
+__all__ = [
+    "COMPONENTS",
+    "CPU_BITS",
+    "CUDA_BITS",
+    "PLAIN_KEY_BITS",
+    "ArrayBackend",
+    "BackendRegistration",
+    "CupyBackend",
+    "NumpyBackend",
+    "adopt",
+    "backend_of_device",
+    "backends",
+    "collected_backends",
+    "convert_tensor",
+    "describe_type",
+    "device_of",
+    "find_backend",
+    "find_key_bits",
+    "is_foreign",
+    "key_bits_of",
+    "register_backend",
+    "register_tensor_type",
+    "split_device",
+]

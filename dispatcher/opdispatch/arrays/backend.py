@@ -1,0 +1,99 @@
+"""What an array library has to answer so that its arrays are tensors here.
+
+    class Accelerator(ArrayBackend):            # one file is all that a backend needs
+        device_type = "privateuseone"
+        component = BackendComponent.PrivateUse1
+        ...
+
+    register_backend(Accelerator())
+
+From then on its arrays have dispatch keys, `Tensor` takes them, and they travel: as bytes in host
+memory, and back onto their device where they arrive, in every process that has the backend.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import bits_of_key
+
+HostArray = np.ndarray[Any, Any]
+
+
+class ArrayBackend(ABC):
+    """Arrays of one library, in the memory of one type of device. Any thread may use it."""
+
+    device_type: ClassVar[str]
+    """PyTorch's name for the type of device: ``"cpu"``, ``"cuda"``, ``"privateuseone"``, ..."""
+    component: ClassVar[BackendComponent]
+    """The backend's bit in key sets."""
+    dlpack_device_types: ClassVar[tuple[int, ...]] = ()
+    """The DLDeviceTypes whose memory ``adopt`` can use (``dlpack.h``); none without DLPack."""
+
+    @property
+    def key_bits(self) -> int:
+        """The dispatch key word of a plain array: its dense key alone."""
+        return bits_of_key(to_runtime_key(DispatchKey.Dense, self.component))
+
+    @abstractmethod
+    def owns(self, cls: type) -> bool:
+        """Whether instances of ``cls`` are arrays of this backend. Imports nothing."""
+
+    @abstractmethod
+    def device_of(self, array: Any) -> str:
+        """Where an array is: ``"cpu"``, ``"cuda:1"``."""
+
+    def dtype_of(self, array: Any) -> np.dtype[Any]:
+        """The element type, as NumPy has it."""
+        dtype: np.dtype[Any] = np.dtype(array.dtype)
+        return dtype
+
+    @abstractmethod
+    def device_count(self) -> int:
+        """How many such devices this process can use; 0 where there are none, for any reason."""
+
+    @abstractmethod
+    def to_host(self, array: Any) -> HostArray:
+        """The elements in host memory, when all that was to be written to them has been.
+
+        A copy, unless that is where they are. Raises DeviceError.
+        """
+
+    @abstractmethod
+    def from_host(self, array: HostArray, device: str) -> Any:
+        """An array of its own on ``device`` with these elements.
+
+        Raises DeviceError if there is no such device, and DeviceMemoryError.
+        """
+
+    def is_its_own(self, array: Any) -> bool:
+        """Whether all of an array's memory is its own, C-contiguous, and may be written to."""
+        return False
+
+    @abstractmethod
+    def copy(self, array: Any) -> Any:
+        """An array of its own, C-contiguous, on the same device. Raises DeviceMemoryError."""
+
+    @abstractmethod
+    def assign(self, target: Any, contents: Any) -> None:
+        """Writes the elements of another array of this backend, or of a host array, of the same
+        shape to ``target``. Raises DeviceError.
+        """
+
+    def adopt(self, value: Any) -> Any:
+        """An array over the memory of another library's array, by DLPack. Raises BufferError."""
+        raise BufferError(f"arrays on {self.device_type!r} are not shared by DLPack")
+
+    def stream(self, device: str) -> Any:
+        """The stream on which this thread's work on ``device`` is ordered; None: there is none."""
+        return None
+
+    def synchronize(self, device: str) -> None:
+        """Waits until the work of the current stream of ``device`` is done. Raises DeviceError."""
+        stream = self.stream(device)
+        if stream is not None:
+            stream.synchronize()

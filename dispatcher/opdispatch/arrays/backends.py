@@ -1,0 +1,112 @@
+"""The backends that are registered in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from opdispatch.arrays.backend import ArrayBackend
+from opdispatch.arrays.devices import split_device
+from opdispatch.errors import DeviceError
+
+PLAIN_KEY_BITS: dict[type, int] = {}
+"""The keys of every instance of a plain array type that has been seen. Types come and go one at a
+time, so that generated code may read it without a lock."""
+
+# Protects the order of changes; whoever reads sees a whole tuple. The newest first.
+_mutex = threading.Lock()
+_backends: tuple[ArrayBackend, ...] = ()
+_collected: ContextVar[list[BackendRegistration] | None]
+_collected = ContextVar("opdispatch_collected_backends", default=None)
+
+
+class BackendRegistration:
+    """What ``register_backend`` returns. Any thread may use it."""
+
+    def __init__(self, backend: ArrayBackend) -> None:
+        self.backend = backend
+
+    def open(self) -> None:
+        """Puts the backend before all others."""
+        global _backends
+        with _mutex:
+            _backends = (self.backend, *self._others())
+
+    def close(self) -> None:
+        """Undoes the registration: its arrays are no tensors any more. Idempotent."""
+        global _backends
+        with _mutex:
+            _backends = self._others()
+            for cls in [cls for cls in PLAIN_KEY_BITS if self.backend.owns(cls)]:
+                del PLAIN_KEY_BITS[cls]
+
+    def _others(self) -> tuple[ArrayBackend, ...]:
+        return tuple(other for other in _backends if other is not self.backend)
+
+
+def register_backend(backend: ArrayBackend) -> BackendRegistration:
+    """Makes the arrays of a backend tensors, in this process, until the registration is closed.
+
+    Of several for one type of device the newest makes the arrays that arrive for it. What a kernel
+    library registers when it is imported goes with the library. Raises DeviceError if its
+    ``device_type`` is none.
+    """
+    split_device(backend.device_type)
+    registration = BackendRegistration(backend)
+    registration.open()
+    collected = _collected.get()
+    if collected is not None:
+        collected.append(registration)
+    return registration
+
+
+@contextmanager
+def collected_backends() -> Iterator[list[BackendRegistration]]:
+    """The registrations that are made in the block, in this thread; closed if the block raises."""
+    collected: list[BackendRegistration] = []
+    token = _collected.set(collected)
+    try:
+        yield collected
+    except BaseException:
+        for registration in collected:
+            registration.close()
+        raise
+    finally:
+        _collected.reset(token)
+
+
+def backends() -> tuple[ArrayBackend, ...]:
+    """Those that are registered, the newest first."""
+    return _backends
+
+
+def find_backend(cls: type) -> ArrayBackend | None:
+    """The backend whose arrays are of that class, if there is one."""
+    for backend in _backends:
+        if backend.owns(cls):
+            return backend
+    return None
+
+
+def backend_of_device(device: str) -> ArrayBackend:
+    """The backend that makes arrays on ``device``. Raises DeviceError if there is none."""
+    wanted, _ = split_device(device)
+    for backend in _backends:
+        if backend.device_type == wanted:
+            return backend
+    known = ", ".join(sorted({backend.device_type for backend in _backends}))
+    raise DeviceError(
+        f"this process has no backend for arrays on {device!r}",
+        hint=f"it has those of {known}; register another one with opdispatch.register_backend",
+    )
+
+
+def device_of(array: Any) -> str:
+    """Where an array of any backend is. Raises TypeError if it is of none."""
+    backend = find_backend(type(array))
+    if backend is None:
+        raise TypeError(f"no backend has arrays of type {type(array).__qualname__}")
+    return backend.device_of(array)

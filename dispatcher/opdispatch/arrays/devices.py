@@ -1,0 +1,35 @@
+"""Devices by their names: PyTorch's, such as ``cpu``, ``cuda:1`` and ``privateuseone:0``."""
+
+from __future__ import annotations
+
+import reprlib
+
+from opdispatch.dispatch_key import BackendComponent
+from opdispatch.errors import DeviceError
+from opdispatch.schema_default import check_device
+
+_PRIVATE = {
+    "privateuseone": BackendComponent.PrivateUse1,
+}
+COMPONENTS = {
+    **{
+        component.name.lower(): component
+        for component in BackendComponent
+        if not component.name.startswith("PrivateUse")
+    },
+    **_PRIVATE,
+}
+"""The bit in key sets of each type of device that can hold tensors (``c10/core/DeviceType.h``)."""
+
+
+def split_device(device: str) -> tuple[str, int | None]:
+    """The type of a device, and its number if it has one. Raises DeviceError for other text."""
+    try:
+        kind, _, number = check_device(device).partition(":")
+    except ValueError:
+        kind = ""
+    if kind not in COMPONENTS:
+        raise DeviceError(
+            f"there is no device {reprlib.repr(device)}; expected one such as 'cpu' or 'cuda:0'"
+        )
+    return kind, int(number) if number else None

@@ -1,0 +1,46 @@
+"""Arrays of other libraries that arrive from outside: PyTorch's, JAX's, whoever speaks DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.arrays.backends import backends
+from opdispatch.arrays.tensor_types import describe_type
+from opdispatch.errors import DeviceError
+
+
+def is_foreign(value: object) -> bool:
+    """Whether it is another library's array. Asked of the type: its class is none."""
+    return hasattr(type(value), "__dlpack_device__") and hasattr(type(value), "__dlpack__")
+
+
+def adopt(value: Any) -> Any:
+    """A plain array over the memory of a foreign one, which it keeps alive; nothing is copied.
+
+    The backend is that of the device which the array says it is on (DLPack, ``dlpack.h``). Raises
+    DeviceError if no backend here has that memory, or the array does not give it.
+    """
+    try:
+        device_type, number = value.__dlpack_device__()
+    except Exception as error:  # foreign code: it raises what it likes
+        raise DeviceError(_refusal(value, error)) from error
+    for backend in backends():
+        if int(device_type) in backend.dlpack_device_types:
+            try:
+                return backend.adopt(value)
+            except DeviceError:
+                raise
+            except Exception as error:
+                raise DeviceError(_refusal(value, error)) from error
+    raise DeviceError(
+        f"{describe_type(value)} is on DLPack device {int(device_type)}:{number}, and no backend "
+        "of this process has that memory",
+        hint="move it to the host first",
+    )
+
+
+def _refusal(value: Any, error: Exception) -> str:
+    return (
+        f"{describe_type(value)} does not give its elements by __dlpack__ "
+        f"({type(error).__name__}: {error})"
+    )

@@ -1,0 +1,60 @@
+"""NumPy's arrays: host memory, key ``CPU``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays.backend import ArrayBackend, HostArray
+from opdispatch.dispatch_key import BackendComponent
+
+# dlpack.h: kDLCPU, and host memory that a GPU can reach (kDLCUDAHost, kDLROCMHost).
+_HOST_MEMORY = (1, 3, 11)
+
+
+class NumpyBackend(ArrayBackend):
+    """``numpy.ndarray``, its subclasses, and NumPy's scalars as 0-d tensors."""
+
+    device_type = "cpu"
+    component = BackendComponent.CPU
+    dlpack_device_types = _HOST_MEMORY
+
+    def owns(self, cls: type) -> bool:
+        """Whether it is a class of NumPy's arrays or scalars."""
+        return issubclass(cls, np.ndarray | np.generic)
+
+    def device_of(self, array: Any) -> str:
+        """Always ``"cpu"``."""
+        return "cpu"
+
+    def device_count(self) -> int:
+        """One."""
+        return 1
+
+    def to_host(self, array: Any) -> HostArray:
+        """The array itself."""
+        return np.asarray(array)
+
+    def from_host(self, array: HostArray, device: str) -> HostArray:
+        """A copy."""
+        return np.array(array)
+
+    def is_its_own(self, array: Any) -> bool:
+        """Whether it is a plain array, and no view."""
+        flags = array.flags
+        is_plain = type(array) is np.ndarray and array.base is None
+        return bool(is_plain and flags.c_contiguous and flags.writeable)
+
+    def copy(self, array: Any) -> HostArray:
+        """A copy."""
+        return np.array(array, order="C")
+
+    def assign(self, target: HostArray, contents: Any) -> None:
+        """Writes in place; dtypes of the same kind are converted."""
+        np.copyto(target, contents, casting="same_kind")
+
+    def adopt(self, value: Any) -> HostArray:
+        """A view, writable where the other library lets it be."""
+        view: HostArray = np.from_dlpack(value)
+        return view

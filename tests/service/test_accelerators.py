@@ -1,0 +1,142 @@
+"""Kernels on a device with memory of its own, in interpreters that have a backend for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch import register_backend
+from tests import simulated_accelerator
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.running_daemon import RunningDaemon
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
+
+X = np.arange(6.0).reshape(2, 3)
+LIBRARY = (
+    Path(simulated_accelerator.__file__).read_text()
+    + """
+
+from opdispatch import Library, register_backend
+
+accelerator = Accelerator()
+register_backend(accelerator)
+
+lib = Library("acc", "DEF")
+lib.define("add(Tensor x, Tensor y) -> Tensor")
+lib.define("add_(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+lib.define("transfers(Tensor x) -> (int, int)")
+lib.define("limit(Tensor x, int room) -> ()")
+lib.impl("add", lambda x, y: x + y, "PrivateUse1")
+lib.impl("add_", lambda x, y: x.__iadd__(y), "PrivateUse1")
+lib.impl("add", lambda x, y: x + y + 100, "CPU")
+lib.impl("transfers", lambda x: (accelerator.uploads, accelerator.downloads), "CPU")
+lib.impl("limit", lambda x, room: setattr(accelerator, "room", room), "CPU")
+"""
+)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """The client's own: it is another process than the interpreters."""
+    backend = Accelerator()
+    registration = register_backend(backend)
+    yield backend
+    registration.close()
+
+
+def test_a_call_goes_to_the_kernel_for_where_its_tensors_are(
+    session: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
+):
+    session.load(write_library("acc", LIBRARY))
+    x = accelerator.from_host(X, "privateuseone:1")
+    result = session.ops.acc.add(x, x)
+    assert isinstance(result, AcceleratorArray)
+    assert accelerator.device_of(result) == "privateuseone:1"
+    np.testing.assert_array_equal(accelerator.to_host(result), X + X)
+    np.testing.assert_array_equal(session.ops.acc.add(X, X), X + X + 100)
+
+
+def test_what_a_kernel_writes_to_on_a_device_changes_there(
+    session: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
+):
+    session.load(write_library("acc", LIBRARY))
+    x = accelerator.from_host(X, "privateuseone:0")
+    assert session.ops.acc.add_(x, x) is x
+    np.testing.assert_array_equal(accelerator.to_host(x), X + X)
+
+
+def test_values_that_stay_on_a_device_are_not_transferred(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    with start_daemon(workers=1).connect() as session:
+        session.load(write_library("acc", LIBRARY))
+        x = session.put(accelerator.from_host(X, "privateuseone:1"))
+        assert x.device == "privateuseone:1"
+        before = session.ops.acc.transfers(X)
+        y = session.call("acc::add", x, x, remote=True)
+        z = session.call("acc::add", y, y, remote=True)
+        session.call("acc::add_", z, x)
+        assert session.ops.acc.transfers(X) == before
+        np.testing.assert_array_equal(z.numpy(), 5 * X)
+
+
+def test_a_device_without_room_is_an_error_of_the_call(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    with start_daemon(workers=1).connect() as session:
+        session.load(write_library("acc", LIBRARY))
+        x = accelerator.from_host(X, "privateuseone:1")
+        session.ops.acc.limit(X, 40)
+        with pytest.raises(oc.DeviceMemoryError, match=r"\$\.args\[0\]: 48 bytes do not fit"):
+            session.ops.acc.add(x, x)
+        session.ops.acc.limit(X, 1000)
+        np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+
+
+def test_a_backend_comes_and_goes_with_the_library_that_registers_it(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    same = (
+        "from opdispatch import Library\n"
+        "lib = Library('own', 'DEF')\n"
+        "lib.define('same(Tensor x) -> Tensor')\n"
+        "lib.impl('same', lambda x: x, 'PrivateUse1')\n"
+    )
+    with start_daemon(workers=1).connect() as session:
+        x = accelerator.from_host(X, "privateuseone:0")
+        session.load(write_library("own", same))
+        with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:0'"):
+            session.ops.own.same(x)
+        session.load(write_library("acc", LIBRARY))
+        for version in range(2):  # another version of it, with classes of its own
+            np.testing.assert_array_equal(accelerator.to_host(session.ops.own.same(x)), X)
+            np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+            session.load(write_library("acc", f"{LIBRARY}# {version}\n"))
+        session.rollback("acc")
+        np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+        session.unload("acc")
+        with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:0'"):
+            session.ops.own.same(x)
+        broken = LIBRARY.replace("lib = Library", "1 / 0\nlib = Library")
+        with pytest.raises(oc.LibraryLoadError):
+            session.load(write_library("acc", broken))
+        with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:0'"):
+            session.ops.own.same(x)
+
+
+def test_a_client_without_the_backend_is_told_of_the_result(
+    daemon: RunningDaemon, write_library: WriteLibrary
+):
+    registration = register_backend(Accelerator())
+    with daemon.connect() as session:
+        session.load(write_library("acc", LIBRARY))
+        kept = session.put(registration.backend.from_host(X, "privateuseone:0"))
+        registration.close()
+        with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:0'"):
+            session.call("acc::add", kept, kept)
+        total = session.call("acc::add", kept, kept, remote=True)
+        np.testing.assert_array_equal(total.numpy(), X + X)

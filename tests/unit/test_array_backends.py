@@ -1,0 +1,331 @@
+"""Backends: an accelerator with memory of its own is added by one file, and is like any other."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    BackendRegistration,
+    DispatchKey,
+    DispatchKeySet,
+    Library,
+    Tensor,
+    ops,
+    parse_dispatch_key,
+    register_backend,
+)
+from opdispatch.arrays import (
+    PLAIN_KEY_BITS,
+    CupyBackend,
+    NumpyBackend,
+    adopt,
+    backend_of_device,
+    backends,
+    collected_backends,
+    cupy_backend,
+    device_of,
+    find_backend,
+    find_key_bits,
+    split_device,
+)
+from opdispatch.errors import DeviceError, DeviceMemoryError, NoKernelError
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import WireTensor, tensor_from_proto, tensor_to_proto
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
+
+X = np.arange(6.0).reshape(2, 3)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    backend = Accelerator()
+    registration = register_backend(backend)
+    yield backend
+    registration.close()
+
+
+def test_numpy_and_cupy_are_there_from_the_start():
+    assert [type(backend) for backend in backends()] == [NumpyBackend, CupyBackend]
+    assert backend_of_device("cpu").device_count() == 1
+    assert device_of(X) == device_of(np.float32(1)) == "cpu"
+    with pytest.raises(TypeError, match="no backend has arrays of type list"):
+        device_of([1])
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "number"),
+    [("cpu", "cpu", None), ("cuda:1", "cuda", 1), ("privateuseone:12", "privateuseone", 12)],
+)
+def test_a_device_has_a_type_and_a_number(device: str, kind: str, number: int | None):
+    assert split_device(device) == (kind, number)
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:01", "cuda:-1", "opengl", "c" * 999])
+def test_what_is_no_device_is_refused(device: str):
+    with pytest.raises(DeviceError, match=r"no device .*; expected one such as"):
+        split_device(device)
+
+
+def test_a_device_without_a_backend_says_which_there_are():
+    with pytest.raises(DeviceError, match="no backend for arrays on 'xpu:0'") as caught:
+        backend_of_device("xpu:0")
+    assert "cpu, cuda" in caught.value.hint
+
+
+def test_its_arrays_have_its_key_as_long_as_it_is_registered():
+    registration = register_backend(Accelerator())
+    array = AcceleratorArray(X)
+    assert list(DispatchKeySet(find_key_bits(array) or 0)) == [DispatchKey.PrivateUse1]
+    assert device_of(array) == "privateuseone:0"
+    registration.close()
+    registration.close()
+    assert find_key_bits(array) is None
+    assert AcceleratorArray not in PLAIN_KEY_BITS
+    registration.open()
+    assert find_key_bits(array) is not None
+    registration.close()
+
+
+def test_a_tensor_of_it_has_pytorchs_keys_for_it(accelerator: Accelerator):
+    tensor = Tensor(accelerator.from_host(X, "privateuseone:1"))
+    assert (tensor.device, tensor.dtype, tensor.shape) == ("privateuseone:1", X.dtype, X.shape)
+    for key in ("PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1", "ADInplaceOrView"):
+        assert tensor.key_set.has(parse_dispatch_key(key))
+
+
+def test_operators_have_kernels_for_it(accelerator: Accelerator):
+    library = Library("accelerated", "DEF")
+    library.define("add(Tensor x, Tensor y) -> Tensor")
+    library.impl("add", lambda x, y: x + y, "PrivateUse1")
+    op = ops.accelerated.add
+    x = accelerator.from_host(X, "privateuseone:0")
+    before = (accelerator.uploads, accelerator.downloads)
+    result = op(x, x)
+    assert isinstance(result, AcceleratorArray)
+    assert (accelerator.uploads, accelerator.downloads) == before
+    np.testing.assert_array_equal(accelerator.to_host(result), X + X)
+    with pytest.raises(NoKernelError):
+        op(X, X)
+    library.close()
+
+
+def test_the_newest_backend_of_a_type_of_device_makes_its_arrays(accelerator: Accelerator):
+    class Other(Accelerator):
+        pass
+
+    other = Other()
+    registration = register_backend(other)
+    assert backend_of_device("privateuseone:0") is other
+    registration.close()
+    assert backend_of_device("privateuseone:0") is accelerator
+
+
+def test_what_is_registered_in_a_block_is_known_and_undone_if_it_raises():
+    with collected_backends() as collected:
+        registration = register_backend(Accelerator())
+    assert collected == [registration]
+    assert isinstance(registration, BackendRegistration)
+    assert registration.backend in backends()
+    registration.close()
+
+
+def test_what_is_registered_in_a_block_that_raises_is_undone():
+    def fail() -> None:
+        with collected_backends():
+            register_backend(Accelerator())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert len(backends()) == 2
+
+
+def test_a_backend_of_no_device_is_refused():
+    class Nowhere(Accelerator):
+        device_type = "toaster"
+
+    with pytest.raises(DeviceError, match="there is no device 'toaster'"):
+        register_backend(Nowhere())
+    assert len(backends()) == 2
+
+
+def test_it_travels_as_bytes_and_comes_back_onto_its_device(accelerator: Accelerator):
+    array = accelerator.from_host(X, "privateuseone:1")
+    message = tensor_to_proto(array)
+    assert (message.device, message.dispatch_keys) == ("privateuseone:1", 0)
+    assert WireTensor(message).key_bits == find_key_bits(array)
+    back = tensor_from_proto(message)
+    assert isinstance(back, AcceleratorArray)
+    assert device_of(back) == "privateuseone:1"
+    np.testing.assert_array_equal(accelerator.to_host(back), X)
+    tensor = tensor_from_proto(tensor_to_proto(Tensor(array)))
+    assert isinstance(tensor, Tensor)
+    assert tensor.key_set == Tensor(array).key_set
+
+
+def test_what_a_device_cannot_take_says_where_and_why(accelerator: Accelerator):
+    message = tensor_to_proto(accelerator.from_host(X, "privateuseone:1"))
+    accelerator.room = 40
+    with pytest.raises(DeviceMemoryError, match=r"\$: 48 bytes do not fit into 40"):
+        tensor_from_proto(message)
+    accelerator.room = None
+    message.device = "privateuseone:7"
+    with pytest.raises(WireError, match=r"\$: there is no 'privateuseone:7'"):
+        tensor_from_proto(message)
+    array = accelerator.from_host(X, "privateuseone:1")
+    accelerator.has_failed = True
+    with pytest.raises(WireError, match=r"\$\.x: 'privateuseone:1' has fallen off"):
+        tensor_to_proto(array, at="$.x")
+
+
+def test_waiting_for_its_work_is_waiting_for_its_stream(accelerator: Accelerator):
+    accelerator.synchronize("privateuseone:1")
+    waits = [accelerator.stream(f"privateuseone:{number}").waits for number in range(2)]
+    assert waits == [0, 1]
+    backend_of_device("cpu").synchronize("cpu")
+
+
+def test_numpys_arrays_are_written_to_copied_and_known_as_their_own():
+    numpy = NumpyBackend()
+    target = np.zeros((2, 3))
+    numpy.assign(target[:, ::-1], X)
+    np.testing.assert_array_equal(target, X[:, ::-1])
+    assert numpy.dtype_of(X) == np.dtype(float)
+    fortran = np.asfortranarray(X)
+    assert numpy.copy(fortran).flags.c_contiguous
+    assert numpy.is_its_own(target)
+    read_only = np.zeros(2)
+    read_only.flags.writeable = False
+    views = (target[0], fortran, read_only, np.ma.masked_array([1]), np.float32(1))
+    assert not any(numpy.is_its_own(view) for view in views)
+
+
+def test_cupys_arrays_are_moved_copied_and_written_to_on_their_gpu(cupy_stand_in: Any):
+    cupy = CupyBackend()
+    array = cupy.from_host(X, "cuda:1")
+    assert find_backend(type(array)) is backend_of_device("cuda:0")
+    np.testing.assert_array_equal(cupy.to_host(array), X)
+    whole = cupy_stand_in.ndarray(X.copy(), 1)
+    view = cupy_stand_in.ndarray(whole.host[:, ::-1], 1)
+    assert [cupy.is_its_own(each) for each in (whole, view)] == [True, False]
+    assert cupy.device_of(cupy.copy(view)) == "cuda:1"
+    np.testing.assert_array_equal(cupy.to_host(cupy.copy(view)), X[:, ::-1])
+    cupy.assign(whole, X[::-1].astype(np.float32))
+    np.testing.assert_array_equal(whole.host, X[::-1])
+    cupy.assign(whole, array)
+    np.testing.assert_array_equal(whole.host, X)
+    assert Tensor(whole).device == "cuda:1"
+    foreign = SimpleNamespace(array=X)
+    np.testing.assert_array_equal(cupy.to_host(cupy.adopt(foreign)), X)
+
+
+def test_what_cuda_refuses_is_one_sentence(cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch):
+    def exhausted(array: object) -> object:
+        raise MemoryError("Out of memory allocating 48 bytes (allocated so far: 1,024 bytes)")
+
+    cupy = CupyBackend()
+    with pytest.raises(DeviceError, match=r"48 bytes .* 'cuda:5' \(RuntimeError: cudaErrorInvalid"):
+        cupy.from_host(X, "cuda:5")
+    cupy.synchronize("cuda:0")
+    cupy.stream("cuda:0").failure = RuntimeError("cudaErrorIllegalAddress")
+    with pytest.raises(DeviceError, match=r"the work on 'cuda:0' has failed .*IllegalAddress"):
+        cupy.synchronize("cuda:0")
+    monkeypatch.setattr(cupy_stand_in, "asarray", exhausted)
+    with pytest.raises(DeviceMemoryError, match=r"no room .* 48 bytes .allocated so far: 1,024"):
+        cupy.from_host(X, "cuda:0")
+
+
+def test_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(cupy_backend, "_DRIVER", tmp_path / "nvidiactl")
+    assert CupyBackend().device_count() == 0
+
+
+@pytest.mark.gpu
+def test_cupys_arrays_on_a_real_gpu():
+    cupy = pytest.importorskip("cupy")
+    if not cupy.is_available():
+        pytest.skip("no GPU")
+    backend = CupyBackend()
+    assert backend.device_count() >= 1
+    array = backend.from_host(X, "cuda:0")
+    assert (type(array), backend.device_of(array)) == (cupy.ndarray, "cuda:0")
+    copy = backend.copy(array[:, ::-1])
+    assert backend.is_its_own(copy)
+    backend.assign(copy, array + 1)
+    np.testing.assert_array_equal(backend.to_host(copy), X + 1)
+    backend.assign(copy, X)
+    backend.synchronize("cuda:0")
+    np.testing.assert_array_equal(backend.to_host(copy), X)
+    np.testing.assert_array_equal(backend.to_host(backend.adopt(array)), X)
+    with pytest.raises(DeviceError, match="cuda:99"):
+        backend.from_host(X, "cuda:99")
+    with pytest.raises(DeviceMemoryError):
+        backend.copy(cupy.broadcast_to(array[0, 0], (1 << 42,)))
+
+
+class Foreign:
+    """Another library's array, that says where it is."""
+
+    def __init__(self, device: tuple[int, int], array: np.ndarray | None = None) -> None:
+        self._device, self._array = device, array
+        self.is_used = False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, **kwargs: object) -> object:
+        if self._array is None or self.is_used:
+            raise BufferError("the capsule was used already")
+        self.is_used = True
+        return self._array.__dlpack__(**kwargs)  # type: ignore[arg-type]
+
+
+def test_a_foreign_array_is_adopted_where_it_is():
+    x = np.arange(4.0)
+    tensor = Tensor(Foreign((1, 0), x))
+    assert np.shares_memory(tensor.array, x)
+    assert tensor.device == "cpu"
+    assert find_backend(Foreign) is None
+
+
+def test_a_foreign_array_that_does_not_give_its_elements_is_an_error():
+    used = Foreign((1, 0), X)
+    adopt(used)
+    with pytest.raises(DeviceError, match=r"Foreign does not give .* the capsule was used already"):
+        adopt(used)
+    with pytest.raises(DeviceError, match=r"is on DLPack device 9:1, and no backend"):
+        adopt(Foreign((9, 1)))
+    with pytest.raises(DeviceError, match="this process has no CuPy"):
+        adopt(Foreign((2, 0)))
+    with pytest.raises(DeviceError, match="does not give its elements"):
+        adopt(SimpleNamespace())
+    with pytest.raises(WireError, match=r"\$: .* the capsule was used already"):
+        tensor_to_proto(used)
+
+
+def test_arrays_of_pytorch_arrive_by_dlpack():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(4.0)
+    tensor = Tensor(x)
+    tensor.array[0] = 7.0
+    assert x[0] == 7.0
+    np.testing.assert_array_equal(tensor_from_proto(tensor_to_proto(x)), x.numpy())
+
+
+def test_a_backend_that_is_gone_leaves_nothing():
+    backend = Accelerator()
+    registration = register_backend(backend)
+    assert find_key_bits(AcceleratorArray(X)) is not None
+    gone = weakref.ref(backend)
+    registration.close()
+    del backend, registration
+    gc.collect()
+    assert gone() is None
