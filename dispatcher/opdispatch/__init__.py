@@ -25,7 +25,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     operator_state, operator_dump, operator_entry,
     operator_handle, inspection, call_source,
     compiled_call                               one operator
-    functionalities/                            what the functionality keys do
+    functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
     ops, library                                how they are called and registered
@@ -56,6 +56,11 @@ from opdispatch.errors import (
     WaitTimeoutError,
 )
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.functionalities.cpu_fallback import (
+    CpuFallbackWarning,
+    cpu_fallback,
+    cpu_fallback_counts,
+)
 from opdispatch.grad_mode import (
     enable_grad,
     inference_mode,
@@ -102,6 +107,7 @@ __all__ = [
     "ArrayBackend",
     "BackendComponent",
     "BackendRegistration",
+    "CpuFallbackWarning",
     "DeviceError",
     "DeviceMemoryError",
     "DispatchKey",
@@ -137,6 +143,8 @@ __all__ = [
     "WaitTimeoutError",
     "autocast",
     "capture_dispatch_trace",
+    "cpu_fallback",
+    "cpu_fallback_counts",
     "default_dispatcher",
     "define",
     "enable_grad",

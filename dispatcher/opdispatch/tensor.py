@@ -6,6 +6,7 @@ computes once, from the device and from what is switched on for the tensor.
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,21 @@ class Tensor(NDArrayOperatorsMixin):
         """The number of dimensions."""
         return len(self.shape)
 
+    def to(self, device: str) -> Tensor:
+        """The tensor on ``device``: itself, if it is there; else a copy with that device's keys.
+
+        Without a number, such as ``"cuda"``, it is the current device of that type. Raises
+        DeviceError if there is none, and DeviceMemoryError if it has no room.
+        """
+        kind, number = arrays.split_device(device)
+        here, place = arrays.split_device(self.device)
+        if kind == here and number in (None, place):
+            return self
+        backend = arrays.find_backend(type(self.array))
+        assert backend is not None, "a tensor's array is one of a backend"
+        copy = arrays.backend_of_device(device).from_host(backend.to_host(self.array), device)
+        return Tensor(copy, requires_grad=self.requires_grad)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         given = kwargs.get("out", ())
         if given:
@@ -123,6 +139,18 @@ class Tensor(NDArrayOperatorsMixin):
         grad = ", requires_grad=True" if self.requires_grad else ""
         device = "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Tensor({self.array!r}{device}{grad})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, and then its elements."""
+        facts = {
+            "shape": " x ".join(map(str, self.shape)) or "one element",
+            "dtype": self.dtype,
+            "device": self.device,
+            "keys": ", ".join(map(str, self.key_set)),
+            **({"requires_grad": True} if self.requires_grad else {}),
+        }
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in facts.items())
+        return f"<table>{rows}</table><pre>{html.escape(str(self.array))}</pre>"
 
 
 def _array_of(value: Any) -> Any:

@@ -286,8 +286,8 @@ def check_wire_device(device: str, *, at: str) -> None:
         kind, number = "", None
     if kind in ("", "cpu") or number is None or number > _HIGHEST_DEVICE:
         raise WireError(
-            f"{at} is {reprlib.repr(device)}; expected 'cpu', or a type of device and its "
-            "number, such as 'cuda:0'"
+            f"{at} is {reprlib.repr(device)}; expected 'cpu' or 'cuda:N', or another type of "
+            "device with a number"
         )
 
 

@@ -97,6 +97,38 @@ def test_a_device_without_room_is_an_error_of_the_call(
         np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
 
 
+def test_operators_without_a_kernel_for_the_device_run_on_the_host_if_that_was_asked_for(
+    session: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
+):
+    text = (
+        "from opdispatch import Library, cpu_fallback, cpu_fallback_counts\n"
+        "lib = Library('host', 'DEF')\n"
+        "lib.define('double_(Tensor(a!) x) -> Tensor(a!)')\n"
+        "lib.define('count(Tensor x) -> int')\n"
+        "def double_(x):\n"
+        "    x *= 2\n"
+        "    return x\n"
+        "lib.impl('double_', double_, 'CPU')\n"
+        "lib.impl('count', lambda x: cpu_fallback_counts().get('host::double_', 0), 'CPU')\n"
+    )
+    session.load(write_library("acc", LIBRARY), interpreter="worker-1")
+    session.load(write_library("host", text), interpreter="worker-1")
+    x = accelerator.from_host(X, "privateuseone:1")
+    with pytest.raises(oc.NoKernelError):
+        session.ops.host.double_(x)
+    fallback = "Library('_', 'IMPL').fallback(cpu_fallback, 'PrivateUse1')\n"
+    session.load(
+        write_library("fallen", f"from opdispatch import Library, cpu_fallback\n{fallback}"),
+        interpreter="worker-1",
+    )
+    assert session.ops.host.double_(x) is x
+    np.testing.assert_array_equal(accelerator.to_host(x), 2 * X)
+    assert session.ops.host.count(X) == 1
+    session.unload("fallen")
+    with pytest.raises(oc.NoKernelError):
+        session.ops.host.double_(x)
+
+
 def test_a_backend_comes_and_goes_with_the_library_that_registers_it(
     start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):

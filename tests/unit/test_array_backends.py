@@ -101,6 +101,23 @@ def test_a_tensor_of_it_has_pytorchs_keys_for_it(accelerator: Accelerator):
         assert tensor.key_set.has(parse_dispatch_key(key))
 
 
+def test_a_tensor_goes_to_a_device_and_back(accelerator: Accelerator):
+    tensor = Tensor(X, requires_grad=True)
+    assert tensor.to("cpu") is tensor
+    there = tensor.to("privateuseone:1")
+    assert (there.device, there.requires_grad) == ("privateuseone:1", True)
+    assert there.key_set.has(parse_dispatch_key("PrivateUse1"))
+    assert there.to("privateuseone") is there
+    elsewhere = there.to("privateuseone:0")
+    assert elsewhere.device == "privateuseone:0"
+    back = elsewhere.to("cpu")
+    assert not np.shares_memory(back.array, X)
+    np.testing.assert_array_equal(back.array, X)
+    for device in ("privateuseone:5", "xpu:0", "nowhere"):
+        with pytest.raises(DeviceError, match=device):
+            tensor.to(device)
+
+
 def test_operators_have_kernels_for_it(accelerator: Accelerator):
     library = Library("accelerated", "DEF")
     library.define("add(Tensor x, Tensor y) -> Tensor")

@@ -124,6 +124,18 @@ def test_a_tensor_prints_its_array_and_what_is_out_of_the_ordinary():
     )
 
 
+def test_a_notebook_shows_what_a_tensor_is():
+    shown = Tensor(np.arange(6, dtype=np.int16))._repr_html_()
+    assert "<th>shape</th><td>6</td>" in shown
+    assert "<th>dtype</th><td>int16</td>" in shown
+    assert "<th>keys</th><td>CPU, ADInplaceOrView, AutogradCPU, AutocastCPU</td>" in shown
+    assert "requires_grad" not in shown
+    shown = Tensor(np.ones(()), requires_grad=True)._repr_html_()
+    assert "one element" in shown
+    assert "<pre>1.0</pre>" in shown
+    assert "<th>requires_grad</th><td>True</td>" in shown
+
+
 def test_a_tensor_can_be_referred_to_weakly(array):
     tensor = Tensor(array)
     reference = weakref.ref(tensor)

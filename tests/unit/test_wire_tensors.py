@@ -169,7 +169,7 @@ def tensor_message(**changes):
         ({"shape": [0, 2**62], "data": b""}, r"\$\.shape .* is beyond the address space"),
         ({"shape": []}, r"has 24 bytes; shape \[\] of float32 needs 4"),
         ({"dtype": "bool", "data": b"\0\1\0\1\0\2"}, r"\$\.data has a byte that is no bool"),
-        ({"device": "cuda"}, r"\$\.device is 'cuda'; expected 'cpu', or a type of device"),
+        ({"device": "cuda"}, r"\$\.device is 'cuda'; expected 'cpu' or 'cuda:N'"),
         ({"device": "tpu:0"}, r"\$\.device is 'tpu:0'"),
         ({"device": "cuda:-1"}, r"\$\.device"),
     ],

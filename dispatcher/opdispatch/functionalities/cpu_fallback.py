@@ -1,0 +1,150 @@
+"""Operators that a device has no kernel for, computed on the host: a fallback that you register.
+
+    Library("_", "IMPL").fallback(cpu_fallback, "PrivateUse1")
+
+PyTorch's backends register ``at::native::cpu_fallback`` (``ATen/native/CPUFallback.cpp``) in the
+same way. Tensors among the arguments are copied to the host, the operator is redispatched to its
+kernel for ``CPU``, arguments that it writes to get their new contents, and results are copied to
+the device of the first tensor that was on one. That is slow: it is counted, and the first time
+for each operator it is warned about.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import CPU_BITS, backend_of_device, find_backend
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError
+from opdispatch.schema_type import DEVICE
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_CPU = DispatchKeySet(CPU_BITS)
+
+_mutex = threading.Lock()  # protects _counts
+_counts: Counter[str] = Counter()
+
+
+class CpuFallbackWarning(UserWarning):
+    """An operator has no kernel for a device, and is computed on the host."""
+
+
+def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
+    """A backend fallback: see above.
+
+    A result that PyTorch would make a view of an argument is a copy. Raises ArgumentError if the
+    kernel changes the shape of an argument that it writes to, NoKernelError if there is none for
+    the CPU, and DeviceError.
+    """
+    signature = op.call_signature
+    schema = signature.schema
+    stack = signature.bind(args, kwargs)
+    host = _HostCopies()
+    moved = [
+        host.name_device(value) if argument.type == DEVICE else host.of(value)
+        for argument, value in zip(schema.arguments, stack, strict=True)
+    ]
+    _note(str(op.name), host.device)
+    results = list(moved)
+    op.redispatch_boxed(_CPU, results)
+    for argument, value in zip(schema.arguments, moved, strict=True):
+        if argument.is_write:
+            host.write_back(value, f"{op.name} changes the shape of its argument {argument.name!r}")
+    return signature.unbox_returns([host.back(result) for result in results])
+
+
+def cpu_fallback_counts() -> dict[str, int]:
+    """How often each operator was computed on the host in this process, by its full name."""
+    with _mutex:
+        return dict(_counts)
+
+
+def _note(operator: str, device: str) -> None:
+    with _mutex:
+        _counts[operator] += 1
+        is_first = _counts[operator] == 1
+    if is_first:
+        warnings.warn(
+            f"{operator} has no kernel for {device or 'the device'}: it is computed on the host, "
+            "and its tensors are copied there and back",
+            CpuFallbackWarning,
+            stacklevel=3,
+        )
+
+
+class _HostCopies:
+    """The arguments of one call on the host, and the way back."""
+
+    def __init__(self) -> None:
+        self.device = ""
+        """Where results belong; empty until it is known."""
+        # By the identity of each copy: it, and what it was made from.
+        self._originals: dict[int, tuple[Any, Any]] = {}
+
+    def name_device(self, value: Any) -> Any:
+        """A device that was asked for; the kernel is to use the host's."""
+        if value is None:
+            return None
+        self.device = self.device or value
+        return "cpu"
+
+    def of(self, value: Any) -> Any:
+        """A value with its tensors on the host."""
+        if isinstance(value, list | tuple):
+            return [self.of(item) for item in value]
+        array = value.array if isinstance(value, Tensor) else value
+        backend = find_backend(type(array))
+        if backend is None or backend.device_type == "cpu":
+            return value
+        self.device = self.device or backend.device_of(array)
+        copy: Any = backend.to_host(array)
+        if isinstance(value, Tensor):
+            copy = Tensor(copy, requires_grad=value.requires_grad)
+        self._originals[id(copy)] = copy, value
+        return copy
+
+    def write_back(self, copy: Any, resized: str) -> None:
+        """Gives an argument, or each of a list, what its copy contains now."""
+        if isinstance(copy, list):
+            for item in copy:
+                self.write_back(item, resized)
+            return
+        found = self._originals.get(id(copy))
+        if found is None:
+            return  # it was on the host
+        target, source = _array_of(found[1]), _array_of(copy)
+        if tuple(target.shape) != source.shape:
+            raise ArgumentError(
+                f"{resized} from {list(target.shape)} to {list(source.shape)}, which cannot be "
+                "done on another device"
+            )
+        backend = find_backend(type(target))
+        assert backend is not None, "only arrays of backends are copied"
+        backend.assign(target, source)
+
+    def back(self, result: Any) -> Any:
+        """A result on the device; an argument that is returned is that argument."""
+        if isinstance(result, list | tuple):
+            return [self.back(item) for item in result]
+        found = self._originals.get(id(result))
+        if found is not None:
+            return found[1]
+        array = _array_of(result)
+        if not self.device or not isinstance(array, np.ndarray | np.generic):
+            return result
+        there = backend_of_device(self.device).from_host(np.asarray(array), self.device)
+        if isinstance(result, Tensor):
+            return Tensor(there, requires_grad=result.requires_grad)
+        return there
+
+
+def _array_of(value: Any) -> Any:
+    return value.array if isinstance(value, Tensor) else value

@@ -1,0 +1,173 @@
+"""Operators without a kernel for a device are computed on the host, if that was asked for."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    CpuFallbackWarning,
+    Library,
+    Tensor,
+    cpu_fallback,
+    cpu_fallback_counts,
+    ops,
+    register_backend,
+)
+from opdispatch.errors import ArgumentError, DeviceError, DeviceMemoryError, NoKernelError
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
+
+X = np.arange(6.0).reshape(2, 3)
+HERE = "privateuseone:1"
+NAMES = (f"fallen{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    backend = Accelerator()
+    registration = register_backend(backend)
+    fallbacks = Library("_", "IMPL")
+    fallbacks.fallback(cpu_fallback, "PrivateUse1")
+    yield backend
+    fallbacks.close()
+    registration.close()
+
+
+@pytest.fixture
+def lib() -> Iterator[Library]:
+    """A namespace of the test's own: what was warned about is not warned about again."""
+    library = Library(next(NAMES), "DEF")
+    yield library
+    library.close()
+
+
+def define(lib: Library, schema: str, kernel: Any) -> Any:
+    lib.define(schema)
+    name = schema.partition("(")[0]
+    lib.impl(name, kernel, "CPU")
+    return getattr(getattr(ops, lib.ns), name)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::opdispatch.CpuFallbackWarning")
+
+
+def test_arguments_go_to_the_host_and_the_result_comes_back(accelerator: Accelerator, lib: Library):
+    seen = []
+
+    def add(x: Any, y: Any, *, times: int) -> Any:
+        seen.extend([type(x), type(y)])
+        return x + times * y
+
+    op = define(lib, "add(Tensor x, Tensor y, *, int times=1) -> Tensor", add)
+    x = accelerator.from_host(X, HERE)
+    result = op(x, x, times=2)
+    assert isinstance(result, AcceleratorArray)
+    assert accelerator.device_of(result) == HERE
+    np.testing.assert_array_equal(accelerator.to_host(result), 3 * X)
+    assert seen == [np.ndarray, np.ndarray]
+    mixed = op(np.ones(3), x)
+    np.testing.assert_array_equal(accelerator.to_host(mixed), 1 + X)
+
+
+def test_it_is_warned_about_once_for_each_operator_and_counted(
+    accelerator: Accelerator, lib: Library
+):
+    op = define(lib, "neg(Tensor x) -> Tensor", lambda x: -x)
+    x = accelerator.from_host(X, HERE)
+    with pytest.warns(CpuFallbackWarning, match=rf"{lib.ns}::neg has no kernel for '?{HERE}"):
+        op(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        op(x)
+    assert cpu_fallback_counts()[f"{lib.ns}::neg"] == 2
+
+
+def test_arguments_that_are_written_to_get_their_contents(accelerator: Accelerator, lib: Library):
+    def add_(x: Any, y: Any) -> Any:
+        x += y
+        return x
+
+    op = define(lib, "add_(Tensor(a!) x, Tensor y) -> Tensor(a!)", add_)
+    x = accelerator.from_host(X, HERE)
+    assert op(x, x) is x
+    np.testing.assert_array_equal(accelerator.to_host(x), 2 * X)
+    tensor = Tensor(accelerator.from_host(X, HERE))
+    assert op(tensor, X) is tensor
+    np.testing.assert_array_equal(accelerator.to_host(tensor.array), 2 * X)
+
+    def fill_(xs: Any, value: float) -> None:
+        for each in xs:
+            each[...] = value
+
+    fill = define(lib, "fill_(Tensor(a!)[] xs, float value) -> ()", fill_)
+    xs = [accelerator.from_host(X, HERE), X.copy()]
+    assert fill(xs, 4.0) is None
+    assert (accelerator.to_host(xs[0]) == 4).all()
+    assert (xs[1] == 4).all()
+
+
+def test_lists_optionals_and_several_results(accelerator: Accelerator, lib: Library):
+    def split(xs: Any, mask: Any) -> Any:
+        assert mask is None
+        return list(xs[0]), len(xs)
+
+    op = define(lib, "split(Tensor[] xs, Tensor? mask=None) -> (Tensor[], int)", split)
+    rows, count = op([accelerator.from_host(X, HERE)])
+    assert count == 1
+    assert [accelerator.device_of(row) for row in rows] == [HERE, HERE]
+    np.testing.assert_array_equal(accelerator.to_host(rows[1]), X[1])
+
+
+def test_what_requires_gradients_still_does(accelerator: Accelerator, lib: Library):
+    op = define(lib, "same(Tensor x) -> Tensor", lambda x: Tensor(x.array * 1, requires_grad=True))
+    tensor = Tensor(accelerator.from_host(X, HERE), requires_grad=True)
+    result = op(tensor)
+    assert (result.device, result.requires_grad) == (HERE, True)
+
+
+def test_a_factory_makes_its_result_where_it_was_asked_to(accelerator: Accelerator, lib: Library):
+    def ones(like: Any, *, device: Any) -> Any:
+        assert device == "cpu"
+        return np.ones(2)
+
+    op = define(lib, "ones(Tensor? like, *, Device device) -> Tensor", ones)
+    like = accelerator.from_host(X, "privateuseone:0")
+    assert accelerator.device_of(op(like, device=HERE)) == "privateuseone:0"
+
+
+def test_an_argument_that_is_resized_is_an_error(accelerator: Accelerator, lib: Library):
+    def grow_(x: Any) -> None:
+        x.resize((3, 3), refcheck=False)
+
+    op = define(lib, "grow_(Tensor(a!) x) -> ()", grow_)
+    x = accelerator.from_host(X, HERE)
+    with pytest.raises(ArgumentError, match=r"argument 'x' from \[2, 3\] to \[3, 3\]"):
+        op(x)
+    np.testing.assert_array_equal(accelerator.to_host(x), X)
+
+
+def test_its_errors_are_those_of_what_it_does(accelerator: Accelerator, lib: Library):
+    op = define(lib, "neg(Tensor x) -> Tensor", lambda x: -x)
+    lib.define("nothing(Tensor x) -> Tensor")
+    x = accelerator.from_host(X, HERE)
+    with pytest.raises(NoKernelError, match="CPU"):
+        getattr(ops, lib.ns).nothing(x)
+    accelerator.room = 1
+    with pytest.raises(DeviceMemoryError, match="do not fit"):
+        op(x)
+    accelerator.has_failed = True
+    with pytest.raises(DeviceError, match="has fallen off"):
+        op(x)
+
+
+def test_a_kernel_of_its_own_comes_first(accelerator: Accelerator, lib: Library):
+    op = define(lib, "neg(Tensor x) -> Tensor", lambda x: -x)
+    lib.impl("neg", lambda x: x, "PrivateUse1")
+    x = accelerator.from_host(X, HERE)
+    assert op(x) is x
+    assert f"{lib.ns}::neg" not in cpu_fallback_counts()
