@@ -24,6 +24,7 @@ from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.awaited_replies import Reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
@@ -128,7 +129,7 @@ class AsyncCalls:
             why = find_refusal(reply)
             if why is None:
                 return reply
-        except LaneClosedError as error:
+        except (LaneClosedError, MessageTooLargeError) as error:
             why = error
         if is_without_room(why):
             self.memory.refuse(way.lane.memory, why)

@@ -24,6 +24,7 @@ from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import find_refusal
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.pending_calls import OnDone
@@ -190,7 +191,7 @@ class BlockingCalls:
         try:
             what, memory = attempt.call.what, attempt.memory
             reply = way.lane.call(attempt.request, attempt.time_left(), what, memory)
-        except LaneClosedError as error:
+        except (LaneClosedError, MessageTooLargeError) as error:
             self._direct_call_failed(attempt, way, error)
             return None
         if (refusal := find_refusal(reply)) is not None:
@@ -229,7 +230,7 @@ class BlockingCalls:
 
         try:
             self._begin_on(way.lane, attempt, future, on_done)
-        except LaneClosedError as error:
+        except (LaneClosedError, MessageTooLargeError) as error:
             self._direct_call_failed(attempt, way, error)
             return False
         return True

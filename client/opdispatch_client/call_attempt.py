@@ -12,7 +12,11 @@ from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import Routes
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.caller_tensors import CallerTensors
-from opdispatch_wire.errors import DaemonUnavailableError, InterpreterDiedError
+from opdispatch_wire.errors import (
+    DaemonUnavailableError,
+    InterpreterDiedError,
+    MessageTooLargeError,
+)
 from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
@@ -102,7 +106,8 @@ class CallAttempt:
     def leave(self, way: DirectWay[InterpreterLane], routes: Routes, why: Exception) -> None:
         """Has the request ask the daemon, which says where such calls go from now on.
 
-        The interpreter has refused the call, or its lane has ended: that is ``why``.
+        The interpreter has refused the call, its lane has ended, or the request is too long for
+        that, because there was no room in shared memory: that is ``why``.
         """
         request = self.request
         lost = why if isinstance(why, LaneClosedError) else None
@@ -112,7 +117,7 @@ class CallAttempt:
             self.memory.placed.move_inline(request)
             self.memory.release()
             self.memory = None
-        if is_without_room(why):
+        if is_without_room(why) or isinstance(why, MessageTooLargeError):
             pass  # the route is right
         elif lost is None:
             routes.forget(way.route.epoch)

@@ -124,7 +124,7 @@ class LaneTensors:
         self._beside.clear()
 
     def _serialize(self, request: execution_pb2.CallRequest, what: str) -> bytes:
-        """The bytes of a request with its tensors in it."""
+        """The bytes of a request, with the tensors that are in it."""
         payload = serialize_message(request, MAX_MESSAGE_BYTES_HIGHEST, what)
         if len(payload) > self.max_message_bytes:
             self._check_whole(len(payload), what)
@@ -140,7 +140,7 @@ class LaneTensors:
     def _attach(
         self, request: execution_pb2.CallRequest, tensors: CallTensors, what: str
     ) -> FramePayload:
-        message = serialize_message(request, self.max_message_bytes, what)
+        message = self._serialize(request, what)  # some may be in it, too
         payload: FramePayload = message
         if tensors.arguments:
             payload = attach(message, CALL_REQUEST, tensors.arguments, aligned=True)

@@ -138,6 +138,18 @@ def test_a_client_without_descriptors_sends_tensors_inline(bystander: oc.Session
     assert "inline" in done.stdout
 
 
+def test_a_client_without_descriptors_sends_what_is_too_large_for_that_through_the_daemon(
+    start_daemon: StartDaemon,
+):
+    daemon = start_daemon("--max-message-bytes", str(1 << 20), workers=1)
+    load(daemon)
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_DESCRIPTORS, daemon.address], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 "), done.stdout
+
+
 @contextmanager
 def without_descriptors(pid: int) -> Iterator[None]:
     """While the process can open nothing more: the limit is the lowest number that is free."""
