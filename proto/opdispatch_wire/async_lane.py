@@ -15,11 +15,11 @@ from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.lane_tensors import LaneTensors
+from opdispatch_wire.lane_tensors import TensorLane
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 
-class AsyncLane:
+class AsyncLane(TensorLane):
     """One lane, with any number of calls in flight. Belongs to the event loop."""
 
     def __init__(self, connection: socket.socket, limit: int, call_limit: int = 0) -> None:
@@ -27,7 +27,7 @@ class AsyncLane:
         self.number = 0
         """What the other side calls this connection."""
         self._replies = AwaitedReplies()
-        self._tensors = LaneTensors(limit)
+        super().__init__(limit)
         self._welcome: asyncio.Future[lane_pb2.LaneWelcome] | None = self._loop.create_future()
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
         """Done when the lane has ended without ``close``: the error, or None."""
@@ -73,21 +73,6 @@ class AsyncLane:
             raise
         lane._welcome = None
         return lane
-
-    @property
-    def max_message_bytes(self) -> int:
-        """The longest request that the other side takes, in bytes, without its large tensors."""
-        return self._tensors.max_message_bytes
-
-    @property
-    def inline_bytes(self) -> int:
-        """How long tensors should be in a message; longer ones are sent from where they are."""
-        return self._tensors.inline_bytes
-
-    @property
-    def memory(self) -> CallerLaneMemory | None:
-        """What is shared with the other side; None: nothing is."""
-        return self._tensors.memory
 
     @property
     def is_closed(self) -> bool:

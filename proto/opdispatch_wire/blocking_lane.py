@@ -38,7 +38,7 @@ from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.lane_tensors import LaneTensors
+from opdispatch_wire.lane_tensors import TensorLane
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.sleeper import sleeper, wake
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
@@ -58,7 +58,7 @@ class _Waiter:
         self.wake: threading.Lock | None = None
 
 
-class BlockingLane:
+class BlockingLane(TensorLane):
     """One lane that any number of threads share."""
 
     def __init__(self, connection: socket.socket, limit: int, reply_limit: int) -> None:
@@ -69,7 +69,7 @@ class BlockingLane:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiter] = {}
         self._reader_is_chosen = False
-        self._tensors = LaneTensors(limit)
+        super().__init__(limit)
         self._pending = PendingCalls()
         self._has_attendant = False
         self._attendant = sleeper()
@@ -110,21 +110,6 @@ class BlockingLane:
             lane.close()
             raise
         return lane
-
-    @property
-    def max_message_bytes(self) -> int:
-        """The longest request that the other side takes, in bytes, without its large tensors."""
-        return self._tensors.max_message_bytes
-
-    @property
-    def inline_bytes(self) -> int:
-        """How long tensors should be in a message; longer ones are sent from where they are."""
-        return self._tensors.inline_bytes
-
-    @property
-    def memory(self) -> CallerLaneMemory | None:
-        """What is shared with the other side; None: nothing is."""
-        return self._tensors.memory
 
     @property
     def is_closed(self) -> bool:

@@ -147,3 +147,26 @@ class LaneTensors:
             self._check_whole(len(payload), what)
         self._beside[request.id] = tensors
         return payload
+
+
+class TensorLane:
+    """The calling side of a lane, as far as it is about the tensors of its calls."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit`` is the longest call until the other side has said more."""
+        self._tensors = LaneTensors(limit)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """The longest request that the other side takes, in bytes, without its large tensors."""
+        return self._tensors.max_message_bytes
+
+    @property
+    def inline_bytes(self) -> int:
+        """How long tensors should be in a message; longer ones are sent from where they are."""
+        return self._tensors.inline_bytes
+
+    @property
+    def memory(self) -> CallerLaneMemory | None:
+        """What is shared with the other side; None: nothing is."""
+        return self._tensors.memory
