@@ -31,7 +31,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     ops, library                                how they are called and registered
 """
 
-from opdispatch.arrays import ArrayBackend, BackendRegistration, register_backend
+from opdispatch.arrays import ArrayBackend, BackendRegistration, MetaArray, register_backend
 from opdispatch.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -124,6 +124,7 @@ __all__ = [
     "KernelTypeError",
     "Library",
     "LibraryError",
+    "MetaArray",
     "NoKernelError",
     "OpOverload",
     "OpdispatchError",

@@ -17,6 +17,7 @@ from opdispatch import (
     DispatchKey,
     DispatchKeySet,
     Library,
+    MetaArray,
     Tensor,
     ops,
     parse_dispatch_key,
@@ -25,6 +26,7 @@ from opdispatch import (
 from opdispatch.arrays import (
     PLAIN_KEY_BITS,
     CupyBackend,
+    MetaBackend,
     NumpyBackend,
     adopt,
     backend_of_device,
@@ -36,9 +38,10 @@ from opdispatch.arrays import (
     find_key_bits,
     split_device,
 )
-from opdispatch.errors import DeviceError, DeviceMemoryError, NoKernelError
+from opdispatch.errors import ArgumentError, DeviceError, DeviceMemoryError, NoKernelError
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import WireTensor, tensor_from_proto, tensor_to_proto
+from opdispatch_wire.v1 import values_pb2
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
 X = np.arange(6.0).reshape(2, 3)
@@ -53,7 +56,7 @@ def accelerator() -> Iterator[Accelerator]:
 
 
 def test_numpy_and_cupy_are_there_from_the_start():
-    assert [type(backend) for backend in backends()] == [NumpyBackend, CupyBackend]
+    assert [type(backend) for backend in backends()] == [NumpyBackend, CupyBackend, MetaBackend]
     assert backend_of_device("cpu").device_count() == 1
     assert device_of(X) == device_of(np.float32(1)) == "cpu"
     with pytest.raises(TypeError, match="no backend has arrays of type list"):
@@ -77,7 +80,7 @@ def test_what_is_no_device_is_refused(device: str):
 def test_a_device_without_a_backend_says_which_there_are():
     with pytest.raises(DeviceError, match="no backend for arrays on 'xpu:0'") as caught:
         backend_of_device("xpu:0")
-    assert "cpu, cuda" in caught.value.hint
+    assert "cpu, cuda, meta" in caught.value.hint
 
 
 def test_its_arrays_have_its_key_as_long_as_it_is_registered():
@@ -162,7 +165,7 @@ def test_what_is_registered_in_a_block_that_raises_is_undone():
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert len(backends()) == 2
+    assert len(backends()) == 3
 
 
 def test_a_backend_of_no_device_is_refused():
@@ -171,7 +174,7 @@ def test_a_backend_of_no_device_is_refused():
 
     with pytest.raises(DeviceError, match="there is no device 'toaster'"):
         register_backend(Nowhere())
-    assert len(backends()) == 2
+    assert len(backends()) == 3
 
 
 def test_it_travels_as_bytes_and_comes_back_onto_its_device(accelerator: Accelerator):
@@ -201,6 +204,41 @@ def test_what_a_device_cannot_take_says_where_and_why(accelerator: Accelerator):
     accelerator.has_failed = True
     with pytest.raises(WireError, match=r"\$\.x: 'privateuseone:1' has fallen off"):
         tensor_to_proto(array, at="$.x")
+
+
+def test_an_array_without_elements_has_a_shape_and_a_dtype():
+    meta = Tensor(X).to("meta")
+    assert (meta.device, meta.shape, meta.dtype) == ("meta", (2, 3), X.dtype)
+    assert meta.key_set.has(DispatchKey.Meta)
+    array = meta.array
+    assert isinstance(array, MetaArray)
+    assert repr(array) == "MetaArray([2, 3], float64)"
+    assert (array.ndim, array.size, array.nbytes) == (2, 6, 48)
+    with pytest.raises(DeviceError, match="no elements in MetaArray"):
+        meta.to("cpu")
+    with pytest.raises(WireError, match=r"\$: there are no elements in MetaArray"):
+        tensor_to_proto(array)
+    with pytest.raises(ArgumentError, match=r"shape is \[2, -1\]"):
+        MetaArray((2, -1), float)
+    with pytest.raises(WireError, match="device is 'meta'"):
+        tensor_from_proto(values_pb2.Tensor(dtype="uint8", device="meta", data=b"1"))
+
+
+def test_a_call_with_one_goes_to_the_kernel_for_meta():
+    library = Library("blueprint", "DEF")
+    library.define("add(Tensor x, Tensor y) -> Tensor")
+    library.impl("add", lambda x, y: x + y, "CPU")
+    library.impl(
+        "add",
+        lambda x, y: MetaArray(
+            np.broadcast_shapes(x.shape, y.shape), np.result_type(x.dtype, y.dtype)
+        ),
+        "Meta",
+    )
+    result = ops.blueprint.add(MetaArray((2, 1), np.float32), np.ones(3, np.int8))
+    assert isinstance(result, MetaArray)
+    assert (result.shape, result.dtype) == ((2, 3), np.float32)
+    library.close()
 
 
 def test_waiting_for_its_work_is_waiting_for_its_stream(accelerator: Accelerator):

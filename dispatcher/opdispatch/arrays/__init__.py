@@ -6,6 +6,7 @@ backends         those that are registered
 tensor_types     what counts as a tensor, and which dispatch keys it has
 numpy_backend    host memory
 cupy_backend     the memory of NVIDIA GPUs
+meta_backend     no memory: arrays without elements
 foreign          arrays of other libraries that arrive from outside, by DLPack
 """
 
@@ -25,6 +26,7 @@ from opdispatch.arrays.backends import (
 from opdispatch.arrays.cupy_backend import CupyBackend
 from opdispatch.arrays.devices import COMPONENTS, split_device
 from opdispatch.arrays.foreign import adopt, is_foreign
+from opdispatch.arrays.meta_backend import MetaArray, MetaBackend
 from opdispatch.arrays.numpy_backend import NumpyBackend
 from opdispatch.arrays.tensor_types import (
     CPU_BITS,
@@ -36,6 +38,7 @@ from opdispatch.arrays.tensor_types import (
     register_tensor_type,
 )
 
+register_backend(MetaBackend())
 register_backend(CupyBackend())
 register_backend(NumpyBackend())
 PLAIN_KEY_BITS[np.ndarray] = CPU_BITS
@@ -48,6 +51,8 @@ __all__ = [
     "ArrayBackend",
     "BackendRegistration",
     "CupyBackend",
+    "MetaArray",
+    "MetaBackend",
     "NumpyBackend",
     "adopt",
     "backend_of_device",
