@@ -119,9 +119,9 @@ def serve(
             envvar="OPDISPATCH_MAX_CALL_BYTES",
             min=1024,
             metavar="N",
-            help="What the large tensors of calls over gRPC streams may have together, those of "
-            "one connection; all connections have twice that. Default: 8 GiB, or a quarter of the "
-            "machine's memory.",
+            help="The most bytes of large tensors: of one call on a local lane, and of all calls "
+            "of one gRPC stream together; all streams have twice that. Default: 8 GiB, or a "
+            "quarter of the machine's memory.",
             show_default=False,
         ),
     ] = None,

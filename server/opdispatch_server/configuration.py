@@ -24,7 +24,8 @@ class DaemonConfiguration:
     """One daemon's settings. ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
 
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
-    tensors of one connection may have together, None: see ``default_call_bytes``;
+    tensors of one stream, or of one call on a local lane, may have together, None: see
+    ``default_call_bytes``;
     ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters.
     """
 
