@@ -375,6 +375,15 @@ def test_arrays_of_pytorch_arrive_by_dlpack():
     np.testing.assert_array_equal(tensor_from_proto(tensor_to_proto(x)), x.numpy())
 
 
+def test_arrays_of_jax_arrive_by_dlpack():
+    jnp = pytest.importorskip("jax.numpy")
+    x = jnp.arange(4.0)
+    tensor = Tensor(x)
+    assert not tensor.array.flags.writeable
+    np.testing.assert_array_equal(tensor.array, x)
+    np.testing.assert_array_equal(tensor_from_proto(tensor_to_proto(x)), np.arange(4.0))
+
+
 def test_a_backend_that_is_gone_leaves_nothing():
     backend = Accelerator()
     registration = register_backend(backend)
