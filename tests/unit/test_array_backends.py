@@ -97,6 +97,20 @@ def test_its_arrays_have_its_key_as_long_as_it_is_registered():
     registration.close()
 
 
+def test_a_type_may_be_seen_for_the_first_time_while_a_registration_is_closed():
+    class Seen(np.ndarray):
+        pass
+
+    class Slow(Accelerator):
+        def owns(self, cls: type) -> bool:
+            find_key_bits(np.ones(1).view(type("New", (Seen,), {})))  # as a call in another thread
+            return False
+
+    registration = BackendRegistration(Slow())
+    registration.close()
+    assert find_key_bits(X) is not None
+
+
 def test_a_tensor_of_it_has_pytorchs_keys_for_it(accelerator: Accelerator):
     tensor = Tensor(accelerator.from_host(X, "privateuseone:1"))
     assert (tensor.device, tensor.dtype, tensor.shape) == ("privateuseone:1", X.dtype, X.shape)

@@ -40,8 +40,9 @@ class BackendRegistration:
         global _backends
         with _mutex:
             _backends = self._others()
-            for cls in [cls for cls in PLAIN_KEY_BITS if self.backend.owns(cls)]:
-                del PLAIN_KEY_BITS[cls]
+            for cls in list(PLAIN_KEY_BITS):  # at once: calls may see another type meanwhile
+                if self.backend.owns(cls):
+                    PLAIN_KEY_BITS.pop(cls, None)
 
     def _others(self) -> tuple[ArrayBackend, ...]:
         return tuple(other for other in _backends if other is not self.backend)

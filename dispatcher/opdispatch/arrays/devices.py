@@ -8,16 +8,13 @@ from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import DeviceError
 from opdispatch.schema_default import check_device
 
-_PRIVATE = {
-    "privateuseone": BackendComponent.PrivateUse1,
-}
 COMPONENTS = {
     **{
         component.name.lower(): component
         for component in BackendComponent
         if not component.name.startswith("PrivateUse")
     },
-    **_PRIVATE,
+    "privateuseone": BackendComponent.PrivateUse1,
 }
 """The bit in key sets of each type of device that can hold tensors (``c10/core/DeviceType.h``)."""
 
