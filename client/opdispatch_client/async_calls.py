@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.async_direct_lanes import AsyncDirectLanes
+from opdispatch_client.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.memory_tender import TEND_SECONDS
 from opdispatch_client.operator_call import Call
-from opdispatch_client.routes import find_refusal
+from opdispatch_client.routes import Routes, find_refusal
 from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.async_lane import AsyncLane
@@ -56,6 +57,9 @@ class AsyncCallLane(Protocol):
         """Ends all calls with LaneClosedError. Idempotent."""
 
 
+Way = DirectWay[AsyncLane] | DirectWay[AsyncStream]
+
+
 class AsyncCalls:
     """The calls of one session. Belongs to the event loop.
 
@@ -77,7 +81,9 @@ class AsyncCalls:
         self.lane = "grpc"
         """The lane's name."""
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tend_later)
-        self._direct = AsyncDirectLanes(self.memory)
+        self._routes = Routes()
+        self._direct = AsyncDirectLanes(self.memory, self._routes)
+        self._direct_streams = AsyncDirectStreams(endpoint, self._routes)
         self._tending: asyncio.TimerHandle | None = None
         self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
 
@@ -94,6 +100,7 @@ class AsyncCalls:
         if self._lane is not None:
             self._lane.close()
         self._direct.close()
+        self._direct_streams.close()
         if self._tending is not None:
             self._tending.cancel()
         self.memory.close()
@@ -113,7 +120,9 @@ class AsyncCalls:
                     return await send(call_by_itself(call, attempt.request))
                 reply = await _send(lane, attempt)
                 if attempt.request.wants_route:
-                    self._direct.routes.learn(call.shape, reply)
+                    self._routes.learn(call.shape, reply)
+                    if self._goes_over_streams(lane):
+                        self._direct_streams.prepare(call.shape, lane.max_message_bytes)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
         return attempt.read(reply)
@@ -131,29 +140,39 @@ class AsyncCalls:
                 return reply
         except (LaneClosedError, MessageTooLargeError) as error:
             why = error
-        if is_without_room(why):
+        if isinstance(way.lane, AsyncLane) and is_without_room(why):
             self.memory.refuse(way.lane.memory, why)
-        attempt.leave(way, self._direct.routes, why)
+        attempt.leave(way, self._routes, why)
         if self._is_closed:
             raise self._endpoint.closed_error()
         return None
 
-    async def _find_way(self, attempt: CallAttempt) -> DirectWay[AsyncLane] | None:
+    async def _find_way(self, attempt: CallAttempt) -> Way | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
-        daemon = self._lane
-        if not self._endpoint.direct or not isinstance(daemon, AsyncLane):
+        daemon, shape = self._lane, attempt.call.shape if self._endpoint.direct else None
+        if shape is None:
             return None
-        shape = attempt.call.shape
-        way = (
-            await self._direct.find(shape, daemon.max_message_bytes) if shape is not None else None
-        )
+        way: Way | None
+        if isinstance(daemon, AsyncLane):
+            way = await self._direct.find(shape, daemon.max_message_bytes)
+        elif self._goes_over_streams(daemon):
+            way = self._direct_streams.find(shape, daemon.max_message_bytes)
+        else:
+            return None
         if way is None:
-            if shape is not None and self._direct.routes.wants(shape):
+            if self._routes.wants(shape):
                 attempt.ask_for_route()
             return None
-        attempt.encode(way.lane.memory)
+        if isinstance(way.lane, AsyncLane):
+            attempt.encode(way.lane.memory)
+        else:
+            attempt.prepare_for_stream(way.lane.inline_bytes)
         way.route.direct(attempt.request)
         return way
+
+    def _goes_over_streams(self, daemon: AsyncCallLane | None) -> TypeGuard[AsyncStream]:
+        """Whether direct calls do, if that is the lane to the daemon."""
+        return isinstance(daemon, AsyncStream) and self._endpoint.has_ports
 
     def _tend_later(self) -> None:
         if self._tending is None and not self._is_closed:

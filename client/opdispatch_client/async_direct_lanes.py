@@ -16,9 +16,9 @@ from opdispatch_wire.v1 import execution_pb2
 class AsyncDirectLanes:
     """As ``DirectLanes``, for the tasks of one event loop."""
 
-    def __init__(self, memory: SessionMemory) -> None:
+    def __init__(self, memory: SessionMemory, routes: Routes) -> None:
         self._memory = memory
-        self.routes = Routes()
+        self._routes = routes
         self._opening = asyncio.Lock()  # so that there is one lane for each interpreter
         self._lanes: dict[int, AsyncLane] = {}
         self._is_closed = False
@@ -28,7 +28,7 @@ class AsyncDirectLanes:
 
         None if there is none. Lanes take messages of at most ``limit`` bytes.
         """
-        while (route := self.routes.find(shape)) is not None:
+        while (route := self._routes.find(shape)) is not None:
             ways = [
                 DirectWay(route, target, lane)
                 for target in route.targets

@@ -16,14 +16,16 @@ from opdispatch_client.call_future import Callback, CallFuture
 from opdispatch_client.call_lane import CallLane
 from opdispatch_client.daemon_lane import DaemonLane
 from opdispatch_client.direct_lanes import DirectLanes
+from opdispatch_client.direct_streams import BlockingDirectStreams
 from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.memory_tender import MemoryTender
 from opdispatch_client.operator_call import Call
-from opdispatch_client.routes import find_refusal
+from opdispatch_client.routes import Routes, find_refusal
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.peer_memory import is_without_room
@@ -34,6 +36,8 @@ LOG = logging.getLogger("opdispatch.client")
 
 SUBMITTED_AT_MOST = 1024
 """How many submitted calls of a session are under way before the next one has to wait."""
+
+Way = DirectWay[BlockingLane] | DirectWay[BlockingStream]
 
 
 class BlockingCalls:
@@ -52,7 +56,9 @@ class BlockingCalls:
         self._daemon = DaemonLane(endpoint, channel, introduce)
         self._tender = MemoryTender(self._tend)
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tender.wake)
-        self._direct = DirectLanes(self.memory)
+        self._routes = Routes()
+        self._direct = DirectLanes(self.memory, self._routes)
+        self._direct_streams = BlockingDirectStreams(endpoint, self._routes)
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
@@ -74,6 +80,7 @@ class BlockingCalls:
         """Ends all calls; no others can be made. Idempotent."""
         self._daemon.close()
         self._direct.close()
+        self._direct_streams.close()
         self._tender.stop()
         self.memory.close()
         self._callbacks.shutdown(wait=False)
@@ -164,24 +171,41 @@ class BlockingCalls:
 
     # -- calls that go directly to an interpreter -----------------------------------------------
 
-    def _find_way(self, attempt: CallAttempt) -> DirectWay[BlockingLane] | None:
+    def _find_way(self, attempt: CallAttempt) -> Way | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
-        is_direct = self._endpoint.direct and self._daemon.name == "local"
-        shape = attempt.call.shape if is_direct else None
-        if shape is None:
+        ways = self._ways()
+        shape = attempt.call.shape if ways is not None else None
+        if ways is None or shape is None:
             return None
-        way = self._direct.find(shape, self._daemon.max_message_bytes)
+        way = ways.find(shape, self._daemon.max_message_bytes)
         if way is None:
-            if self._direct.routes.wants(shape):
+            if self._routes.wants(shape):
                 attempt.ask_for_route()
             return None
-        attempt.encode(way.lane.memory)
+        if isinstance(way.lane, BlockingLane):
+            attempt.encode(way.lane.memory)
+        else:
+            attempt.prepare_for_stream(way.lane.inline_bytes)
         way.route.direct(attempt.request)
         return way
 
+    def _ways(self) -> DirectLanes | BlockingDirectStreams | None:
+        """Those that are of the same kind as the lane to the daemon."""
+        if not self._endpoint.direct:
+            return None
+        if self._daemon.name == "local":
+            return self._direct
+        if self._daemon.name == "stream" and self._endpoint.has_ports:
+            return self._direct_streams
+        return None
+
     def _learn(self, attempt: CallAttempt, reply: execution_pb2.CallReply) -> None:
-        if attempt.request.wants_route:
-            self._direct.routes.learn(attempt.call.shape, reply)
+        if not attempt.request.wants_route:
+            return
+        shape = attempt.call.shape
+        self._routes.learn(shape, reply)
+        if (ways := self._ways()) is self._direct_streams:
+            ways.prepare(shape, self._daemon.max_message_bytes)
 
     def _call_directly(self, attempt: CallAttempt) -> execution_pb2.CallReply | None:
         """The reply; None if the daemon is to be asked."""
@@ -189,8 +213,11 @@ class BlockingCalls:
         if way is None:
             return None
         try:
-            what, memory = attempt.call.what, attempt.memory
-            reply = way.lane.call(attempt.request, attempt.time_left(), what, memory)
+            what, timeout = attempt.call.what, attempt.time_left()
+            if isinstance(way.lane, BlockingLane):
+                reply = way.lane.call(attempt.request, timeout, what, attempt.memory)
+            else:
+                reply = way.lane.call(attempt.request, timeout, what, attempt.tensors)
         except (LaneClosedError, MessageTooLargeError) as error:
             self._direct_call_failed(attempt, way, error)
             return None
@@ -235,12 +262,10 @@ class BlockingCalls:
             return False
         return True
 
-    def _direct_call_failed(
-        self, attempt: CallAttempt, way: DirectWay[BlockingLane], why: Exception
-    ) -> None:
-        if is_without_room(why):
+    def _direct_call_failed(self, attempt: CallAttempt, way: Way, why: Exception) -> None:
+        if isinstance(way.lane, BlockingLane) and is_without_room(why):
             self.memory.refuse(way.lane.memory, why)
-        attempt.leave(way, self._direct.routes, why)
+        attempt.leave(way, self._routes, why)
         if self._daemon.is_closed:
             raise self._endpoint.closed_error()
 

@@ -49,7 +49,7 @@ class CallAttempt:
         self.memory: CallerMemory | None = None
         """Where large tensors of the request are, and of its reply will be."""
         self.tensors: CallerTensors | None = None
-        """The same, on the way to the daemon."""
+        """The same, where no memory is shared."""
         self._is_detached = detached
         self._is_encoded = False
         self._wants_route = False
@@ -68,17 +68,25 @@ class CallAttempt:
         self._wants_route = True
 
     def prepare(self, inline_bytes: int | None) -> None:
-        """Makes the request for a lane to the daemon, if it was not made. Raises WireError.
+        """Makes the request for a lane that shares no memory, if it was not made. Raises WireError.
 
         Tensors with more bytes than ``inline_bytes`` go beside it; None: all go inline.
         """
         call = self.call
-        if inline_bytes is not None:
+        if inline_bytes is not None and self.tensors is None:
             self.tensors = CallerTensors(inline_bytes, call.on_progress, copies=self._is_detached)
         if not self._is_encoded:
             self.request = call.encode(self.tensors)
             self.request.wants_route = self._wants_route
             self._is_encoded = True
+        elif inline_bytes is None and self.tensors is not None:
+            self.tensors.move_inline(self.request)
+            self.tensors = None
+
+    def prepare_for_stream(self, inline_bytes: int | None) -> None:
+        """``prepare``, for a stream to an interpreter."""
+        self.prepare(inline_bytes)
+        self.request.chunks_reply = inline_bytes is not None
 
     def read(self, reply: execution_pb2.CallReply) -> Any:
         """The result, and the end of what is in memory. Raises the error of the reply."""
@@ -117,6 +125,8 @@ class CallAttempt:
             self.memory.placed.move_inline(request)
             self.memory.release()
             self.memory = None
+        if self.tensors is not None:
+            self.tensors.begin_again()
         if is_without_room(why) or isinstance(why, MessageTooLargeError):
             pass  # the route is right
         elif lost is None:
@@ -128,6 +138,7 @@ class CallAttempt:
         request.operator = self.call.operator
         request.ClearField("kernel")
         request.ClearField("route_epoch")
+        request.ClearField("chunks_reply")
         request.wants_route = True
 
     def explain(self, error: Exception) -> Exception:

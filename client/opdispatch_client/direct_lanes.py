@@ -19,9 +19,9 @@ class DirectLanes:
     ``_mutex`` is held while a lane is opened, so that there is one for each interpreter.
     """
 
-    def __init__(self, memory: SessionMemory) -> None:
+    def __init__(self, memory: SessionMemory, routes: Routes) -> None:
         self._memory = memory
-        self.routes = Routes()
+        self._routes = routes
         self._mutex = threading.Lock()
         self._lanes: dict[int, BlockingLane] = {}
         self._is_closed = False
@@ -31,7 +31,7 @@ class DirectLanes:
 
         None if there is none. Lanes take messages of at most ``limit`` bytes.
         """
-        while (route := self.routes.find(shape)) is not None:
+        while (route := self._routes.find(shape)) is not None:
             ways = [
                 DirectWay(route, target, lane)
                 for target in route.targets

@@ -12,8 +12,9 @@ from opdispatch_wire.v1 import execution_pb2
 class InterpreterLane(Protocol):
     """What both kinds of lanes have, blocking and asyncio."""
 
-    number: int
-    """What the interpreter calls this connection."""
+    @property
+    def number(self) -> int:
+        """What the interpreter calls this connection."""
 
     @property
     def calls_in_flight(self) -> int:

@@ -7,7 +7,12 @@ from typing import Literal, get_args
 
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire import lane_socket
-from opdispatch_wire.addresses import default_address, grpc_target
+from opdispatch_wire.addresses import (
+    TcpAddress,
+    default_address,
+    grpc_target,
+    parse_address,
+)
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.errors import DaemonUnavailableError
 
@@ -35,7 +40,7 @@ class Endpoint:
     retry: bool = True
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
     direct: bool = True
-    """Whether calls over a local lane go directly to interpreters, where they can."""
+    """Whether calls go directly to interpreters, where they can."""
 
     @property
     def options(self) -> list[tuple[str, int]]:
@@ -46,6 +51,17 @@ class Endpoint:
     def handshake_timeout(self) -> float:
         """Seconds until the handshake counts as failed."""
         return HANDSHAKE_TIMEOUT if self.timeout is None else min(self.timeout, HANDSHAKE_TIMEOUT)
+
+    @property
+    def has_ports(self) -> bool:
+        """Whether it is a TCP address: interpreters can be reached beside it."""
+        return isinstance(parse_address(self.address), TcpAddress)
+
+    def target_at(self, port: int) -> str:
+        """Another port of its host, as gRPC takes it; where it ``has_ports``."""
+        address = parse_address(self.address)
+        assert isinstance(address, TcpAddress)
+        return TcpAddress(address.host, port).target
 
     def message_limit(self, info: ServerInfo) -> int:
         """The smaller of both sides' message limits, in bytes."""

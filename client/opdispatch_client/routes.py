@@ -66,7 +66,14 @@ class Routes:
 
     def wants(self, shape: Hashable) -> bool:
         """Whether the daemon is to be asked for a route."""
+        if self.find(shape) is not None:
+            return False  # it is a matter of time
         return time.monotonic() >= self._refused_until.get(shape, 0.0)
+
+    def postpone(self, shape: Hashable) -> None:
+        """The daemon's answer was of no use: it is asked later."""
+        with self._mutex:
+            _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
     def learn(self, shape: Hashable, reply: execution_pb2.CallReply) -> None:
         """Takes over the daemon's answer."""

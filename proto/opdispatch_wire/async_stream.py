@@ -26,6 +26,7 @@ from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import status_from_error
+from opdispatch_wire.stream_lane import StreamLane
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -35,6 +36,8 @@ class AsyncStream:
     def __init__(self, channel: grpc.aio.Channel, limit: int) -> None:
         self.max_message_bytes = limit
         """The longest message that either side takes, in bytes."""
+        self.peer = StreamLane()
+        """Who is at the other end."""
         self._replies = AwaitedReplies()
         self._outbox = MessageOutbox()
         self._chunk_bytes = 0
@@ -63,8 +66,9 @@ class AsyncStream:
         stream = cls(channel, limit)
         try:
             async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
-                told = await stream._call.initial_metadata()
-            stream._chunk_bytes = told_chunk_bytes(tuple(told or ()), limit)
+                told = tuple(await stream._call.initial_metadata() or ())
+            stream._chunk_bytes = told_chunk_bytes(told, limit)
+            stream.peer = StreamLane.told(told)
             if stream._call.done():
                 raise LaneClosedError(await stream._call.details() or "the stream has ended")
         except TimeoutError:
@@ -84,6 +88,11 @@ class AsyncStream:
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
         return self._is_closed
+
+    @property
+    def number(self) -> int:
+        """What an interpreter calls this stream; 0 if the other side is none."""
+        return self.peer.number
 
     @property
     def inline_bytes(self) -> int | None:

@@ -29,6 +29,7 @@ from opdispatch_wire.detached_tensors import without_large
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.stream_lane import StreamLane
 from opdispatch_wire.v1 import execution_pb2
 
 CALL_STREAM = "/opdispatch.v1.ExecutionService/CallStream"
@@ -50,6 +51,8 @@ class BlockingStream:
     def __init__(self, channel: grpc.Channel, limit: int) -> None:
         self.max_message_bytes = limit
         """The longest message that either side takes, in bytes."""
+        self.peer = StreamLane()
+        """Who is at the other end."""
         self._numbers = itertools.count(1)
         self._pending = PendingCalls()
         self._requests = BlockingOutbox()
@@ -85,6 +88,16 @@ class BlockingStream:
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
         return self._is_closed
+
+    @property
+    def number(self) -> int:
+        """What an interpreter calls this stream; 0 if the other side is none."""
+        return self.peer.number
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many calls wait for their replies."""
+        return len(self._pending)
 
     @property
     def inline_bytes(self) -> int | None:
@@ -181,9 +194,9 @@ class BlockingStream:
             with contextlib.suppress(grpc.RpcError):
                 self._call.initial_metadata()
                 if self._call.is_active():
-                    self._chunk_bytes = told_chunk_bytes(
-                        self._call.initial_metadata(), self.max_message_bytes
-                    )
+                    told = self._call.initial_metadata()
+                    self._chunk_bytes = told_chunk_bytes(told, self.max_message_bytes)
+                    self.peer = StreamLane.told(told)
                     self._opened.set()
             for reply in self._call:
                 if reply.HasField("chunk"):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from opdispatch_wire.chunks import Buffer, CallTensors
+from opdispatch_wire.detached_tensors import CALL_REQUEST, attach
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensor_bytes import bytes_of, contents_of
-from opdispatch_wire.v1 import values_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 LOG = logging.getLogger("opdispatch.client")
 
@@ -95,6 +96,15 @@ class CallerTensors(CallTensors):
     def contents_of(self, value: object) -> Array | None:
         """None: what an operator writes to comes back in the reply."""
         return None
+
+    def begin_again(self) -> None:
+        """The arguments are sent another time, to somebody else."""
+        self._sent = self._received = self._to_receive = 0
+
+    def move_inline(self, request: execution_pb2.CallRequest) -> None:
+        """Puts the arguments into the request itself."""
+        pieces = attach(request.SerializeToString(), CALL_REQUEST, self.arguments)
+        request.ParseFromString(b"".join(pieces.parts))
 
     def note_sent(self, count: int) -> None:
         """``CallTensors.note_sent``; tells the caller."""

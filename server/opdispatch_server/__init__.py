@@ -26,6 +26,8 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
     module_import, library_archive              the code of libraries, in and out
     kernel_execution, user_traceback            runs kernels, reports what they raise
     kernel_lanes, kernel_lane, reading_turn     calls that come over local lanes
-    kernel_calls, call_stream                   calls that come over gRPC
+    kernel_streams, kernel_calls,
+    streamed_call, call_stream                  calls that come over gRPC
+    direct_calls, direct_listener               those that clients send here themselves
     daemon_lane                                 calls kernels of other interpreters
 """

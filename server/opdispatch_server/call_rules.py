@@ -16,6 +16,13 @@ class CallRules(Protocol):
     def room(self) -> WaitingRoom | None:
         """Where those wait that cannot run yet; None: the other side knows how many may."""
 
+    @property
+    def session(self) -> int:
+        """The daemon's number for the interpreter, which tells its callers where they are."""
+
+    def new_lane(self) -> int:
+        """What the next connection on which calls come is called."""
+
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
         """What a call may do; ``end`` follows. Raises OpdispatchError if it may not run."""
 

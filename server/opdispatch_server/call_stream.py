@@ -28,6 +28,8 @@ from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_stream import HIGH_WATER, LOW_WATER
 from opdispatch_wire.v1 import execution_pb2
 
+Metadata = Sequence[tuple[str, str]]
+
 # How long the last replies may take before a stream ends with an error.
 _LAST_REPLIES = 1.0
 # The bytes of large replies, beside the first one, with which no more calls are read: one that is
@@ -48,11 +50,13 @@ class CallStream:
         budget: TensorBudget,
         limit: int = MAX_MESSAGE_BYTES_DEFAULT,
         at_once: int = CALLS_IN_FLIGHT,
+        metadata: Metadata = (),
     ) -> None:
         """``budget`` is for the tensors that come in chunks; ``limit``, for a message.
 
-        No more calls are read while ``at_once`` are under way.
+        No more calls are read while ``at_once`` are under way. The peer is told ``metadata``.
         """
+        self._metadata = metadata
         self._context = context
         self._limit = limit
         self._chunk_bytes = told_chunk_bytes(context.invocation_metadata(), limit)
@@ -78,7 +82,7 @@ class CallStream:
 
     async def serve(self, requests: AsyncIterator[execution_pb2.CallRequest]) -> None:
         """Serves to the end of the stream. Raises WireError for what makes no sense."""
-        await self._context.send_initial_metadata((chunk_metadata(self._limit),))
+        await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
         writing = self._writing = asyncio.create_task(self._write())
         try:
             try:

@@ -184,6 +184,14 @@ def serve(
     remote_bytes: Annotated[
         int, typer.Option(min=0, metavar="N", help="How many bytes these may have together.")
     ] = REMOTE_BYTES_DEFAULT,
+    direct_ports: Annotated[
+        str,
+        typer.Option(
+            metavar="FIRST-LAST",
+            help="The TCP ports, any or none, on which interpreters take calls of clients: each "
+            "listens at the hosts where the daemon does.",
+        ),
+    ] = "any",
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -217,6 +225,7 @@ def serve(
             kernel_timeout=kernel_timeout,
             remote_values=remote_values,
             remote_bytes=remote_bytes,
+            direct_ports=_parse_ports(direct_ports),
             insecure=insecure,
             log_level=log_level,
         )
@@ -312,6 +321,18 @@ def _announce(addresses: Sequence[str]) -> None:
 def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise typer.BadParameter(f"expected one of {', '.join(choices)}", param_hint=option)
+
+
+def _parse_ports(text: str) -> tuple[int, int] | None:
+    if text in ("any", "none"):
+        return (0, 0) if text == "any" else None
+    first, dash, last = text.partition("-")
+    if dash and first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 65536:
+        return int(first), int(last)
+    raise typer.BadParameter(
+        f"{text!r} is no range of ports; expected FIRST-LAST, any or none",
+        param_hint="--direct-ports",
+    )
 
 
 def _quiet_grpc() -> None:

@@ -26,7 +26,9 @@ class DaemonConfiguration:
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
     tensors of one stream, or of one call on a local lane, may have together, None: see
     ``default_call_bytes``;
-    ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters.
+    ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters;
+    ``direct_ports``, the first and the last port on which interpreters take calls of clients, 0 for
+    any, None if on none.
     """
 
     listen: tuple[str, ...]
@@ -43,6 +45,7 @@ class DaemonConfiguration:
     remote_values: int = REMOTE_VALUES_DEFAULT
     remote_bytes: int = REMOTE_BYTES_DEFAULT
     insecure: bool = False
+    direct_ports: tuple[int, int] | None = (0, 0)
     log_level: str = "info"
 
 

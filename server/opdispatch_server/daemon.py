@@ -60,6 +60,7 @@ from opdispatch_server.run_folder import RunFolder
 from opdispatch_server.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_server.value_leases import ValueLeases
+from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1 import (
     execution_pb2_grpc,
@@ -176,7 +177,10 @@ class Daemon:
                 queue_calls=limits.calls,
                 queue_bytes=limits.bytes,
                 kernel_timeout=timeout or 0.0,
+                max_call_bytes=self._max_call_bytes,
             ),
+            self._tcp_hosts,
+            configuration.direct_ports,
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
             lane=folder.lane("kernels"),
@@ -304,6 +308,10 @@ class Daemon:
 
     def _addresses(self) -> list[str]:
         return [listener.address for listener in self._listeners]
+
+    def _tcp_hosts(self) -> list[str]:
+        parsed = map(parse_address, self._addresses())
+        return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})
 
     def _worker_command(self, name: str) -> list[str]:
         python = self._pools.python_of(name)

@@ -58,9 +58,13 @@ class DirectCalls:
         self.room = WaitingRoom("", 0, 0)
         """For those that have to wait."""
         self._runs: dict[DirectRun, None] = {}
+        self._lanes = itertools.count(1)
         self._counter = itertools.count()
         self.total = 0
         """How many there have been."""
+
+        self.session = 0
+        """The daemon's number for this interpreter."""
 
     @property
     def in_flight(self) -> int:
@@ -73,6 +77,7 @@ class DirectCalls:
         """Takes over what a daemon says on welcoming the interpreter; no calls yet."""
         self._epoch = 0
         self._run = int.from_bytes(rules.run)
+        self.session = rules.session
         self._kernel_timeout = rules.kernel_timeout
         self.room = WaitingRoom(interpreter, rules.queue_calls, rules.queue_bytes)
 
@@ -101,6 +106,10 @@ class DirectCalls:
             await asyncio.sleep(_IDLE_LOOK)
 
     # -- calls: for the threads of lanes --------------------------------------------------------
+
+    def new_lane(self) -> int:
+        """A number that no other connection of clients has."""
+        return next(self._lanes)
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
         """What a call may do; ``end`` follows.

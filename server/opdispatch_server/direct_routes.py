@@ -61,7 +61,10 @@ class DirectRoutes:
             return None
         targets = [
             execution_pb2.RouteTarget(
-                interpreter=session.name, lane=session.direct_lane, session=session.number
+                interpreter=session.name,
+                lane=session.direct_lane,
+                session=session.number,
+                ports=session.direct_ports,
             )
             for session in (replica.session for replica in version.replicas if replica.is_serving)
             if session.direct_lane and session.ready

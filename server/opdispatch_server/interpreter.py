@@ -9,7 +9,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,23 +18,23 @@ import grpc.aio
 
 from opdispatch import default_dispatcher
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.call_stream import CallStream
 from opdispatch_server.daemon_lane import DaemonLane
 from opdispatch_server.devices import find_devices
 from opdispatch_server.direct_calls import DirectCalls
+from opdispatch_server.direct_listener import DirectListener
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
-from opdispatch_server.kernel_calls import KernelCalls
+from opdispatch_server.kernel_calls import KernelThreads
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lanes import DaemonCalls, KernelLanes
+from opdispatch_server.kernel_streams import KernelStreams
 from opdispatch_server.listeners import bind
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.process_watch import process_space
 from opdispatch_server.program_execution import ProgramExecution
-from opdispatch_server.status_answers import Context, answers
 from opdispatch_server.value_store import ValueStore
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import (
@@ -43,11 +43,10 @@ from opdispatch_wire.channel import (
     channel_options,
     server_options,
 )
-from opdispatch_wire.chunk_assembler import TensorBudget
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2_grpc
+from opdispatch_wire.v1 import execution_pb2_grpc, interpreter_pb2_grpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 LOG = logging.getLogger("opdispatch.interpreter")
@@ -110,6 +109,8 @@ class Interpreter:
         self._direct_lanes = KernelLanes(
             self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
         )
+        self._threads = KernelThreads()
+        self._direct_listener: DirectListener | None = None  # the daemon says where, and how much
         # One thread: instructions are carried out in the order in which they come.
         self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
         self._answering: set[asyncio.Task[None]] = set()
@@ -133,8 +134,11 @@ class Interpreter:
         the daemon has vanished, or asks for it.
         """
         server = grpc.aio.server(options=server_options(self._limit))
-        servicer = _InterpreterExecutionServicer(self._execution, self._limit)
-        add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, servicer)
+        # The daemon knows how many calls may run, and what may be large.
+        streams = KernelStreams(
+            self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize
+        )
+        add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, streams)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
         # What the daemon forwards has passed its limits already.
         lanes = KernelLanes(self._execution, DaemonCalls(), MAX_MESSAGE_BYTES_HIGHEST)
@@ -150,7 +154,7 @@ class Interpreter:
             await self._hold_session(listener.address)
         finally:
             if self._stopping.is_set():
-                await servicer.finish(LAST_CALLS_WAIT)
+                await streams.finish(LAST_CALLS_WAIT)
             await server.stop(grace=None)
             if not self.may_come_back:
                 await self._end_direct_calls()
@@ -162,13 +166,16 @@ class Interpreter:
 
     async def _end_direct_calls(self) -> None:
         self._direct.take(0)
+        patience = LAST_CALLS_WAIT if self._stopping.is_set() else 0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_CALLS_WAIT if self._stopping.is_set() else 0):
+            async with asyncio.timeout(patience):
                 await self._direct.wait_idle()
-        self._close_direct_lanes()
+        await self._close_direct_lanes(patience)
 
-    def _close_direct_lanes(self) -> None:
+    async def _close_direct_lanes(self, patience: float) -> None:
         self._direct_lanes.close()
+        if self._direct_listener is not None:
+            await self._direct_listener.close(patience)
         if self._attending is not None:
             self._attending.cancel()
 
@@ -195,9 +202,13 @@ class Interpreter:
             ) from error
         finally:
             self._registrar.shutdown(wait=False)
-        task = asyncio.create_task(self._direct.wait_idle())
+        task = asyncio.create_task(self._let_direct_calls_end())
         self._answering.add(task)
-        task.add_done_callback(lambda _: self._close_direct_lanes())
+        task.add_done_callback(self._answering.discard)
+
+    async def _let_direct_calls_end(self) -> None:
+        await self._direct.wait_idle()
+        await self._close_direct_lanes(LAST_CALLS_WAIT)
 
     async def _hold_session(self, address: str) -> None:
         daemon = self._settings.daemon
@@ -262,7 +273,7 @@ class Interpreter:
                         self.met_daemon = True
                         self._lane.use_local_lane(message.welcome.lane)
                         LOG.debug("welcome as %s", self._name)
-                        self._direct.follow(message.welcome.direct_calls, self._name)
+                        await self._follow_rules(session, message.welcome.direct_calls)
                         report = functools.partial(self._report, session)
                         # Not for the session: direct calls go on without a daemon.
                         self._attending = asyncio.create_task(self._direct.attend(report))
@@ -284,6 +295,18 @@ class Interpreter:
         finally:
             for task in tasks:
                 task.cancel()
+
+    async def _follow_rules(self, session: Session, rules: pb.DirectCallRules) -> None:
+        self._direct.follow(rules, self._name)
+        limit = self._settings.max_message_bytes
+        streams = KernelStreams(
+            self._execution, self._direct, self._threads, limit, rules.max_call_bytes
+        )
+        self._direct_listener = DirectListener(streams, limit)
+        if ports := await self._direct_listener.listen(rules):
+            await self._say(
+                session, pb.InterpreterMessage(direct_ports=pb.DirectPorts(ports=ports))
+            )
 
     def _carry_out(self, session: Session, message: pb.DaemonMessage) -> None:
         # Handed over before the next message is read, so that the order stays; answered
@@ -349,32 +372,3 @@ def _done(message: pb.DaemonMessage) -> pb.InterpreterMessage:
 
 
 Session = grpc.aio.StreamStreamCall[pb.InterpreterMessage, pb.DaemonMessage]
-
-
-class _InterpreterExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
-    """``opdispatch.v1.ExecutionService`` of an interpreter, for the daemon and its peers."""
-
-    def __init__(self, execution: KernelExecution, limit: int) -> None:
-        self._calls = KernelCalls(execution)
-        self._limit = limit
-        self._streams: set[CallStream] = set()
-
-    async def finish(self, patience: float) -> None:
-        """Waits, for up to ``patience`` seconds, until all calls are answered."""
-        if finishing := [asyncio.create_task(stream.finish()) for stream in self._streams]:
-            _, unfinished = await asyncio.wait(finishing, timeout=patience)
-            for task in unfinished:
-                task.cancel()
-
-    @answers
-    async def CallStream(  # noqa: N802
-        self, requests: AsyncIterator[execution_pb2.CallRequest], context: Context
-    ) -> None:
-        """Runs kernels, as many at a time as there are calls: who calls knows how many may be."""
-        budget = TensorBudget(sys.maxsize, "the large tensors of this interpreter")
-        stream = CallStream(self._calls, context, budget, self._limit, at_once=sys.maxsize)
-        self._streams.add(stream)
-        try:
-            await stream.serve(requests)
-        finally:
-            self._streams.discard(stream)

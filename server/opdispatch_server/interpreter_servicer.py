@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -63,6 +63,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         leases: LeaseWatch,
         runs: KernelRuns,
         direct_calls: pb.DirectCallRules,
+        hosts: Callable[[], Iterable[str]],
+        direct_ports: tuple[int, int] | None,
         *,
         max_message_bytes: int,
         insecure: bool,
@@ -76,6 +78,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._leases = leases
         self._runs = runs
         self._direct_calls = direct_calls
+        self._hosts = hosts
+        self._direct_ports = direct_ports
         self._process_space = process_space()
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
@@ -112,7 +116,12 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             lane=self._lane,
             direct_calls=self._direct_calls,
         )
-        welcome.direct_calls.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)
+        rules = welcome.direct_calls
+        rules.run = self._runs.begin_direct_calls(session).to_bytes(RUN_BYTES)
+        rules.session = session.number
+        if session.direct_lane and self._direct_ports is not None:
+            rules.first_port, rules.last_port = self._direct_ports
+            rules.hosts.extend(self._hosts())
         self._sessions.admit(session)
         self._end_if_stopping(session)
         stop_watching = self._watch_process(session, hello)

@@ -63,6 +63,7 @@ class InterpreterSession:
         self.address = hello.address
         # Where clients can reach it directly; "" if they cannot.
         self.direct_lane = direct_lane
+        self.direct_ports: tuple[int, ...] = ()  # and over gRPC, where the daemon listens, too
         self.number = next(_NUMBERS)
         """No other session has it, of this daemon or of another one."""
         # Is told of a direct call whose kernel has run for too long.
@@ -349,6 +350,8 @@ class InterpreterSession:
                 self.on_overdue(message.overdue)
             elif message.HasField("heartbeat"):
                 self.heartbeat = message.heartbeat
+            elif message.HasField("direct_ports"):
+                self.direct_ports = tuple(message.direct_ports.ports)
             answer = self._answers.get(message.instruction_id)
             if answer is not None and not answer.done():
                 answer.set_result(message)

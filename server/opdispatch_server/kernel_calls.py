@@ -1,15 +1,17 @@
-"""The calls that reach an interpreter over gRPC: kernels run in threads of pools."""
+"""The calls of one gRPC stream to an interpreter: kernels run in threads."""
 
 from __future__ import annotations
 
-import asyncio
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import KERNEL_THREADS, CallContext
-from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.call_rules import CallRules
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_wire.callee_tensors import CalleeTensors
+from opdispatch_server.library_turns import LibraryTurns
+from opdispatch_server.streamed_call import StreamedCall
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
@@ -18,12 +20,37 @@ if TYPE_CHECKING:  # the daemon's
     from opdispatch_server.quick_calls import OnReply
 
 
-class KernelCalls:
-    """A ``CallRunner`` that runs kernels here. Belongs to the event loop."""
+class KernelThreads:
+    """The threads in which an interpreter runs what comes over streams."""
 
-    def __init__(self, execution: KernelExecution) -> None:
-        self._execution = execution
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+    def __init__(self) -> None:
+        # No limit: libraries say how many of their calls run at a time.
+        self.with_turn = ThreadPoolExecutor(sys.maxsize, thread_name_prefix="kernel")
+        """For calls whose turn it is in their library."""
+        self._by_depth: dict[int, ThreadPoolExecutor] = {}
+
+    def at_depth(self, depth: int) -> ThreadPoolExecutor:
+        """For calls that kernels make, which take no turn; see ``call_context``."""
+        pool = self._by_depth.get(depth)
+        if pool is None:
+            pool = ThreadPoolExecutor(KERNEL_THREADS, thread_name_prefix=f"kernel-{depth}")
+            self._by_depth[depth] = pool
+        return pool
+
+
+class KernelCalls:
+    """A ``CallRunner`` that runs kernels here, as the ``rules`` let it. Belongs to the event loop.
+
+    ``number`` is the stream's, for the rules.
+    """
+
+    def __init__(
+        self, execution: KernelExecution, rules: CallRules, threads: KernelThreads, number: int
+    ) -> None:
+        self.execution = execution
+        self.rules = rules
+        self.threads = threads
+        self._number = number
 
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
@@ -38,33 +65,26 @@ class KernelCalls:
     ) -> execution_pb2.CallReply:
         """Runs a kernel; one whose call is cancelled before it has a thread is dropped.
 
-        Raises as ``KernelExecution.run``, and MessageTooLargeError.
+        Raises as ``KernelExecution.run`` and ``CallRules.admit``; QueueFullError and
+        MessageTooLargeError.
         """
-        # A library's own threads are as many as it may run calls at a time: see
-        # Note [Calls that are sent ahead].
-        pool = (
-            self._execution.threads_of(context.lane, context.limit)
-            if context.lane
-            else self._pool_for(context.depth)
-        )
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, GUARD.run, self._run, request, context)
+        admitted = self.rules.admit(self._number, request)
+        tensors = context.tensors or CallTensors()
+        call = StreamedCall(self, request, admitted, tensors)
+        try:
+            if (turns := self._turns_of(request, admitted)) is None:
+                self.threads.at_depth(admitted.depth).submit(call.run)
+            elif turns.begin(call, admitted.limit, self.rules.room):
+                call.start(turns)
+        except OpdispatchError:
+            self.rules.end(admitted)
+            raise
+        return await call.reply
 
-    def _run(
+    def _turns_of(
         self, request: execution_pb2.CallRequest, context: CallContext
-    ) -> execution_pb2.CallReply:
-        beside = context.tensors or CallTensors()
-        tensors = CalleeTensors([*beside.arguments], is_limited=not request.chunks_reply)
-        beside.arguments = ()  # each goes when the kernel lets go of it
-        reply = self._execution.run(request, context, tensors)
-        self._execution.check_size(reply, tensors)
-        beside.results = tensors.results
-        return reply
-
-    def _pool_for(self, depth: int) -> ThreadPoolExecutor:
-        # See call_context: a pool for each depth.
-        pool = self._pools.get(depth)
-        if pool is None:
-            pool = ThreadPoolExecutor(KERNEL_THREADS, thread_name_prefix=f"kernel-{depth}")
-            self._pools[depth] = pool
-        return pool
+    ) -> LibraryTurns[StreamedCall] | None:
+        """Where the call takes its turn; None: it takes none, as those that kernels make."""
+        if not context.lane or not request.HasField("kernel"):
+            return None
+        return self.execution.turns_of(request.kernel.load_id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from opdispatch.errors import (
@@ -57,10 +56,6 @@ class KernelExecution:
         self._limit = message_limit
         self._values = values
         self._programs = programs
-
-    def threads_of(self, load_id: int, count: int) -> ThreadPoolExecutor:
-        """The threads of a library, at most ``count``. Raises RefusedError if it is gone."""
-        return self._libraries.get(load_id).get_threads(count)
 
     def turns_of(self, load_id: int) -> LibraryTurns[Any]:
         """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""

@@ -25,6 +25,14 @@ class DaemonCalls:
     """The rules for the daemon's calls: it is believed, and knows how many it may send."""
 
     room = None
+    session = 0
+
+    def __init__(self) -> None:
+        self._lanes = itertools.count(1)
+
+    def new_lane(self) -> int:
+        """A number that no other connection has."""
+        return next(self._lanes)
 
     def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
         """What the daemon says."""
@@ -55,7 +63,6 @@ class KernelLanes:
         self._watch = TurnWatch()
         self._trimming: asyncio.TimerHandle | None = None
         self._listener: LaneListener | None = None
-        self._numbers = itertools.count(1)
         self._mutex = threading.Lock()  # protects _lanes
         self._lanes: set[KernelLane] = set()
 
@@ -93,7 +100,7 @@ class KernelLanes:
             self._rules,
             self._watch,
             self._limit,
-            next(self._numbers),
+            self._rules.new_lane(),
             self._remove,
             self._budget,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
@@ -13,7 +12,6 @@ from opdispatch.boxing import elide_defaults
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch.signature import Signature
-from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.chosen_kernel import ChosenKernels
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.module_import import LibraryImport
@@ -51,7 +49,6 @@ class LoadedLibrary:
         self._adapted: dict[int, tuple[Signature, Callable[..., Any]]] = {}
         # Places of registrations that are off for a moment, within one transaction.
         self._lifted: list[int] = []
-        self._threads: ThreadPoolExecutor | None = None
         self.turns: LibraryTurns[Any] = LibraryTurns()
         self.kernels = ChosenKernels(self)
         self._lock = threading.Lock()
@@ -131,16 +128,6 @@ class LoadedLibrary:
         if now:
             self._forget()
 
-    def get_threads(self, count: int) -> ThreadPoolExecutor:
-        """Its own threads, at most ``count``, for calls that take turns in them.
-
-        Asked from one thread only, and not after ``release``.
-        """
-        if self._threads is None:
-            count = min(max(count, 1), KERNEL_THREADS)
-            self._threads = ThreadPoolExecutor(count, thread_name_prefix=f"kernel-{self.name}")
-        return self._threads
-
     def begin_call(self) -> None:
         """Counts a call that runs one of the kernels."""
         with self._lock:
@@ -183,8 +170,6 @@ class LoadedLibrary:
     def _forget(self) -> None:
         if self.imported is not None:
             self.imported.forget()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
 
 
 def _operator_of(registration: Registration) -> OperatorName | None:

@@ -181,15 +181,17 @@ def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
     address = f"unix://{folder}/daemon.sock"
     command = (sys.executable, "-m", "opdispatch_client.cli", "serve", "--listen", address)
     options = ("--workers", "1", "--state", str(folder / "state"), "--log-level", "error")
-    daemon = subprocess.Popen((*command, *options), stdout=subprocess.PIPE)
+    loopback = ("--listen", "127.0.0.1:0")
+    daemon = subprocess.Popen((*command, *loopback, *options), stdout=subprocess.PIPE)
     stack.callback(daemon.wait, 20)
     stack.callback(daemon.terminate)
     assert daemon.stdout is not None
     daemon.stdout.readline()
+    tcp = daemon.stdout.readline().decode().split()[-1]
     (folder / "bench.py").write_text(LIBRARY)
 
-    def connect(**settings: Any) -> Ours:
-        session = stack.enter_context(oc.connect(address, **settings))
+    def connect(where: str = address, **settings: Any) -> Ours:
+        session = stack.enter_context(oc.connect(where, **settings))
         session.load(folder / "bench.py")
         return Ours(session)
 
@@ -201,7 +203,8 @@ def start(stack: ExitStack, folder: Path) -> dict[str, Contestant]:
         "opdispatch, direct, arrays of session.empty": OursInPlace(direct.session),
         "memory shared already, added in place": in_place,
         "opdispatch, through the daemon": connect(lane="local", direct=False),
-        "opdispatch, gRPC stream to the daemon": connect(lane="stream"),
+        "opdispatch, direct, gRPC stream": connect(tcp, lane="stream"),
+        "opdispatch, through the daemon, gRPC stream": connect(tcp, lane="stream", direct=False),
     }
     return contestants | start_peers(
         stack,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import opdispatch_client as oc
 from tests.service import shared_memory
 from tests.service.libraries import IMAGE
+from tests.service.openings import Openings
 from tests.service.running_daemon import RunningDaemon
 
 StartDaemon = Callable[..., RunningDaemon]
@@ -96,6 +98,33 @@ def loaded(shared_daemon: RunningDaemon) -> RunningDaemon:
     with shared_daemon.connect() as session:
         session.load(path)
     return shared_daemon
+
+
+@pytest.fixture(scope="module")
+def loaded_tcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    """A daemon on TCP with one interpreter, which has the image library."""
+    daemon = RunningDaemon(tmp_path_factory.mktemp("tcp"), workers=1, listen=["127.0.0.1:0"])
+    try:
+        daemon.wait_until_ready()
+        path = daemon.folder / "image.py"
+        path.write_text(IMAGE)
+        with daemon.connect() as session:
+            session.load(path)
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+@pytest.fixture
+def openings() -> Iterator[Openings]:
+    """What sessions say of the streams that they open."""
+    handler, log = Openings(), logging.getLogger("opdispatch.client")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    yield handler
+    log.removeHandler(handler)
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,7 @@ def stress(
     with tempfile.TemporaryDirectory(prefix="opdispatch-race-") as folder:
         options = RaceOptions(
             address=settings.address or "",
+            tcp_address="",
             seconds=seconds,
             loaders=interpreters,
             callers=callers,
@@ -119,7 +120,9 @@ def _race_privately(
     from opdispatch_client.stress.private_daemon import private_daemon
 
     with private_daemon(workers=options.loaders) as daemon:
-        options = replace(options, address=daemon.address)
+        # A daemon that is started again may have another port.
+        tcp_address = "" if kill_daemon_every else daemon.tcp_address
+        options = replace(options, address=daemon.address, tcp_address=tcp_address)
         disruptions = Disruptions(interpreters=kill_every > 0, daemon=kill_daemon_every > 0)
         killer = None
         if kill_every or kill_daemon_every:

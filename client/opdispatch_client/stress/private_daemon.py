@@ -18,6 +18,7 @@ from opdispatch_wire.errors import DaemonUnavailableError
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _READY = b"listening on"
+_ADDRESSES = 2
 _MARK = "OPDISPATCH_STRESS_MARK"
 
 
@@ -29,6 +30,8 @@ class PrivateDaemon:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.address = f"unix://{folder}/daemon.sock"
+        self.tcp_address = ""
+        """Where it listens on loopback, until it is started again."""
         self._folder = folder
         self._log = folder / "log"
         self._mark = uuid.uuid4().hex
@@ -36,7 +39,7 @@ class PrivateDaemon:
         self._runtime.mkdir(mode=0o700)
         self._command = [
             *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
-            *("--listen", self.address, "--workers", str(workers)),
+            *("--listen", self.address, "--listen", "127.0.0.1:0", "--workers", str(workers)),
             # Interpreters are killed on purpose here: that must not put them out of use.
             *("--state", f"{folder}/state", "--quarantine", "0"),
         ]
@@ -52,7 +55,7 @@ class PrivateDaemon:
         assert self._process.stdout is not None  # a pipe, by construction
         output = b""
         deadline = time.monotonic() + _START_SECONDS
-        while _READY not in output:
+        while output.count(_READY) < _ADDRESSES or not output.endswith(b"\n"):
             left = deadline - time.monotonic()
             readable, _, _ = select.select([self._process.stdout], [], [], max(left, 0))
             chunk = os.read(self._process.stdout.fileno(), 4096) if readable else b""
@@ -62,6 +65,7 @@ class PrivateDaemon:
                     f"the private daemon did not start: {lines[-1] if lines else 'it said nothing'}"
                 )
             output += chunk
+        self.tcp_address = output.decode().split()[-1]
 
     def restart(self) -> None:
         """Kills the daemon as a crash would, and starts it again on the same state."""

@@ -29,6 +29,8 @@ class RaceOptions:
     """What is raced, and by how many."""
 
     address: str
+    tcp_address: str
+    """The same daemon's: every second caller calls there, over a stream. Empty: nobody does."""
     seconds: float
     loaders: int
     callers: int
@@ -113,7 +115,7 @@ class Race:
     def _call(self, number: int) -> RaceLog:
         options = self._options
         random = Random(f"{options.seed} caller {number}")
-        with self._connect() as session:
+        with self._connect_caller(number) as session:
             caller = Caller(session, random, options.operators, self._disruptions)
             while not self._stop.is_set():
                 caller.act(random.choice(options.names))
@@ -137,3 +139,9 @@ class Race:
 
     def _connect(self) -> Session:
         return connect(self._options.address, timeout=self._options.timeout)
+
+    def _connect_caller(self, number: int) -> Session:
+        options = self._options
+        if number % 2 and options.tcp_address:
+            return connect(options.tcp_address, lane="stream", timeout=options.timeout)
+        return self._connect()

@@ -101,14 +101,16 @@ class Route(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., operator: _Optional[str] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[RouteTarget, _Mapping]]] = ...) -> None: ...
 
 class RouteTarget(_message.Message):
-    __slots__ = ("interpreter", "lane", "session")
+    __slots__ = ("interpreter", "lane", "session", "ports")
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
     interpreter: str
     lane: str
     session: int
-    def __init__(self, interpreter: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
+    ports: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, interpreter: _Optional[str] = ..., lane: _Optional[str] = ..., session: _Optional[int] = ..., ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CallPath(_message.Message):
     __slots__ = ("depth", "run", "lane", "limit")

@@ -99,7 +99,10 @@ class ExecutionServiceServicer:
         stream is open. While 1,024 calls are under way, or replies are not taken, nothing is read.
         An id that is still under way, and a message that is none, end the stream with
         INVALID_ARGUMENT. The end of a stream cancels its calls, but that of its requests does not.
-        The daemon serves it; an interpreter answers UNIMPLEMENTED.
+
+        An interpreter that takes calls of clients (Route) says in the initial metadata which one it
+        is, "opdispatch-session", and what it calls this stream, "opdispatch-lane": RouteTarget.session
+        and LostCall.lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InterpreterMessage(_message.Message):
-    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue")
+    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue", "direct_ports")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class InterpreterMessage(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     OVERDUE_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_PORTS_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     hello: Hello
     staged: RegistrationBatch
@@ -24,7 +25,8 @@ class InterpreterMessage(_message.Message):
     failed: _status_pb2.Status
     heartbeat: Heartbeat
     overdue: OverdueCall
-    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ...) -> None: ...
+    direct_ports: DirectPorts
+    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane")
@@ -72,6 +74,12 @@ class OverdueCall(_message.Message):
     id: int
     def __init__(self, operator: _Optional[str] = ..., lane: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
 
+class DirectPorts(_message.Message):
+    __slots__ = ("ports",)
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    ports: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ports: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class DaemonMessage(_message.Message):
     __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "release_values")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -117,16 +125,26 @@ class Welcome(_message.Message):
     def __init__(self, name: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lane: _Optional[str] = ..., direct_calls: _Optional[_Union[DirectCallRules, _Mapping]] = ...) -> None: ...
 
 class DirectCallRules(_message.Message):
-    __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout")
+    __slots__ = ("run", "queue_calls", "queue_bytes", "kernel_timeout", "hosts", "first_port", "last_port", "max_call_bytes", "session")
     RUN_FIELD_NUMBER: _ClassVar[int]
     QUEUE_CALLS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_BYTES_FIELD_NUMBER: _ClassVar[int]
     KERNEL_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PORT_FIELD_NUMBER: _ClassVar[int]
+    LAST_PORT_FIELD_NUMBER: _ClassVar[int]
+    MAX_CALL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     queue_calls: int
     queue_bytes: int
     kernel_timeout: float
-    def __init__(self, run: _Optional[bytes] = ..., queue_calls: _Optional[int] = ..., queue_bytes: _Optional[int] = ..., kernel_timeout: _Optional[float] = ...) -> None: ...
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    first_port: int
+    last_port: int
+    max_call_bytes: int
+    session: int
+    def __init__(self, run: _Optional[bytes] = ..., queue_calls: _Optional[int] = ..., queue_bytes: _Optional[int] = ..., kernel_timeout: _Optional[float] = ..., hosts: _Optional[_Iterable[str]] = ..., first_port: _Optional[int] = ..., last_port: _Optional[int] = ..., max_call_bytes: _Optional[int] = ..., session: _Optional[int] = ...) -> None: ...
 
 class DirectCalls(_message.Message):
     __slots__ = ("epoch",)

@@ -1,18 +1,17 @@
-"""A bare echo over one open gRPC stream, asyncio on the server's side: the bytes of a call."""
+"""A bare echo over one open gRPC stream on loopback, asyncio serving: the bytes of a call."""
 
 from __future__ import annotations
 
 import queue
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 
 import grpc
 from conversation import converse
 
 SERVER = """
-import asyncio, sys
+import asyncio
 import grpc
 
 async def echo(requests, context):
@@ -24,9 +23,9 @@ async def main():
     handler = grpc.stream_stream_rpc_method_handler(echo)
     service = grpc.method_handlers_generic_handler("Echo", {"Go": handler})
     server.add_generic_rpc_handlers((service,))
-    server.add_insecure_port(sys.argv[1])
+    port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    print("ready", flush=True)
+    print(port, flush=True)
     await server.wait_for_termination()
 
 asyncio.run(main())
@@ -35,39 +34,37 @@ asyncio.run(main())
 
 def main() -> None:
     """The server in a process of its own, and the conversation."""
-    with tempfile.TemporaryDirectory(prefix="od-echo-") as folder:
-        address = f"unix:{folder}/echo.sock"
-        command = (sys.executable, "-c", SERVER, address)
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        try:
-            assert server.stdout is not None
-            server.stdout.readline()
-            options = [("grpc.max_receive_message_length", -1)]
-            with grpc.insecure_channel(address, options=options) as channel:
-                requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-                replies = channel.stream_stream("/Echo/Go")(iter(requests.get, None))
+    command = (sys.executable, "-c", SERVER)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    try:
+        assert server.stdout is not None
+        address = f"127.0.0.1:{int(server.stdout.readline())}"
+        options = [("grpc.max_receive_message_length", -1)]
+        with grpc.insecure_channel(address, options=options) as channel:
+            requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+            replies = channel.stream_stream("/Echo/Go")(iter(requests.get, None))
 
-                def add(elements: int) -> Callable[[], object]:
-                    payload = bytes(8 * elements)
+            def add(elements: int) -> Callable[[], object]:
+                payload = bytes(8 * elements)
 
-                    def call() -> object:
-                        requests.put(payload)
-                        return next(replies)
+                def call() -> object:
+                    requests.put(payload)
+                    return next(replies)
 
-                    return call
+                return call
 
-                def many(count: int, in_flight: int) -> None:
-                    for number in range(count + in_flight):
-                        if number < count:
-                            requests.put(bytes(32))
-                        if number >= in_flight:
-                            next(replies)
+            def many(count: int, in_flight: int) -> None:
+                for number in range(count + in_flight):
+                    if number < count:
+                        requests.put(bytes(32))
+                    if number >= in_flight:
+                        next(replies)
 
-                converse(add, many)
-                requests.put(None)
-        finally:
-            server.terminate()
-            server.wait(10)
+            converse(add, many)
+            requests.put(None)
+    finally:
+        server.terminate()
+        server.wait(10)
 
 
 if __name__ == "__main__":

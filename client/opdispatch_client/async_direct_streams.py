@@ -1,0 +1,54 @@
+"""The gRPC streams of an asyncio session to interpreters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+import grpc.aio
+
+from opdispatch_client.direct_streams import DirectStreams
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.routes import Routes
+from opdispatch_wire.async_stream import AsyncStream
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2
+
+
+class AsyncDirectStreams(DirectStreams[AsyncStream]):
+    """For the tasks of one event loop; a stream is opened in one of its own."""
+
+    def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
+        super().__init__(endpoint, routes)
+        self._channels: dict[AsyncStream, grpc.aio.Channel] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _begin_opening(self, target: execution_pb2.RouteTarget, limit: int) -> None:
+        self._start(self._open(target, limit))
+
+    async def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
+        found = None
+        for port in target.ports:
+            channel = grpc.aio.insecure_channel(
+                self._endpoint.target_at(port), options=self._endpoint.options
+            )
+            try:
+                stream = await AsyncStream.open(channel, limit)
+            except LaneClosedError:
+                await channel.close()
+                continue
+            self._channels[stream] = channel
+            if stream.peer.session == target.session:
+                found = stream
+                break
+            self._end(stream)  # of another daemon, behind another address of that host
+        self._opened(target, found)
+
+    def _end(self, stream: AsyncStream) -> None:
+        stream.close()
+        self._start(self._channels.pop(stream).close())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

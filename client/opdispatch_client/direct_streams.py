@@ -1,0 +1,170 @@
+"""The gRPC streams of a session to interpreters: opened in the background when a route leads there.
+
+A port may be out of reach, and take its time to be found so: until a stream is open, calls go
+through the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from typing import Generic, Protocol, TypeVar
+
+import grpc
+
+from opdispatch_client.direct_way import DirectWay, InterpreterLane, least_busy
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.routes import DirectRoute, Routes
+from opdispatch_wire.blocking_stream import BlockingStream
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.v1 import execution_pb2
+
+LOG = logging.getLogger("opdispatch.client")
+
+# How long an interpreter that could not be reached is not tried again, in seconds.
+_UNREACHABLE_LASTS = 60.0
+
+
+class InterpreterStream(InterpreterLane, Protocol):
+    """What both kinds of streams have, blocking and asyncio."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls have no chance any more."""
+
+    def close(self) -> None:
+        """Ends all calls with LaneClosedError. Idempotent."""
+
+
+S = TypeVar("S", bound=InterpreterStream)
+
+
+class DirectStreams(ABC, Generic[S]):
+    """``_mutex`` protects all fields. An interpreter is in ``_streams`` once its stream is open,
+    and in ``_retry_at`` from when it is tried first until then: while it is being tried, never.
+    """
+
+    def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
+        self._endpoint = endpoint
+        self._routes = routes
+        self._mutex = threading.Lock()
+        self._streams: dict[int, S] = {}
+        self._retry_at: dict[int, float] = {}
+        self._is_closed = False
+
+    def find(self, shape: Hashable, limit: int) -> DirectWay[S] | None:
+        """The way of a call of that shape, to the interpreter with the fewest of our calls.
+
+        None if none is open. Streams take messages of at most ``limit`` bytes.
+        """
+        route = self._routes.find(shape)
+        if route is None:
+            return None
+        ways = [
+            DirectWay(route, target, stream)
+            for target in route.targets
+            if (stream := self._stream_to(target, route, limit)) is not None
+        ]
+        if ways:
+            return least_busy(ways)
+        if not route.targets:
+            self._routes.postpone(shape)
+        return None
+
+    def prepare(self, shape: Hashable, limit: int) -> None:
+        """Begins to open what the route of that shape leads to."""
+        self.find(shape, limit)
+
+    def close(self) -> None:
+        """Ends all calls with LaneClosedError. Idempotent."""
+        with self._mutex:
+            self._is_closed = True
+            streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._end(stream)
+
+    @abstractmethod
+    def _begin_opening(self, target: execution_pb2.RouteTarget, limit: int) -> None:
+        """Opens a stream somewhere else; ``_opened`` follows."""
+
+    @abstractmethod
+    def _end(self, stream: S) -> None:
+        """Closes a stream, and its channel."""
+
+    def _stream_to(
+        self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
+    ) -> S | None:
+        session = target.session
+        stream = self._streams.get(session)
+        if stream is not None and not stream.is_closed:
+            return stream
+        with self._mutex:
+            if self._is_closed:
+                return None
+            stream = self._streams.pop(session, None)
+            retry_at = self._retry_at.get(session, 0.0)
+            is_due = stream is None and bool(target.ports) and time.monotonic() >= retry_at
+            if is_due:
+                self._retry_at[session] = math.inf
+        if stream is not None:
+            self._end(stream)
+        if is_due:
+            self._begin_opening(target, limit)
+        elif retry_at != math.inf:
+            route.without(session)  # it has gone, or is out of reach
+        return None
+
+    def _opened(self, target: execution_pb2.RouteTarget, stream: S | None) -> None:
+        """None: it could not be reached."""
+        session = target.session
+        with self._mutex:
+            is_wanted = not self._is_closed
+            if stream is None:
+                self._retry_at[session] = time.monotonic() + _UNREACHABLE_LASTS
+            elif is_wanted:
+                del self._retry_at[session]
+                self._streams[session] = stream
+        if stream is not None and not is_wanted:
+            self._end(stream)
+        verb = "cannot go" if stream is None else "go"
+        LOG.debug("calls %s to interpreter %s directly", verb, target.interpreter)
+
+
+class BlockingDirectStreams(DirectStreams[BlockingStream]):
+    """For the threads of a blocking session; a stream is opened in one of its own."""
+
+    def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
+        super().__init__(endpoint, routes)
+        self._channels: dict[BlockingStream, grpc.Channel] = {}
+
+    def _begin_opening(self, target: execution_pb2.RouteTarget, limit: int) -> None:
+        opening = threading.Thread(
+            target=self._open, args=(target, limit), name="direct-stream", daemon=True
+        )
+        opening.start()
+
+    def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
+        found = None
+        for port in target.ports:
+            channel = grpc.insecure_channel(
+                self._endpoint.target_at(port), options=self._endpoint.options
+            )
+            try:
+                stream = BlockingStream.open(channel, limit)
+            except LaneClosedError:
+                channel.close()
+                continue
+            self._channels[stream] = channel
+            if stream.peer.session == target.session:
+                found = stream
+                break
+            self._end(stream)  # of another daemon, behind another address of that host
+        self._opened(target, found)
+
+    def _end(self, stream: BlockingStream) -> None:
+        stream.close()
+        self._channels.pop(stream).close()
