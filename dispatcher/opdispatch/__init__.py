@@ -15,7 +15,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
     schema_compatibility                        the schema language
-    arrays/, tensor                             what counts as a tensor
+    arrays/, tensor_operators, tensor           what counts as a tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
     trace_line, local_dispatch_key_set, trace,
@@ -29,6 +29,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
     ops, library                                how they are called and registered
+    array_library/                              the standard operators
+    array_api/                                  the array API standard over them
 """
 
 from opdispatch.arrays import ArrayBackend, BackendRegistration, MetaArray, register_backend

@@ -1,8 +1,9 @@
 """``ops.namespace.name(...)``: operators by attribute, as ``torch.ops`` has them.
 
 Note [What attributes remember]
-    Namespaces keep their packets as attributes, and a packet keeps its only overload, so that a
-    call by name costs little more than a call of a handle. A packet that a namespace makes for
+    Namespaces keep their packets as attributes, and a packet keeps its only overload, or, of
+    several, the first one if tensors of some types are all that it takes, so that a call by name
+    costs little more than a call of a handle. A packet that a namespace makes for
     an operator with one overload has its call compiled for that overload's schema. Both forget
     as soon as an overload of that name comes or goes: ``Ops`` listens to the dispatcher, is told
     with the registration mutex held, and whatever is kept is looked up with the mutex held. So
@@ -13,14 +14,18 @@ Note [What attributes remember]
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
+from opdispatch.arrays import find_key_bits
 from opdispatch.compiled_call import packet_class_for
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
+from opdispatch.schema_type import TENSOR
 
 
 class OpOverloadPacket:
@@ -31,9 +36,13 @@ class OpOverloadPacket:
         self._name = name
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
         self._only: OperatorHandle | None = None  # the one that the packet is compiled for
+        # The first overload, by the types of arguments that it takes whatever their values are.
+        self._by_types: dict[tuple[type, ...], OperatorHandle] = {}
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
+        if not kwargs and (handle := self._by_types.get(tuple(map(type, args)))) is not None:
+            return handle(*args)
         return self._interpret_call(args, kwargs)
 
     def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -50,11 +59,25 @@ class OpOverloadPacket:
                 names = dispatcher.overloads(self._name)
                 if len(names) == 1:
                     self._single = dispatcher.find_schema(names[0])
+                elif args and not kwargs and all(find_key_bits(arg) is not None for arg in args):
+                    return self._choose_for_tensors(names, args)
         return dispatcher.resolve_overload(self._name, args, kwargs)
+
+    def _choose_for_tensors(
+        self, names: Sequence[OperatorName], args: Sequence[Any]
+    ) -> OperatorHandle:
+        """The overload for tensors; the caller holds publications."""
+        handle = self._dispatcher.resolve_overload(self._name, args, {})
+        first = next((name for name in names if not name.overload_name), names[0])
+        taken = handle.schema.arguments[: len(args)]
+        if handle.name == first and all(argument.type is TENSOR for argument in taken):
+            self._by_types[tuple(map(type, args))] = handle
+        return handle
 
     def _forget(self) -> None:
         """Looks its overloads up again at the next call."""
         self._single = self._only = None
+        self._by_types = {}
         self.__class__ = OpOverloadPacket  # what was compiled has another schema's parameters
 
     def overloads(self) -> list[str]:
@@ -99,6 +122,8 @@ class OpNamespace:
     def __init__(self, dispatcher: Dispatcher, namespace: str) -> None:
         self._dispatcher = dispatcher
         self._namespace = namespace
+        # Also those that are not attributes any more: whoever holds one may go on calling it.
+        self._packets: defaultdict[str, WeakSet[OpOverloadPacket]] = defaultdict(WeakSet)
 
     def __getattr__(self, name: str) -> OpOverloadPacket:
         if name.startswith("__"):
@@ -108,19 +133,23 @@ class OpNamespace:
         if dispatcher.in_transaction:  # what only this thread sees must not be kept
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
-            return OpOverloadPacket(dispatcher, qualified)
+            packet = OpOverloadPacket(dispatcher, qualified)
+            self._packets[name].add(packet)
+            return packet
         with dispatcher.hold_publications():
             if not dispatcher.overloads(qualified):
                 raise dispatcher.not_found(qualified)
             packet = _make_packet(dispatcher, qualified)
+            self._packets[name].add(packet)
             kept: OpOverloadPacket = self.__dict__.setdefault(name, packet)
         return kept
 
     def _forget(self, name: str) -> None:
         """Looks the packet of that name up again when it is next asked for."""
-        packet = self.__dict__.pop(name, None)
-        if packet is not None:
-            packet._forget()
+        self.__dict__.pop(name, None)
+        if (packets := self._packets.get(name)) is not None:
+            for packet in packets:
+                packet._forget()
 
     def __dir__(self) -> list[str]:
         known = self._dispatcher.operators()

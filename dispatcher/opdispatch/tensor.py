@@ -10,11 +10,12 @@ import html
 from typing import Any
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from opdispatch import arrays
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError
+from opdispatch.tensor_operators import TensorOperators
 
 _AUTOCAST_KEYS = {
     backend: DispatchKey[f"Autocast{backend.name}"]
@@ -36,14 +37,15 @@ def key_set_of_backend(backend: BackendComponent) -> DispatchKeySet:
     return keys.add(_AUTOCAST_KEYS[backend]) if backend in _AUTOCAST_KEYS else keys
 
 
-class Tensor(NDArrayOperatorsMixin):
+class Tensor(TensorOperators):
     """An array with the dispatch keys of a PyTorch tensor.
 
     ``array`` is an array of any backend (NumPy, CuPy, one of your own), which is shared and not
     copied; one of another library's, such as PyTorch or JAX, is taken over by DLPack. ``keys``
-    overrides the keys that follow from the array's backend. Arithmetic and NumPy's functions take
-    a tensor for the array that it is, and give plain arrays. Raises TypeError if ``array`` is no
-    array, and DeviceError if its elements cannot be had.
+    overrides the keys that follow from the array's backend. It is an array of the array API
+    standard: its operators call those of the library ``array``. NumPy's functions take a tensor for
+    the array that it is, and give plain arrays. Raises TypeError if ``array`` is no array, and
+    DeviceError if its elements cannot be had.
     """
 
     __slots__ = ("__weakref__", "array", "key_bits", "requires_grad")
@@ -120,11 +122,17 @@ class Tensor(NDArrayOperatorsMixin):
             return tuple(r if g is None else g for r, g in zip(result, given, strict=True))
         return result
 
-    def __getitem__(self, index: Any) -> Any:
-        return self.array[index]
+    def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
+        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        if stream is not None:
+            raise ArgumentError("to_device takes no stream; it uses the current one of the device")
+        return self.to(device)
 
-    def __len__(self) -> int:
-        return len(self.array)
+    def __getitem__(self, index: Any) -> Tensor:
+        return Tensor(self.array[_index_of(index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.array[_index_of(index)] = _array_of(value)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.array, dtype=dtype, copy=copy)
@@ -155,6 +163,12 @@ class Tensor(NDArrayOperatorsMixin):
 
 def _array_of(value: Any) -> Any:
     return value.array if isinstance(value, Tensor) else value
+
+
+def _index_of(index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(map(_array_of, index))
+    return _array_of(index)
 
 
 arrays.register_tensor_type(Tensor)

@@ -144,6 +144,16 @@ def test_a_packet_that_knew_one_overload_learns_of_the_second(ops, add):
         packet(X, X)
 
 
+def test_a_packet_that_is_held_learns_of_everything(ops, add):
+    add("t::f(Tensor x) -> int", 1)
+    packet = ops.t.f
+    for _ in range(3):
+        second = add("t::f.two(Tensor x, Tensor y) -> int", 2)
+        assert [packet(X), packet(X, X)] == [1, 2]
+        close(second)
+        assert packet(X) == 1
+
+
 def test_an_operator_that_comes_later_is_found_where_there_was_none(ops, add):
     namespace = ops.t
     with pytest.raises(OperatorNotFoundError):
@@ -183,3 +193,35 @@ def test_each_prints_as_what_it_is(ops, add):
         "<OpOverloadPacket t::f>",
         "<OperatorHandle t::f>",
     ]
+
+
+def test_a_packet_that_knew_what_takes_tensors_learns_of_a_better_one(ops, add):
+    add("t::f.tensors(Tensor x, Tensor y) -> str", "tensors")
+    add("t::f.scalar(Tensor x, Scalar y) -> str", "scalar")
+    packet = ops.t.f
+    for _ in range(3):
+        assert (packet(X, X), packet(X, 2), packet(x=X, y=X)) == ("tensors", "scalar", "tensors")
+    default = add("t::f(Tensor x, Tensor y) -> str", "default")
+    for _ in range(3):
+        assert (packet(X, X), packet(X, 2)) == ("default", "scalar")
+    for handle in reversed(default):
+        handle.close()
+    assert packet(X, X) == "tensors"
+
+
+def test_a_tensor_that_stands_for_a_scalar_is_looked_at_each_time(ops, add):
+    """An array with one element is taken for a Scalar, and none with more."""
+    add("t::f.scalar(Scalar x) -> str", "scalar")
+    add("t::f.tensor(Tensor x) -> str", "tensor")
+    one = np.array(1.0)
+    expected = {"scalar" if _takes(ops.t.f.scalar, one) else "tensor"}
+    for _ in range(3):
+        assert {ops.t.f(one)} == expected
+        assert ops.t.f(X) == "tensor"
+
+
+def _takes(overload, argument):
+    with suppress(ArgumentError):
+        overload(argument)
+        return True
+    return False

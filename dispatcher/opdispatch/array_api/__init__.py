@@ -1,0 +1,84 @@
+"""The Python array API standard, revision 2024.12, over dispatched operators.
+
+    from opdispatch import array_api as xp
+
+    x = xp.linspace(0, 1, 5)
+    xp.linalg.vector_norm(xp.sin(x) + 1)
+
+Its arrays are ``opdispatch.Tensor``; every function calls an operator of the library ``array``, by
+the keys of its arguments, and takes plain arrays, too. What has no arrays as results, such as
+``isdtype``, asks NumPy.
+
+https://data-apis.org/array-api/2024.12
+
+functions    what is made from the operators
+creation     arrays out of other objects
+data_types   the element types, and what is asked of them
+info         what the namespace has
+linalg, fft  its extensions
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import opdispatch.array_library  # noqa: F401 - registers the operators
+from opdispatch.array_api import fft, linalg
+from opdispatch.array_api.creation import asarray, from_dlpack
+from opdispatch.array_api.data_types import (
+    DTYPES,
+    can_cast,
+    finfo,
+    iinfo,
+    isdtype,
+    result_type,
+)
+from opdispatch.array_api.functions import make_functions
+from opdispatch.array_api.info import __array_namespace_info__
+from opdispatch.array_library.functions import FUNCTIONS
+
+__array_api_version__ = "2024.12"
+
+e = 2.718281828459045
+inf = float("inf")
+nan = float("nan")
+newaxis = None
+pi = 3.141592653589793
+
+_made = make_functions([function.schema for function in FUNCTIONS if len(function.path) == 1])
+
+
+def broadcast_arrays(*arrays: Any) -> list[Any]:
+    """``broadcast_arrays`` of the array API standard."""
+    return list(_made["broadcast_arrays"](list(arrays)))
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
+    """``meshgrid`` of the array API standard."""
+    return list(_made["meshgrid"](list(arrays), indexing=indexing))
+
+
+globals().update({name: made for name, made in _made.items() if name not in globals()})
+globals().update(DTYPES)
+
+__all__ = [
+    "__array_api_version__",
+    "__array_namespace_info__",
+    "asarray",
+    "broadcast_arrays",
+    "can_cast",
+    "e",
+    "fft",
+    "finfo",
+    "from_dlpack",
+    "iinfo",
+    "inf",
+    "isdtype",
+    "linalg",
+    "meshgrid",
+    "nan",
+    "newaxis",
+    "pi",
+    "result_type",
+]
+__all__ += sorted({*_made, *DTYPES} - {*__all__})

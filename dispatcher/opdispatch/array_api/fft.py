@@ -1,0 +1,15 @@
+"""The extension ``fft``: Fourier transforms."""
+
+from __future__ import annotations
+
+from opdispatch.array_api.functions import make_functions
+from opdispatch.array_library.functions import FUNCTIONS
+
+_made = {
+    name.removeprefix("fft_"): function
+    for name, function in make_functions(
+        [each.schema for each in FUNCTIONS if each.path[0] == "fft"]
+    ).items()
+}
+globals().update(_made)
+__all__ = sorted(_made)

@@ -1,0 +1,116 @@
+"""The functions of the namespace, made from the operators: each calls one, by whatever overload.
+
+def sum(x, /, *, axis=None, dtype=None, keepdims=False):
+    return operator(x, axis=axis, dtype=dtype, keepdims=keepdims)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, namedtuple
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
+from opdispatch.library import ops
+from opdispatch.tensor import Tensor
+
+Function = Callable[..., Any]
+
+SCALARS = frozenset({bool, int, float, complex})
+"""The types of Python scalars that may stand for an array."""
+
+# Where the standard has more positional-only parameters than the arrays.
+_POSITIONAL_ONLY = {
+    "arange": 1,
+    "astype": 2,
+    "eye": 2,
+    "fft_fftfreq": 1,
+    "fft_rfftfreq": 1,
+    "linalg_matrix_power": 2,
+    "linspace": 2,
+    "moveaxis": 3,
+    "repeat": 2,
+    "tile": 2,
+}
+_BINARY = ("Tensor", "Scalar", "ScalarFirst")
+
+
+def make_functions(schemas: Sequence[FunctionSchema]) -> dict[str, Function]:
+    """A function for each operator, by its name in the namespace ``array``."""
+    overloads = defaultdict(list)
+    for schema in schemas:
+        overloads[schema.name.name.rpartition("::")[2]].append(schema)
+    return {name: _make_function(name, each) for name, each in overloads.items()}
+
+
+def _make_function(name: str, overloads: Sequence[FunctionSchema]) -> Function:
+    first = overloads[0]
+    packet = getattr(ops.array, name)
+    names = tuple(schema.name.overload_name for schema in overloads)
+    scope: dict[str, Any] = {
+        "SCALARS": SCALARS,
+        "Tensor": Tensor,
+        **{f"default_{each.name}": each.default for each in first.arguments},
+    }
+    if names == _BINARY:
+        scope |= {f"operator_{each}": getattr(packet, each) for each in names}
+        lines = [
+            "    if type(x2) in SCALARS:",
+            "        return operator_Scalar(x1, x2)",
+            "    if type(x1) in SCALARS:",
+            "        return operator_ScalarFirst(x1, x2)",
+            "    return operator_Tensor(x1, x2)",
+        ]
+        parameters = "x1, x2, /"
+    else:
+        scope["operator"] = packet if len(overloads) > 1 else getattr(packet, names[0] or "default")
+        call = f"operator({_passed(first.arguments)})"
+        if not any(each.type.dispatches for each in first.arguments):
+            call = f"Tensor({call})"
+        elif len(first.returns) > 1:
+            scope["Result"] = _result_type(name, first)
+            call = f"Result(*{call})"
+        lines = [f"    return {call}"]
+        parameters = _parameters(name, first.arguments)
+    text = "\n".join([f"def {name}({parameters}):", *lines])
+    exec(compile(text, f"<opdispatch.array_api.{name}>", "exec"), scope)
+    function: Function = scope[name]
+    function.__name__ = function.__qualname__ = name.removeprefix("linalg_").removeprefix("fft_")
+    function.__module__ = "opdispatch.array_api"
+    function.__doc__ = _documentation(name, overloads)
+    return function
+
+
+def _result_type(name: str, schema: FunctionSchema) -> type:
+    fields = [each.name for each in schema.returns]
+    return namedtuple(f"{name.removeprefix('linalg_')}_result", fields)
+
+
+def _documentation(name: str, overloads: Sequence[FunctionSchema]) -> str:
+    extension, _, rest = name.partition("_")
+    path = f"{extension}.{rest}" if extension in ("linalg", "fft") else name
+    listed = "\n".join(f"    {schema}" for schema in overloads)
+    return (
+        f"``{path}`` of the array API standard.\n\n{listed}\n\n"
+        "https://data-apis.org/array-api/2024.12/API_specification/generated/"
+        f"array_api.{path}.html"
+    )
+
+
+def _parameters(name: str, arguments: Sequence[Argument]) -> str:
+    tensors = sum(each.type.dispatches and not each.has_default for each in arguments)
+    positional_only = _POSITIONAL_ONLY.get(name, tensors)
+    parts, is_keyword = [], False
+    for place, argument in enumerate(arguments):
+        if argument.kwarg_only and not is_keyword:
+            is_keyword = True
+            parts.append("*")
+        default = "" if argument.default is NO_DEFAULT else f"=default_{argument.name}"
+        parts.append(f"{argument.name}{default}")
+        if place + 1 == positional_only:
+            parts.append("/")
+    return ", ".join(parts)
+
+
+def _passed(arguments: Sequence[Argument]) -> str:
+    return ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in arguments)

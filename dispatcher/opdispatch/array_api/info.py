@@ -1,0 +1,56 @@
+"""What the namespace has: devices, element types, capabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch import arrays
+from opdispatch.array_api.data_types import DTYPES, isdtype
+
+
+class NamespaceInfo:
+    """``__array_namespace_info__()`` of the standard."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """Boolean indexing, shapes that depend on elements, and no limit for dimensions but
+        NumPy's."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
+
+    def default_device(self) -> str:
+        """``"cpu"``."""
+        return "cpu"
+
+    def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
+        """What ``zeros``, ``arange`` and so on make when they are told nothing else."""
+        return {
+            "real floating": DTYPES["float64"],
+            "complex floating": DTYPES["complex128"],
+            "integral": np.dtype(np.intp),
+            "indexing": np.dtype(np.intp),
+        }
+
+    def devices(self) -> list[str]:
+        """Those that this process can use: ``["cpu", "cuda:0"]``."""
+        return ["cpu", *_accelerators()]
+
+    def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
+        """The element types, of one kind or of several."""
+        return {
+            name: dtype for name, dtype in DTYPES.items() if kind is None or isdtype(dtype, kind)
+        }
+
+
+def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
+    """What the namespace has."""
+    return NamespaceInfo()
+
+
+def _accelerators() -> list[str]:
+    return [
+        f"{backend.device_type}:{number}"
+        for backend in arrays.backends()
+        if backend.device_type != "cpu"
+        for number in range(backend.device_count())
+    ]

@@ -1,0 +1,17 @@
+"""The extension ``linalg``: linear algebra."""
+
+from __future__ import annotations
+
+from opdispatch.array_api.functions import make_functions
+from opdispatch.array_library.functions import FUNCTIONS
+
+# The standard has these at both places.
+_SHARED = ("matmul", "matrix_transpose", "tensordot", "vecdot")
+_made = {
+    name.removeprefix("linalg_"): function
+    for name, function in make_functions(
+        [each.schema for each in FUNCTIONS if each.path[0] in ("linalg", *_SHARED)]
+    ).items()
+}
+globals().update(_made)
+__all__ = sorted(_made)

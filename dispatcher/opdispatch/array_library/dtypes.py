@@ -1,0 +1,67 @@
+"""Which element types the operators take, and which of them have a common one.
+
+NumPy promotes more than the array API standard defines, and CuPy not always as NumPy does. What the
+standard leaves undefined is an error here, so that it means the same on every device.
+
+https://data-apis.org/array-api/2024.12/API_specification/type_promotion.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch.errors import ArgumentError
+
+DOUBTFUL_KINDS = "OSUVMmT"
+"""NumPy's kinds of objects, texts, records and times. Those of ml_dtypes, such as bfloat16, are
+records to it, but have numbers.
+"""
+
+_ACCEPTED = "bool, integers, floating-point and complex numbers"
+_KINDS = {"b": "boolean", "i": "integer", "u": "integer", "f": "floating-point", "c": "complex"}
+# Which scalars go with arrays of which kinds.
+_KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "c"}
+
+
+def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
+    """Raises ArgumentError unless an array of that type, of a doubtful kind, has numbers."""
+    if dtype.kind == "V" and dtype.type is not np.void:
+        return
+    raise ArgumentError(
+        f"array::{name} does not take arrays of {dtype}; it takes {_ACCEPTED}", operator=name
+    )
+
+
+def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
+    """Raises ArgumentError unless the standard defines what the two are promoted to."""
+    for dtype in (one, other):
+        if dtype.kind in DOUBTFUL_KINDS:
+            check_numbers(name, dtype)
+    kinds = {one.kind, other.kind}
+    # Those of ml_dtypes, such as bfloat16, are none of the standard's: NumPy knows what they do.
+    if len(kinds) == 1 or kinds <= {"f", "c"} or "V" in kinds:
+        return
+    if kinds == {"i", "u"} and (one if one.kind == "u" else other).itemsize < 8:
+        return
+    raise ArgumentError(
+        f"array::{name} was given arrays of {one} and {other}, for which the array API standard "
+        "has no common type",
+        hint="convert one of them with astype",
+        operator=name,
+    )
+
+
+def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> None:
+    """Raises ArgumentError unless the standard lets a Python scalar go with such an array."""
+    if dtype.kind in DOUBTFUL_KINDS:
+        check_numbers(name, dtype)
+    if dtype.kind in _KINDS_OF_SCALAR[type(scalar)] or dtype.kind not in _KINDS:
+        return
+    raise ArgumentError(
+        f"array::{name} was given an array of {dtype} and the {type(scalar).__name__} {scalar!r}, "
+        "for which the array API standard has no common type",
+        hint="convert the array with astype",
+        operator=name,
+    )

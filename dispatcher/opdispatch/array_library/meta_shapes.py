@@ -1,0 +1,80 @@
+"""Shapes and axes for kernels without elements: broadcast, checked, reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from opdispatch.errors import ArgumentError
+
+Shape: TypeAlias = tuple[int, ...]
+Axes: TypeAlias = int | Sequence[int] | None
+
+
+def refusal(name: str, reason: str) -> ArgumentError:
+    """The error of an operator that cannot be called so."""
+    return ArgumentError(f"array::{name} {reason}", operator=name)
+
+
+def show(*shapes: Sequence[int]) -> str:
+    """Shapes as messages have them: ``[2, 3] and [4]``."""
+    return " and ".join(str(list(shape)) for shape in shapes)
+
+
+def as_tuple(extents: int | Sequence[int]) -> Shape:
+    """One number as a tuple of one."""
+    return (extents,) if isinstance(extents, int) else tuple(extents)
+
+
+def broadcast(name: str, *shapes: Shape) -> Shape:
+    """The shape that all of them broadcast to. Raises ArgumentError where there is none."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
+    ndim = max(map(len, shapes), default=0)
+    aligned = [(1,) * (ndim - len(shape)) + tuple(shape) for shape in shapes]
+    result = []
+    for extents in zip(*aligned, strict=True):
+        wanted = {extent for extent in extents if extent != 1} or {1}
+        if len(wanted) > 1:
+            raise refusal(name, f"was given shapes {show(*shapes)}, which do not broadcast")
+        result.append(wanted.pop())
+    return tuple(result)
+
+
+def check_axis(name: str, axis: int, ndim: int) -> int:
+    """The axis counted from the front. Raises ArgumentError unless there is such an axis."""
+    if not -ndim <= axis < ndim:
+        raise refusal(name, f"was given axis {axis}, which is out of range for {ndim} dimensions")
+    return axis % ndim
+
+
+def check_axes(name: str, axes: Axes, ndim: int, *, repeatable: bool = False) -> Shape:
+    """The axes counted from the front; None means all. Raises ArgumentError for bad ones."""
+    if axes is None:
+        return tuple(range(ndim))
+    checked = tuple(check_axis(name, axis, ndim) for axis in as_tuple(axes))
+    if not repeatable and len(set(checked)) < len(checked):
+        raise refusal(name, f"was given axes {list(as_tuple(axes))}, of which one is there twice")
+    return checked
+
+
+def check_axes_of_any(name: str, axes: Axes, ndim: int) -> Shape:
+    """As ``check_axes``, but NumPy lets a single number without dimensions have axis 0."""
+    return () if ndim == 0 and axes in (0, -1) else check_axes(name, axes, ndim)
+
+
+def reduce_shape(shape: Shape, axes: Shape, keepdims: bool) -> Shape:
+    """What is left of a shape when those axes are reduced."""
+    if keepdims:
+        return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
+    return tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
+
+
+def replace_extent(shape: Shape, axis: int, extent: int) -> Shape:
+    """The shape with another extent at that axis."""
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+def remove_axis(shape: Shape, axis: int) -> Shape:
+    """The shape without that axis."""
+    return (*shape[:axis], *shape[axis + 1 :])

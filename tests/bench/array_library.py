@@ -1,0 +1,57 @@
+"""What an operator of the library ``array`` costs over NumPy's function, in one process.
+
+Each contestant works on float32 arrays of four elements. They take turns; medians are quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from opdispatch import Tensor, ops
+from opdispatch import array_api as xp
+from tests.bench.timing import median_seconds
+
+X = np.ones(4, np.float32)
+M = np.ones((2, 2), np.float32)
+T = Tensor(X)
+
+CALLS: dict[str, dict[str, Callable[[], object]]] = {
+    "np.add(x, x)": {
+        "np.add(x, x)": lambda: np.add(X, X),
+        "ops.array.add.Tensor, held": (lambda add: lambda: add(X, X))(ops.array.add.Tensor),
+        "ops.array.add(x, x)": lambda: ops.array.add(X, X),
+        "array_api.add(x, x)": lambda: xp.add(X, X),
+        "array_api.add(x, 2.0)": lambda: xp.add(X, 2.0),
+        "Tensor + Tensor": lambda: T + T,
+    },
+    "np.sum(x)": {
+        "np.sum(x)": lambda: np.sum(X),
+        "ops.array.sum(x)": lambda: ops.array.sum(X),
+        "ops.array.sum(x, axis=0)": lambda: ops.array.sum(X, axis=0),
+    },
+    "np.matmul(m, m)": {
+        "np.matmul(m, m)": lambda: np.matmul(M, M),
+        "ops.array.matmul(m, m)": lambda: ops.array.matmul(M, M),
+    },
+}
+
+
+def main() -> None:
+    """Times all and prints a table."""
+    table = Table(title="four float32 elements")
+    for heading in ("call", "us", "over NumPy's"):
+        table.add_column(heading, justify="left" if heading == "call" else "right")
+    for plain, calls in CALLS.items():
+        seconds = median_seconds(calls)
+        for name, took in seconds.items():
+            over = "" if name == plain else f"{(took - seconds[plain]) * 1e6:.2f}"
+            table.add_row(name, f"{took * 1e6:.2f}", over)
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()
