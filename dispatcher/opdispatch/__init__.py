@@ -29,7 +29,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
     ops, library                                how they are called and registered
-    array_library/                              the standard operators
+    array_operators/, array_library             the standard operators
     array_api/                                  the array API standard over them
 """
 

@@ -3,6 +3,12 @@
 Each operator calls a function of ``opdispatch.array_api``, which calls an operator of the library
 ``array``: it is imported when the first one is used.
 
+Note [Operators of its own]
+    In a worker interpreter the default dispatcher has what the daemon says, and nothing else: a
+    library that a kernel's arithmetic brought there would be in the way of the same one when the
+    daemon has it loaded. And operators that are loaded elsewhere have kernels there that ask the
+    daemon: no way to add two tensors. So there, tensors have a dispatcher of their own.
+
 https://data-apis.org/array-api/2024.12/API_specification/array_object.html
 """
 
@@ -17,9 +23,25 @@ from typing import Any
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError
 
+_is_private = False
+
 _SCALARS = (bool, int, float, complex)
 
 Operator = Callable[[Any, Any], Any]
+
+
+def keep_private() -> None:
+    """Has operators of tensors go through a dispatcher of their own, before one is used.
+
+    See Note [Operators of its own].
+    """
+    global _is_private
+    _is_private = True
+
+
+def is_private() -> bool:
+    """Whether ``keep_private`` was called."""
+    return _is_private
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from opdispatch_server.configuration import (
     default_worker_count,
 )
 from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
+from opdispatch_server.worker_plan import parse_workers
 from opdispatch_wire.addresses import AddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
 
@@ -83,12 +84,12 @@ def serve(
         ),
     ] = None,
     workers: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=0,
-            max=256,
             metavar="N",
-            help="How many worker interpreters to run. Default: 2, or 1 on a single core.",
+            help="How many worker interpreters to run, each with all devices that it finds; or "
+            "which: cpu:2,cuda:0 are two without a GPU, and one with the first. Default: 2, or 1 "
+            "on a single core.",
             show_default=False,
         ),
     ] = None,
@@ -213,7 +214,7 @@ def serve(
     try:
         configuration = DaemonConfiguration(
             listen=tuple(listen or [default_address()]),
-            workers=default_worker_count() if workers is None else workers,
+            workers=_parse_workers(workers),
             state=state or default_state_folder(),
             libraries=tuple(library or ()),
             max_message_bytes=max_message_bytes,
@@ -321,6 +322,13 @@ def _announce(addresses: Sequence[str]) -> None:
 def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise typer.BadParameter(f"expected one of {', '.join(choices)}", param_hint=option)
+
+
+def _parse_workers(text: str | None) -> tuple[str, ...]:
+    try:
+        return parse_workers(str(default_worker_count()) if text is None else text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--workers") from None
 
 
 def _parse_ports(text: str) -> tuple[int, int] | None:

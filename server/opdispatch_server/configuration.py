@@ -21,7 +21,8 @@ CALL_BYTES_AT_MOST = 8 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class DaemonConfiguration:
-    """One daemon's settings. ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
+    """One daemon's settings. ``workers`` are the devices of its interpreters, see ``worker_plan``.
+    ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
 
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
     tensors of one stream, or of one call on a local lane, may have together, None: see
@@ -32,7 +33,7 @@ class DaemonConfiguration:
     """
 
     listen: tuple[str, ...]
-    workers: int
+    workers: tuple[str, ...]
     state: Path
     libraries: tuple[Path, ...] = ()
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT

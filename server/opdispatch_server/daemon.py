@@ -99,7 +99,8 @@ class Daemon:
         self._folder = folder
         self._limit = configuration.max_message_bytes
         self._max_call_bytes = configuration.max_call_bytes or default_call_bytes()
-        self._names = tuple(f"worker-{n + 1}" for n in range(configuration.workers))
+        self._devices = {f"worker-{n + 1}": each for n, each in enumerate(configuration.workers)}
+        self._names = tuple(self._devices)
         self._stop = asyncio.Event()
         self._listeners: list[Listener] = []
         self._public = grpc.aio.server(options=server_options(self._limit))
@@ -233,12 +234,16 @@ class Daemon:
             await asyncio.gather(starting, return_exceptions=True)
 
     async def _bring_up(self) -> None:
-        if not await self._sessions.wait_until(
+        ready = self._sessions.wait_until(
             lambda: len(self._pools.ready(None)) >= len(self._names), START_TIMEOUT
-        ):
-            ready = len(self._pools.ready(None))
+        )
+        are_ready, trouble = await self._supervisor.unless_quarantined(ready)
+        if trouble:
+            raise StartError(f"{trouble}; the log has its output")
+        if not are_ready:
+            count = len(self._pools.ready(None))
             raise StartError(
-                f"{ready} of {len(self._names)} interpreters were ready after {START_TIMEOUT:g} s; "
+                f"{count} of {len(self._names)} interpreters were ready after {START_TIMEOUT:g} s; "
                 "the log has their output"
             )
         if not await self._libraries.restore(RESTORE_WAIT):
@@ -327,6 +332,7 @@ class Daemon:
             *("--lane", self._folder.lane(_file_name(name))),
             *("--direct-lane", self._folder.lane(f"{_file_name(name)}.direct")),
             *("--name", name),
+            *("--device", self._devices.get(name, "")),
             *("--parent", str(os.getpid())),
             *("--max-message-bytes", str(self._limit)),
             *("--log-level", self._configuration.log_level),

@@ -18,6 +18,7 @@ import grpc.aio
 
 from opdispatch import default_dispatcher
 from opdispatch.errors import OpdispatchError
+from opdispatch.tensor_operators import keep_private
 from opdispatch_server.daemon_lane import DaemonLane
 from opdispatch_server.devices import find_devices
 from opdispatch_server.direct_calls import DirectCalls
@@ -75,6 +76,8 @@ class InterpreterSettings:
     """The path of its local lane for the daemon's calls; empty: it has none."""
     direct_lane: str = ""
     """The same, for calls of clients."""
+    device: str = ""
+    """The one that its kernels use beside the CPU; empty: all that there are."""
 
 
 class Interpreter:
@@ -87,6 +90,7 @@ class Interpreter:
     def __init__(
         self, settings: InterpreterSettings, predecessor: Interpreter | None = None
     ) -> None:
+        keep_private()
         self._settings = settings
         self._predecessor = predecessor
         self._limit = internal_message_limit(settings.max_message_bytes)
@@ -254,7 +258,7 @@ class Interpreter:
                     heartbeats=True,
                     lane=self._settings.lane,
                     direct_lane=self._settings.direct_lane,
-                    devices=await asyncio.to_thread(find_devices),
+                    devices=await asyncio.to_thread(find_devices, self._settings.device),
                 )
             )
         )

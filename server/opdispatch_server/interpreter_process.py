@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         name=options.name,
         lane=options.lane,
         direct_lane=options.direct_lane,
+        device=options.device,
     )
     try:
         asyncio.run(_serve(settings))
@@ -151,6 +152,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--listen", required=True, help="where to take calls")
     parser.add_argument("--lane", required=True, help="the path of the daemon's local lane")
     parser.add_argument("--direct-lane", required=True, help="the same, for calls of clients")
+    parser.add_argument("--device", default="", help="the only one that it uses beside the CPU")
     parser.add_argument("--name", required=True, help="the interpreter's name")
     parser.add_argument("--parent", required=True, type=int, help="the daemon's process id")
     parser.add_argument("--max-message-bytes", required=True, type=int, help="the message limit")

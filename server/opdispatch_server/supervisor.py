@@ -7,8 +7,9 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
@@ -17,6 +18,8 @@ from opdispatch_server.worker_output import LineProtocol, WorkerOutput
 from opdispatch_wire.errors import InterpreterNotFoundError
 
 LOG = logging.getLogger("opdispatch.supervisor")
+
+T = TypeVar("T")
 
 LAST_OUTPUT_WAIT = 0.5
 FIRST_DELAY = 0.1
@@ -198,6 +201,22 @@ class Supervisor:
         record = self._records[name]
         await record.quarantined.wait()
         return record.quarantine
+
+    async def unless_quarantined(self, awaited: Awaitable[T]) -> tuple[T | None, str]:
+        """What is awaited; or, if one of ``names`` is not started again before that, a sentence
+        that says so.
+        """
+        result = asyncio.ensure_future(awaited)
+        ends = {asyncio.ensure_future(self.wait_quarantined(name)): name for name in self.names}
+        try:
+            await asyncio.wait({result, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if result.done():
+                return result.result(), ""
+            end = next(end for end in ends if end.done())
+            return None, f"interpreter {ends[end]} cannot be started: {end.result()}"
+        finally:
+            for task in (result, *ends):
+                task.cancel()
 
     def last_lines(self, name: str) -> Sequence[str]:
         """The last lines that the process of that name, or else the one before it, has printed."""

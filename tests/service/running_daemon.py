@@ -32,7 +32,7 @@ class RunningDaemon:
         self,
         folder: Path,
         *options: str,
-        workers: int = 2,
+        workers: int | str = 2,
         listen: Sequence[str] | None = None,
         environment: dict[str, str] | None = None,
     ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
 
 NAME = "opdispatch.array_library"
@@ -61,3 +62,31 @@ def test_it_is_loaded_again_and_unloaded(standard: oc.Session):
     np.testing.assert_array_equal(standard.ops.array.add(X, X), 2 * X)
     operators = {operator.name for operator in standard.operators()}
     assert {"array::add.Tensor", "array::linalg_det", "array::fft_fft"} <= operators
+
+
+ARITHMETIC = """
+from opdispatch import Library, Tensor
+
+lib = Library("arithmetic", "DEF")
+lib.define("double_negative(Tensor x) -> Tensor")
+lib.impl("double_negative", lambda x: -(Tensor(x) + Tensor(x)), "CPU")
+"""
+
+
+def test_kernels_calculate_with_tensors_by_themselves(
+    daemon: RunningDaemon, write_library: WriteLibrary
+):
+    """Before and after the library is loaded, there and elsewhere."""
+    with daemon.connect() as session:
+        session.load(write_library("arithmetic", ARITHMETIC), interpreters=2)
+        double_negative = session.with_options().ops.arithmetic.double_negative
+        for place in ("", "worker-1", "worker-2"):
+            if place:
+                session.load(NAME, interpreter=place)
+                np.testing.assert_array_equal(session.ops.array.add(X, X), 2 * X)
+            for _ in range(4):
+                np.testing.assert_array_equal(double_negative(X), -2 * X)
+            _, lines = session.trace("arithmetic::double_negative", X)
+            assert len({line.interpreter for line in lines if line.interpreter}) == 1
+        assert session.check_invariants() == []
+        assert not any(each.calls_in_flight for each in session.interpreters())

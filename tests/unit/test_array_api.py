@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+from contextlib import closing
 from typing import Any
 
 import array_api_compat.numpy
@@ -14,9 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch import ArgumentError, DeviceError, MetaArray, Tensor, capture_dispatch_trace, ops
+from opdispatch import (
+    ArgumentError,
+    CpuFallbackWarning,
+    DeviceError,
+    Library,
+    MetaArray,
+    NoKernelError,
+    Tensor,
+    capture_dispatch_trace,
+    cpu_fallback,
+    ops,
+    register_backend,
+)
 from opdispatch import array_api as xp
-from opdispatch.array_library.functions import BINARY, FUNCTIONS, UNARY
+from opdispatch.array_operators.functions import BINARY, FUNCTIONS, UNARY
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
 # What the calls below are made of, in both namespaces.
 ARRAYS = {
@@ -283,6 +297,14 @@ def test_types_and_what_is_asked_of_them():
     assert (xp.pi, xp.e, xp.inf, xp.newaxis) == (math.pi, math.e, math.inf, None)
 
 
+def test_arrays_without_dimensions_stand_for_numbers():
+    one = xp.asarray(1.5)
+    assert xp.full(2, one).array.tolist() == [1.5, 1.5]
+    assert xp.full_like(xp.ones(1), np.float32(2.5)).array.tolist() == [2.5]
+    assert xp.linspace(one, xp.asarray(2.5), 2).array.tolist() == [1.5, 2.5]
+    assert xp.arange(xp.asarray(3)).array.tolist() == [0, 1, 2]
+
+
 def test_arrays_out_of_other_objects():
     assert xp.asarray([[1, 2], [3, 4]]).shape == (2, 2)
     assert xp.asarray([xp.asarray(1.0), 2.0]).dtype == xp.float64
@@ -349,6 +371,21 @@ def test_a_device_that_is_not_there_is_an_error(device: str):
         xp.zeros(2, device=device)
     with pytest.raises(DeviceError):
         xp.ones(2).to_device(device)
+
+
+def test_other_devices_have_the_kernels_of_the_host(recwarn: pytest.WarningsRecorder):
+    """If they ask for it."""
+    accelerator = Accelerator()
+    with closing(register_backend(accelerator)), Library("_", "IMPL") as library:
+        device = "privateuseone:1"
+        x = xp.ones(3, device=device)
+        assert isinstance(x.array, AcceleratorArray)
+        with pytest.raises(NoKernelError, match="kernels serve CPU, CUDA, Meta"):
+            x + x
+        library.fallback(cpu_fallback, "PrivateUse1")
+        y = xp.sum(x + 2.0 * x)
+        assert (y.device, float(accelerator.to_host(y.array))) == (device, 9.0)
+    assert {warning.category for warning in recwarn} <= {CpuFallbackWarning}
 
 
 def test_meta_tensors_have_shapes_and_no_elements():

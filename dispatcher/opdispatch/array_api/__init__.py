@@ -11,7 +11,8 @@ the keys of its arguments, and takes plain arrays, too. What has no arrays as re
 
 https://data-apis.org/array-api/2024.12
 
-functions    what is made from the operators
+operators    the operators that it calls
+functions    what is made from them
 creation     arrays out of other objects
 data_types   the element types, and what is asked of them
 info         what the namespace has
@@ -22,7 +23,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import opdispatch.array_library  # noqa: F401 - registers the operators
 from opdispatch.array_api import fft, linalg
 from opdispatch.array_api.creation import asarray, from_dlpack
 from opdispatch.array_api.data_types import (
@@ -35,7 +35,7 @@ from opdispatch.array_api.data_types import (
 )
 from opdispatch.array_api.functions import make_functions
 from opdispatch.array_api.info import __array_namespace_info__
-from opdispatch.array_library.functions import FUNCTIONS
+from opdispatch.array_operators.functions import FUNCTIONS
 
 __array_api_version__ = "2024.12"
 

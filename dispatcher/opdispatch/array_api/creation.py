@@ -8,9 +8,9 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.array_api.data_types import DTYPES
-from opdispatch.array_library.dtypes import DOUBTFUL_KINDS, check_numbers
+from opdispatch.array_api.operators import OPERATORS
+from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
 from opdispatch.errors import ArgumentError
-from opdispatch.library import ops
 from opdispatch.tensor import Tensor
 
 
@@ -53,7 +53,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
     if copy is False and (is_new or wanted != moved.dtype):
         raise ValueError("asarray must copy the elements: the device or the type is another one")
     if wanted != moved.dtype:
-        result: Tensor = ops.array.astype.default(moved, wanted)
+        result: Tensor = OPERATORS.astype.default(moved, wanted)
         return result
     if copy and not is_new:
         backend = arrays.find_backend(type(moved.array))

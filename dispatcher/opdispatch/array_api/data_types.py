@@ -10,7 +10,7 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.array_api.functions import SCALARS
-from opdispatch.array_library.dtypes import check_pair, check_scalar
+from opdispatch.array_operators.dtypes import check_pair, check_scalar
 
 # Its own functions are made when it is imported, and unknown to who only reads it.
 _COMPAT: Any = array_api_compat.numpy

@@ -10,8 +10,8 @@ from collections import defaultdict, namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from opdispatch.array_api.operators import OPERATORS
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
-from opdispatch.library import ops
 from opdispatch.tensor import Tensor
 
 Function = Callable[..., Any]
@@ -32,7 +32,15 @@ _POSITIONAL_ONLY = {
     "repeat": 2,
     "tile": 2,
 }
+# Where arrays without dimensions are often given for numbers.
+_NUMBERS = ("arange", "full", "full_like", "linspace")
 _BINARY = ("Tensor", "Scalar", "ScalarFirst")
+
+
+def number(value: Any) -> Any:
+    """The number in an array without dimensions; anything else as it is."""
+    array = value.array if type(value) is Tensor else value
+    return array.item() if getattr(array, "shape", None) == () else value
 
 
 def make_functions(schemas: Sequence[FunctionSchema]) -> dict[str, Function]:
@@ -45,10 +53,11 @@ def make_functions(schemas: Sequence[FunctionSchema]) -> dict[str, Function]:
 
 def _make_function(name: str, overloads: Sequence[FunctionSchema]) -> Function:
     first = overloads[0]
-    packet = getattr(ops.array, name)
+    packet = getattr(OPERATORS, name)
     names = tuple(schema.name.overload_name for schema in overloads)
     scope: dict[str, Any] = {
         "SCALARS": SCALARS,
+        "number": number,
         "Tensor": Tensor,
         **{f"default_{each.name}": each.default for each in first.arguments},
     }
@@ -64,7 +73,8 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema]) -> Function:
         parameters = "x1, x2, /"
     else:
         scope["operator"] = packet if len(overloads) > 1 else getattr(packet, names[0] or "default")
-        call = f"operator({_passed(first.arguments)})"
+        spelled = _as_number if name in _NUMBERS else _as_it_is
+        call = f"operator({_passed(first.arguments, spelled)})"
         if not any(each.type.dispatches for each in first.arguments):
             call = f"Tensor({call})"
         elif len(first.returns) > 1:
@@ -112,5 +122,13 @@ def _parameters(name: str, arguments: Sequence[Argument]) -> str:
     return ", ".join(parts)
 
 
-def _passed(arguments: Sequence[Argument]) -> str:
-    return ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in arguments)
+def _passed(arguments: Sequence[Argument], spelled: Callable[[Argument], str]) -> str:
+    return ", ".join(f"{a.name}={a.name}" if a.kwarg_only else spelled(a) for a in arguments)
+
+
+def _as_it_is(argument: Argument) -> str:
+    return argument.name
+
+
+def _as_number(argument: Argument) -> str:
+    return f"number({argument.name})" if "Scalar" in str(argument.type) else argument.name

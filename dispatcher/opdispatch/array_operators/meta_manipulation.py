@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opdispatch.array_library.meta_dtypes import find_common_dtype
-from opdispatch.array_library.meta_shapes import (
+from opdispatch.array_operators.meta_dtypes import find_common_dtype
+from opdispatch.array_operators.meta_shapes import (
     Axes,
     Shape,
     as_tuple,

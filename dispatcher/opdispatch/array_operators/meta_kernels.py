@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opdispatch.array_library.meta_elementwise import META_ELEMENTWISE
-from opdispatch.array_library.meta_fft import META_FFT
-from opdispatch.array_library.meta_linalg import META_LINALG
-from opdispatch.array_library.meta_manipulation import META_MANIPULATION
-from opdispatch.array_library.meta_reductions import META_REDUCTIONS
+from opdispatch.array_operators.meta_elementwise import META_ELEMENTWISE
+from opdispatch.array_operators.meta_fft import META_FFT
+from opdispatch.array_operators.meta_linalg import META_LINALG
+from opdispatch.array_operators.meta_manipulation import META_MANIPULATION
+from opdispatch.array_operators.meta_reductions import META_REDUCTIONS
 
 META_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **META_ELEMENTWISE,

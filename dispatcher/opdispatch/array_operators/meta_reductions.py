@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from opdispatch.array_library.meta_dtypes import (
+from opdispatch.array_operators.meta_dtypes import (
     INDEX,
     ONE_ELEMENT,
     DType,
     find_common_dtype,
     find_dtype,
 )
-from opdispatch.array_library.meta_shapes import (
+from opdispatch.array_operators.meta_shapes import (
     Axes,
     Shape,
     check_axes,

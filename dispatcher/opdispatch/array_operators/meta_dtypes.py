@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from opdispatch.array_library.meta_shapes import Shape, refusal
+from opdispatch.array_operators.meta_shapes import Shape, refusal
 
 DType: TypeAlias = np.dtype[Any]
 

@@ -17,8 +17,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opdispatch.array_library.dtypes import DOUBTFUL_KINDS, check_numbers, check_pair, check_scalar
-from opdispatch.array_library.functions import ArrayFunction
+from opdispatch.array_operators.dtypes import (
+    DOUBTFUL_KINDS,
+    check_numbers,
+    check_pair,
+    check_scalar,
+)
+from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.errors import DeviceError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor

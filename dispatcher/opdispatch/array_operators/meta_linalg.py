@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.array_library.meta_dtypes import (
+from opdispatch.array_operators.meta_dtypes import (
     INDEX,
     ONE_BY_ONE,
     ONE_ELEMENT,
@@ -17,7 +17,7 @@ from opdispatch.array_library.meta_dtypes import (
     find_dtype,
     find_dtypes,
 )
-from opdispatch.array_library.meta_shapes import (
+from opdispatch.array_operators.meta_shapes import (
     Axes,
     Shape,
     broadcast,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.array_library.functions import ArrayFunction
-from opdispatch.array_library.kernels import Kernel, check_devices, find_function, make_kernel
+from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.kernels import Kernel, check_devices, find_function, make_kernel
 from opdispatch.arrays import split_device
 from opdispatch.errors import DeviceError
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.array_library.functions import BINARY, UNARY
-from opdispatch.array_library.meta_dtypes import (
+from opdispatch.array_operators.functions import BINARY, UNARY
+from opdispatch.array_operators.meta_dtypes import (
     NO_ELEMENT,
     DType,
     compute_dtypes,
     find_dtype,
 )
-from opdispatch.array_library.meta_shapes import as_tuple, broadcast, refusal
+from opdispatch.array_operators.meta_shapes import as_tuple, broadcast, refusal
 from opdispatch.arrays.meta_backend import MetaArray
 
 Number = bool | int | float | complex

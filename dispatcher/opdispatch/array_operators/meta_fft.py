@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.array_library.meta_dtypes import DType, find_dtype
-from opdispatch.array_library.meta_shapes import (
+from opdispatch.array_operators.meta_dtypes import DType, find_dtype
+from opdispatch.array_operators.meta_shapes import (
     Axes,
     Shape,
     check_axes,

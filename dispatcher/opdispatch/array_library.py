@@ -1,0 +1,19 @@
+"""The library ``array``: the functions of the Python array API standard as operators.
+
+    import opdispatch.array_library
+    from opdispatch import ops
+
+    ops.array.add(x, y)
+    ops.array.linalg_svd(x)
+
+To import it is to load it: once in a process, or into interpreters with
+``opdispatch load opdispatch.array_library``.
+"""
+
+from __future__ import annotations
+
+from opdispatch.array_operators import NAMESPACE, register
+from opdispatch.library import Library
+
+lib = Library(NAMESPACE, "DEF")
+register(lib)

@@ -1,0 +1,39 @@
+"""The operators of the library ``array``: the functions of the Python array API standard.
+
+Their kernels for ``CPU`` and ``CUDA`` have one source, array-api-compat over NumPy and CuPy; those
+for ``Meta`` say what shape and dtype a result has. ``register`` puts them into a dispatcher;
+``opdispatch.array_library`` does that.
+
+functions      the operators, and what the standard calls them
+dtypes         which element types go together
+kernels        kernels for arrays and tensors out of functions for arrays
+cuda           CuPy's functions, imported when they are needed
+meta_kernels   shapes and dtypes of results; meta_* by topic
+creation       which backend makes an array that is made of none
+"""
+
+from __future__ import annotations
+
+import array_api_compat.numpy
+
+from opdispatch.array_operators.creation import make_selection
+from opdispatch.array_operators.cuda import make_cuda_kernel
+from opdispatch.array_operators.functions import FUNCTIONS
+from opdispatch.array_operators.kernels import find_function, make_kernel
+from opdispatch.array_operators.meta_kernels import META_FUNCTIONS
+from opdispatch.library import Library
+
+NAMESPACE = "array"
+
+
+def register(library: Library) -> None:
+    """Registers all of them with a library of that namespace, in one publication."""
+    with library.dispatcher.transaction():
+        for function in FUNCTIONS:
+            name = library.define(str(function.schema))
+            on_host = find_function(array_api_compat.numpy, function)
+            library.impl(name, make_kernel(function, on_host), "CPU")
+            library.impl(name, make_cuda_kernel(function), "CUDA")
+            library.impl(name, make_kernel(function, META_FUNCTIONS[name]), "Meta")
+            if function.is_creation:
+                library.impl(name, make_selection(library.dispatcher, function), "BackendSelect")

@@ -1,0 +1,41 @@
+"""``serve --workers``: how many interpreters, and with which devices."""
+
+from __future__ import annotations
+
+import pytest
+
+from opdispatch.errors import DeviceError
+from opdispatch_server.devices import find_devices
+from opdispatch_server.worker_plan import parse_workers
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("0", ()),
+        ("3", ("", "", "")),
+        ("cpu:2", ("cpu", "cpu")),
+        ("cpu:2,cuda:0", ("cpu", "cpu", "cuda:0")),
+        ("cuda:0, cuda:1, cuda:1", ("cuda:0", "cuda:1", "cuda:1")),
+    ],
+)
+def test_a_plan_has_the_device_of_each(text: str, plan: tuple[str, ...]):
+    assert parse_workers(text) == plan
+
+
+@pytest.mark.parametrize("text", ["", "-1", "two", "cuda", "cpu", "cpu:2,", "1,2", "0x1"])
+def test_other_text_is_no_plan(text: str):
+    with pytest.raises(ValueError, match="neither a number of interpreters nor a list"):
+        parse_workers(text)
+
+
+@pytest.mark.parametrize("text", ["257", "cpu:256,cuda:0"])
+def test_too_many_are_refused(text: str):
+    with pytest.raises(ValueError, match="257 interpreters are too many"):
+        parse_workers(text)
+
+
+def test_one_device_is_used_alone():
+    assert find_devices("cpu") == ["cpu"]
+    with pytest.raises(DeviceError, match="there is no device cuda:99 here; there is cpu"):
+        find_devices("cuda:99")
