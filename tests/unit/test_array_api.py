@@ -184,6 +184,20 @@ def test_functions_give_what_those_of_numpy_give(call: str):
             np.testing.assert_array_equal(ours.array, theirs)
 
 
+@pytest.mark.gpu
+def test_functions_give_the_same_on_a_gpu():
+    cupy = pytest.importorskip("cupy")
+    if not cupy.is_available():
+        pytest.skip("no GPU")
+    for call in CALLS:
+        result = evaluate(call, xp, lambda array: Tensor(cupy.asarray(array)))
+        expected = evaluate(call, array_api_compat.numpy, np.asarray)
+        for ours, theirs in zip(parts(result), parts(expected), strict=True):
+            assert ours.shape == np.shape(theirs), call
+            if "empty" not in call and ours.device != "cpu":
+                np.testing.assert_allclose(ours.array.get(), theirs, rtol=1e-6, err_msg=call)
+
+
 def test_every_function_is_called_above():
     called = {call.partition("(")[0].replace(".", "_") for call in CALLS}
     assert {function.schema.name.name for function in FUNCTIONS} <= called
