@@ -99,13 +99,13 @@ class DirectStreams(ABC, Generic[S]):
         self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
     ) -> S | None:
         session = target.session
-        stream = self._streams.get(session)
-        if stream is not None and not stream.is_closed:
-            return stream
         with self._mutex:
+            stream = self._streams.get(session)
+            if stream is not None and not stream.is_closed:
+                return stream
             if self._is_closed:
                 return None
-            stream = self._streams.pop(session, None)
+            self._streams.pop(session, None)
             retry_at = self._retry_at.get(session, 0.0)
             is_due = stream is None and bool(target.ports) and time.monotonic() >= retry_at
             if is_due:
@@ -120,16 +120,20 @@ class DirectStreams(ABC, Generic[S]):
 
     def _opened(self, target: execution_pb2.RouteTarget, stream: S | None) -> None:
         """None: it could not be reached."""
-        session = target.session
+        session, now = target.session, time.monotonic()
         with self._mutex:
-            is_wanted = not self._is_closed
+            # What is over is let go of: interpreters come and go, and none has the same number.
+            self._retry_at = {s: at for s, at in self._retry_at.items() if at > now}
+            over = [self._streams.pop(s) for s, each in [*self._streams.items()] if each.is_closed]
+            del self._retry_at[session]
             if stream is None:
-                self._retry_at[session] = time.monotonic() + _UNREACHABLE_LASTS
-            elif is_wanted:
-                del self._retry_at[session]
+                self._retry_at[session] = now + _UNREACHABLE_LASTS
+            elif self._is_closed:
+                over.append(stream)
+            else:
                 self._streams[session] = stream
-        if stream is not None and not is_wanted:
-            self._end(stream)
+        for each in over:
+            self._end(each)
         verb = "cannot go" if stream is None else "go"
         LOG.debug("calls %s to interpreter %s directly", verb, target.interpreter)
 

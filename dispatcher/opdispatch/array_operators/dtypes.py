@@ -20,7 +20,7 @@ records to it, but have numbers.
 """
 
 _ACCEPTED = "bool, integers, floating-point and complex numbers"
-_KINDS = {"b": "boolean", "i": "integer", "u": "integer", "f": "floating-point", "c": "complex"}
+_KINDS = "biufc"
 # Which scalars go with arrays of which kinds.
 _KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "c"}
 

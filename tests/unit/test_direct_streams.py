@@ -1,0 +1,118 @@
+"""Which streams to interpreters a session keeps, and which it opens when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from opdispatch_client.direct_streams import DirectStreams
+from opdispatch_client.endpoint import resolve_endpoint
+from opdispatch_client.routes import Routes
+from opdispatch_wire.v1 import execution_pb2
+
+LIMIT = 65536
+
+
+class Stream:
+    """It is open until it is closed, or breaks."""
+
+    number = calls_in_flight = 0
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Streams(DirectStreams[Stream]):
+    """A test says when what has begun to open is open."""
+
+    def __init__(self, routes: Routes) -> None:
+        endpoint = resolve_endpoint("127.0.0.1:1", timeout=1, max_message_bytes=None)
+        super().__init__(endpoint, routes)
+        self.opening: list[execution_pb2.RouteTarget] = []
+        self.ended: list[Stream] = []
+
+    def _begin_opening(self, target: execution_pb2.RouteTarget, limit: int) -> None:
+        self.opening.append(target)
+
+    def _end(self, stream: Stream) -> None:
+        stream.close()
+        self.ended.append(stream)
+
+    def open_next(self, stream: Stream | None) -> None:
+        self._opened(self.opening.pop(0), stream)
+
+
+@pytest.fixture
+def routes() -> Routes:
+    return Routes()
+
+
+@pytest.fixture
+def streams(routes: Routes) -> Iterator[Streams]:
+    streams = Streams(routes)
+    yield streams
+    streams.close()
+
+
+def learn(routes: Routes, *sessions: int) -> None:
+    targets = [execution_pb2.RouteTarget(session=n, ports=[n]) for n in sessions]
+    reply = execution_pb2.CallReply(route=execution_pb2.Route(targets=targets))
+    routes.learn("shape", reply)
+
+
+def test_each_interpreter_is_tried_once_until_it_is_open(routes: Routes, streams: Streams):
+    learn(routes, 1, 2)
+    for _ in range(3):
+        assert streams.find("shape", LIMIT) is None
+    assert [target.session for target in streams.opening] == [1, 2]
+    one = Stream()
+    streams.open_next(one)
+    for _ in range(3):
+        way = streams.find("shape", LIMIT)
+        assert way is not None
+        assert way.lane is one
+    assert len(streams.opening) == 1
+
+
+def test_what_has_ended_is_let_go_of(routes: Routes, streams: Streams):
+    """Also where no route leads to it any more: its interpreter has another number now."""
+    first, second = Stream(), Stream()
+    learn(routes, 1)
+    streams.find("shape", LIMIT)
+    streams.open_next(first)
+    first.close()
+    learn(routes, 2)
+    streams.find("shape", LIMIT)
+    streams.open_next(second)
+    assert streams.ended == [first]
+    assert not second.is_closed
+
+
+def test_what_broke_is_opened_again_when_the_daemon_says_so(routes: Routes, streams: Streams):
+    broken, again = Stream(), Stream()
+    learn(routes, 1)
+    streams.find("shape", LIMIT)
+    streams.open_next(broken)
+    broken.close()
+    assert streams.find("shape", LIMIT) is None
+    assert streams.ended == [broken]
+    learn(routes, 1)
+    assert streams.find("shape", LIMIT) is None
+    streams.open_next(again)
+    way = streams.find("shape", LIMIT)
+    assert way is not None
+    assert way.lane is again
+
+
+def test_what_opens_after_the_end_is_closed(routes: Routes, streams: Streams):
+    learn(routes, 1)
+    streams.find("shape", LIMIT)
+    streams.close()
+    late = Stream()
+    streams.open_next(late)
+    assert late.is_closed
+    assert streams.find("shape", LIMIT) is None
