@@ -2,12 +2,17 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# The CUDA that the NVIDIA driver is for, 12 or 13: see `nvidia-smi`.
+CUDA ?= 12
 # pip's options for torch alone, such as an index that has builds without CUDA.
 TORCH_OPTIONS ?=
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
+# They compare with PyTorch itself, and skip where it is not installed.
+TORCH_TESTS := $(addprefix tests/conformance/test_,autograd.py autocast_dtypes.py language_model.py mode_order.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check fix bench peers conformance stress protos clean
+.PHONY: help demo test lint types check fix bench gpu peers conformance stress protos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -46,6 +51,11 @@ bench: $(VENV)/.stamp-dev $(VENV)/.stamp-bench ## dispatch in one process, regis
 	@$(BIN)/python -m tests.bench.remote
 	@$(BIN)/python -m tests.bench.shared_memory
 	@$(BIN)/python -m tests.bench.daemon_memory
+	@$(BIN)/python -m tests.bench.gpu
+
+gpu: $(VENV)/.stamp-dev $(VENV)/.stamp-cuda$(CUDA) ## the tests and the benchmark that need an NVIDIA GPU; CUDA=13 for that one
+	@OPDISPATCH_REQUIRE_GPU=1 $(BIN)/python -m pytest -m gpu tests $(ARGS)
+	@$(BIN)/python -m tests.bench.gpu
 
 # Its own environment: PyTriton needs NumPy 1.
 peers: ## install Ray and Triton, for `make bench` to compare with
@@ -66,6 +76,7 @@ peers: ## install Ray and Triton, for `make bench` to compare with
 
 conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
 	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
+	@.venv-conformance/bin/python -m pytest -q $(TORCH_TESTS)
 
 stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, every answer checked
 	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q tests/stress

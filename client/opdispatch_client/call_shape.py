@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from opdispatch import Tensor
+from opdispatch.arrays import find_layout, key_bits_of
 
 # A list counts with the kinds of all its items.
 _LONGEST_LIST = 16
@@ -42,4 +43,6 @@ def _kind(value: Any) -> Hashable:
         return int(value.key_bits)
     if cls in (list, tuple) and len(value) <= _LONGEST_LIST:
         return tuple([_kind(item) for item in value])
+    if not isinstance(value, np.generic) and find_layout(cls) is not None:
+        return key_bits_of(value)
     raise _UnknownKindError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from opdispatch.arrays import DeviceTransfers
     from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
 
@@ -138,6 +139,8 @@ class Interpreter:
     remote_values: int
     """Those that it keeps for clients."""
     remote_bytes: int
+    transfers: dict[str, DeviceTransfers]
+    """What it has copied to its devices and from them, by device, as of its last heartbeat."""
     reserved_for: str
     """What it takes libraries of: "library NAME" or "environment KEY"; empty: any."""
 
@@ -275,6 +278,8 @@ def rolled_back_from_proto(msg: registry_pb2.RollbackLibraryReply) -> RolledBack
 
 def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
     """The value that the message carries."""
+    from opdispatch.arrays import DeviceTransfers  # the command line starts without it
+
     return Interpreter(
         name=msg.name,
         pid=msg.pid,
@@ -296,6 +301,10 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         bytes_queued=msg.bytes_queued,
         remote_values=msg.remote_values,
         remote_bytes=msg.remote_bytes,
+        transfers={
+            each.device: DeviceTransfers(each.to_device, each.from_device, each.from_peers)
+            for each in msg.transfers
+        },
         reserved_for=msg.reserved_for,
     )
 

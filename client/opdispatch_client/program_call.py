@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch_wire.caller_tensors import OnTransfer
-from opdispatch_wire.calls import add_local_keys, returns_of_reply
+from opdispatch_wire.calls import add_modes, returns_of_reply
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import CallerTensorMemory, is_tensor
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
@@ -47,7 +47,7 @@ class ProgramCall:
         request = execution_pb2.CallRequest(program=self._data, keep=self._keep)
         for i, value in enumerate(self._inputs):
             fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
-        add_local_keys(request)
+        add_modes(request)
         if not self._retry:
             request.retry = False
         return request

@@ -98,13 +98,19 @@ class RemoteCalls:
 
     def _maker(self, lease: Lease) -> DecodeRemote:
         def make_tensor(message: values_pb2.RemoteTensor, at: str, writable: bool) -> RemoteTensor:
-            return RemoteTensor(*remote_from_proto(message, at), lease, self._fetch)
+            facts = remote_from_proto(message, at)
+            return RemoteTensor(*facts, lease, self._fetch, self._call_where_it_is)
 
         return make_tensor
 
     def _fetch(self, tensor: RemoteTensor) -> Array:
         [array] = self.make(fetch(tensor))
         return array  # type: ignore[no-any-return]
+
+    def _call_where_it_is(
+        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return self.call(operator, args, kwargs, retry=self._endpoint.retry)
 
 
 class AsyncRemoteCalls:

@@ -111,6 +111,35 @@ class RemoteSession(ABC):
         """
         return self._remote.put(array, on)
 
+    def grad(
+        self,
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any = None,
+        *,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        allow_unused: bool = False,
+    ) -> tuple[Any, ...]:
+        """The gradients of remote tensors, one for each of `inputs`; they stay where the graph is.
+
+        Calls with a remote tensor that requires gradients (``session.put(Tensor(x,
+        requires_grad=True))``) are recorded in its interpreter. One call goes all the way back. It
+        is ``opdispatch.autograd.grad`` there, whose arguments these are; the library ``array`` is
+        loaded. Raises KernelError, of an AutogradError, for what has no gradient.
+        """
+        gradients = self.call(
+            "array::grad",
+            _listed(outputs),
+            _listed(inputs),
+            [] if grad_outputs is None else _listed(grad_outputs),
+            remote=True,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            allow_unused=allow_unused,
+        )
+        return tuple(gradients)
+
     def program(self) -> Program:
         """Records calls, and has them run as one message: ``with session.program() as p``."""
         return Program(self._remote.run_program)
@@ -195,6 +224,33 @@ class AsyncRemoteSession:
         """Puts a copy of an array into an interpreter; see ``Session.put``."""
         return await self._remote.put(array, on)
 
+    async def grad(
+        self,
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any = None,
+        *,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        allow_unused: bool = False,
+    ) -> tuple[Any, ...]:
+        """The gradients of remote tensors; see ``Session.grad``."""
+        gradients = await self._call_operator(
+            "array::grad",
+            (
+                _listed(outputs),
+                _listed(inputs),
+                [] if grad_outputs is None else _listed(grad_outputs),
+            ),
+            {
+                "retain_graph": retain_graph,
+                "create_graph": create_graph,
+                "allow_unused": allow_unused,
+            },
+            remote=True,
+        )
+        return tuple(gradients)
+
     def program(self) -> AsyncProgram:
         """Records calls; they run at the end of ``async with session.program() as p``."""
         return AsyncProgram(self._remote.run_program)
@@ -231,3 +287,7 @@ class AsyncRemoteSession:
 
     async def _call_now(self, call: OperatorCall) -> Any:
         return await self._remote.make(call)
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, list | tuple) else [values]

@@ -1,14 +1,27 @@
-"""Tensors that stay in the interpreter that made them."""
+"""Tensors that stay in the interpreter that made them.
+
+Note [Calculating elsewhere]
+    A blocking session's remote tensor is a tensor to the dispatcher of this process, too: one
+    with the key Python. Its kernel there is that of any class which handles operators itself, and
+    makes the same call through the session, with `remote`. So ``opdispatch.array_api`` and whatever
+    else calls operators of this process calculates where the tensor is.
+"""
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from opdispatch import DispatchKey, DispatchKeySet
+from opdispatch.arrays import LAYOUTS, register_tensor_type
+from opdispatch.errors import ArgumentError
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.tensor_operators import TensorOperators
 from opdispatch_client.value_lease import Lease
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
@@ -62,14 +75,20 @@ class RemoteValue:
         return len(self._facts.shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.nbytes // self.dtype.itemsize if self.dtype.itemsize else 0
+    def size(self) -> int | None:
+        """The number of elements; None for a nested tensor."""
+        return None if None in self.shape else math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """The size of the elements."""
+        """The size of the elements; of other layouts than the dense one, of all parts."""
         return self._facts.nbytes
+
+    @property
+    def layout(self) -> str:
+        """As ``Tensor.layout``: ``"strided"``, ``"sparse_coo"``, ``"sparse_csr"``, ``"jagged"``."""
+        layout = LAYOUTS.get(self._facts.layout)
+        return "strided" if layout is None else layout.pytorch_name
 
     @property
     def is_closed(self) -> bool:
@@ -108,14 +127,23 @@ class RemoteValue:
         )
 
 
-class RemoteTensor(RemoteValue):
+CallRemotely = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+"""Calls an operator; tensors among the results stay where they are."""
+
+
+class RemoteTensor(RemoteValue, TensorOperators):
     """A tensor that stays in its interpreter, for a blocking session.
 
-    ``numpy()`` gets its elements, as do NumPy's functions and ``from_dlpack``. It is a context
-    manager that closes it.
+    ``numpy()`` gets its elements, as do NumPy's functions and ``from_dlpack``. Operators of this
+    process, those of ``opdispatch.array_api`` and Python's own (``x + 1``, ``x[0]``) among them,
+    run where the tensor is, if it is one of their arguments; their results stay there. It is a
+    context manager that closes it.
     """
 
-    __slots__ = ("_fetch",)
+    __slots__ = ("_call", "_fetch")
+
+    key_bits = DispatchKeySet.of(DispatchKey.Python).bits
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -124,30 +152,61 @@ class RemoteTensor(RemoteValue):
         interpreter: str,
         lease: Lease,
         fetch: Callable[[RemoteTensor], Array],
+        call: CallRemotely,
     ) -> None:
         super().__init__(number, facts, interpreter, lease)
         self._fetch = fetch
+        self._call = call
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: OperatorHandle,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Calls the operator in the session. See Note [Calculating elsewhere]."""
+        kwargs = kwargs or {}
+        return _first_of(cls, [*args, *kwargs.values()])._call(str(func.name), args, kwargs)
 
     def numpy(self) -> Array:
         """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""
         return self._fetch(self)
 
+    def to_device(self, device: str, /, *, stream: Any = None) -> Self:
+        """Itself, if it is there: it does not leave its interpreter's device.
+
+        Raises ArgumentError for another device.
+        """
+        if stream is not None or device not in (self.device, self.device.partition(":")[0]):
+            raise ArgumentError(
+                f"a remote tensor on {self.device!r} cannot be moved to {device!r}",
+                hint="get its elements with numpy(), and put them into an interpreter with that "
+                "device",
+            )
+        return self
+
+    @property
+    def array(self) -> Array:
+        """``numpy()``."""
+        return self.numpy()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("the elements of a remote tensor are elsewhere: they are a copy")
+        if self._facts.layout:
+            raise ArgumentError(
+                f"a {self._facts.layout} tensor is no dense array", hint="get it with numpy()"
+            )
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+        return self.__array__().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # what is fetched is in this host's memory
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a 0-d tensor")
-        return self.shape[0]
 
     def __enter__(self) -> Self:
         return self
@@ -159,6 +218,19 @@ class RemoteTensor(RemoteValue):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+register_tensor_type(RemoteTensor)
+
+
+def _first_of(cls: type[RemoteTensor], values: Sequence[Any]) -> RemoteTensor:
+    """The first such tensor, also in lists."""
+    for value in values:
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, list) and any(isinstance(item, cls) for item in value):
+            return _first_of(cls, value)
+    raise AssertionError("a call that arrives at Python has a tensor of a class that handles it")
 
 
 class AsyncRemoteTensor(RemoteValue):

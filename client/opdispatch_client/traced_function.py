@@ -86,6 +86,8 @@ class TracedFunction:
         def stand_in(value: Any) -> Any:
             if isinstance(value, list | tuple):
                 return _sequence(value, [stand_in(item) for item in value])
+            if isinstance(value, dict):
+                return {key: stand_in(item) for key, item in value.items()}
             return recording.new_input(value) if is_remote_or_tensor(value) else value
 
         placed = [stand_in(value) for value in args]
@@ -122,14 +124,18 @@ def _key_of(value: Any) -> Any:
         )
     if isinstance(value, list | tuple):
         return type(value), tuple(_key_of(item) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((type(key), key, _key_of(item)) for key, item in value.items())
     return _TENSOR if is_remote_or_tensor(value) else (type(value), value)
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The inputs, in the order in which they are met, also in lists and tuples."""
+    """The inputs, in the order in which they are met, also in lists, tuples and dicts."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _tensors_in(value)
+        elif isinstance(value, dict):
+            yield from _tensors_in(value.values())
         elif is_remote_or_tensor(value):
             yield value
 

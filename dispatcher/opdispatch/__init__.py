@@ -15,11 +15,15 @@ The package, from the bottom up; a module imports only from its own entry and th
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
     schema_compatibility                        the schema language
-    arrays/, tensor_operators, tensor           what counts as a tensor
+    trace_line, local_dispatch_key_set, trace,
+    mode_decorator, grad_mode, autocast_mode,
+    torch_dispatch_mode                         what a task has switched on
+    arrays/                                     arrays of any library as tensors
+    autograd/                                   the graph of what was called, and the way back
+    tensor_indexing, tensor_operators,
+    tensor_layouts, tensor, layout_creation     the tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
-    trace_line, local_dispatch_key_set, trace,
-    mode_decorator, grad_mode, autocast_mode    what a task has switched on
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
     operator_state, operator_dump, operator_entry,
@@ -28,20 +32,44 @@ The package, from the bottom up; a module imports only from its own entry and th
     functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
-    ops, library                                how they are called and registered
-    array_operators/, array_library             the standard operators
+    ops, library, autocast_registration         how they are called and registered
+    logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
+    array_operators/                            the standard operators
+    array_derivatives/                          their derivatives
+    array_autocast                              what autocast casts for them
+    array_library                               all three, loaded
     array_api/                                  the array API standard over them
 """
 
-from opdispatch.arrays import ArrayBackend, BackendRegistration, MetaArray, register_backend
-from opdispatch.autocast_mode import autocast, get_autocast_dtype, is_autocast_enabled
+from opdispatch.arrays import (
+    ArrayBackend,
+    BackendRegistration,
+    DeviceMemory,
+    DeviceTransfers,
+    MetaArray,
+    NestedArray,
+    QuantizedArray,
+    count_transfer,
+    device_transfers,
+    register_backend,
+)
+from opdispatch.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+)
+from opdispatch.autocast_registration import register_autocast
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher, RegistrationListener
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
+    AutogradError,
     DeviceError,
+    DeviceLostError,
     DeviceMemoryError,
     DispatchKeyError,
     DuplicateDefinitionError,
@@ -57,6 +85,7 @@ from opdispatch.errors import (
     SchemaMismatchError,
     WaitTimeoutError,
 )
+from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
 from opdispatch.functionalities.cpu_fallback import (
     CpuFallbackWarning,
@@ -73,6 +102,13 @@ from opdispatch.grad_mode import (
 )
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.layout_creation import (
+    nested_tensor,
+    nested_tensor_from_jagged,
+    quantize_per_tensor,
+    sparse_coo_tensor,
+    sparse_csr_tensor,
+)
 from opdispatch.library import (
     Library,
     default_dispatcher,
@@ -80,6 +116,7 @@ from opdispatch.library import (
     fallthrough_kernel,
     impl,
     ops,
+    register_autograd,
 )
 from opdispatch.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
@@ -91,10 +128,12 @@ from opdispatch.local_dispatch_key_set import (
     tls_set_dispatch_key_excluded,
     tls_set_dispatch_key_included,
 )
+from opdispatch.logging_mode import LoggingMode
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.schema_parser import parse_schema
 from opdispatch.tensor import Tensor
+from opdispatch.torch_dispatch_mode import TorchDispatchMode
 from opdispatch.trace import capture_dispatch_trace, show_dispatch_trace
 from opdispatch.trace_line import TraceLine
 from opdispatch.transaction import Transaction
@@ -107,17 +146,22 @@ __all__ = [
     "Argument",
     "ArgumentError",
     "ArrayBackend",
+    "AutogradError",
     "BackendComponent",
     "BackendRegistration",
     "CpuFallbackWarning",
     "DeviceError",
+    "DeviceLostError",
+    "DeviceMemory",
     "DeviceMemoryError",
+    "DeviceTransfers",
     "DispatchKey",
     "DispatchKeyError",
     "DispatchKeySet",
     "Dispatcher",
     "DuplicateDefinitionError",
     "ExcludeDispatchKeyGuard",
+    "FlopCounterMode",
     "ForceDispatchKeyGuard",
     "FunctionSchema",
     "IncludeDispatchKeyGuard",
@@ -126,13 +170,16 @@ __all__ = [
     "KernelTypeError",
     "Library",
     "LibraryError",
+    "LoggingMode",
     "MetaArray",
+    "NestedArray",
     "NoKernelError",
     "OpOverload",
     "OpdispatchError",
     "OperatorHandle",
     "OperatorName",
     "OperatorNotFoundError",
+    "QuantizedArray",
     "Registration",
     "RegistrationError",
     "RegistrationHandle",
@@ -141,32 +188,45 @@ __all__ = [
     "SchemaError",
     "SchemaMismatchError",
     "Tensor",
+    "TorchDispatchMode",
     "TraceLine",
     "Transaction",
     "WaitTimeoutError",
     "autocast",
     "capture_dispatch_trace",
+    "clear_autocast_cache",
+    "count_transfer",
     "cpu_fallback",
     "cpu_fallback_counts",
     "default_dispatcher",
     "define",
+    "device_transfers",
     "enable_grad",
     "fallthrough_kernel",
     "get_autocast_dtype",
     "impl",
     "infer_schema",
     "inference_mode",
+    "is_autocast_cache_enabled",
     "is_autocast_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
     "local_dispatch_key_set",
+    "nested_tensor",
+    "nested_tensor_from_jagged",
     "no_grad",
     "ops",
     "parse_dispatch_key",
     "parse_schema",
+    "quantize_per_tensor",
+    "register_autocast",
+    "register_autograd",
     "register_backend",
+    "register_flop_formula",
     "set_grad_enabled",
     "show_dispatch_trace",
+    "sparse_coo_tensor",
+    "sparse_csr_tensor",
     "tls_is_dispatch_key_excluded",
     "tls_is_dispatch_key_included",
     "tls_set_dispatch_key_excluded",

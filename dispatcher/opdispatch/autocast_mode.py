@@ -1,13 +1,15 @@
-"""`autocast`: which Autocast keys the calls of a task visit.
+"""`autocast`: whether calls cast their floating-point tensors, and to what.
 
-Mirrors the part of ``torch/amp/autocast_mode.py`` and ``ATen/autocast_mode.cpp`` that the
-dispatcher sees: the Autocast keys are in the local excluded set of every task, and a device's
-leaves it in a block. Kernels for the key do the casting, and ask `get_autocast_dtype`.
+Mirrors ``torch/amp/autocast_mode.py`` and the state in ``ATen/autocast_mode.cpp``: the Autocast
+keys are in the local excluded set of every task, and a device's leaves it in a block. Kernels for
+the key do the casting (``functionalities/autocast.py``), by `get_autocast_dtype`.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
+import warnings
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
@@ -33,15 +35,37 @@ _KEYS = {
     "mps": _K.AutocastMPS,
     "privateuseone": _K.AutocastPrivateUse1,
 }
-_DTYPES: ContextVar[MappingProxyType[str, Any]] = ContextVar(
-    "opdispatch_autocast_dtypes",
-    default=MappingProxyType(
-        {d: _BFLOAT if d in ("cpu", "maia", "hpu", "xla") else _HALF for d in _KEYS}
-    ),
+_SUPPORTED = (_BFLOAT, _HALF)
+_ANY_DTYPE = ("cuda",)
+"""The device types that may be asked to cast to anything."""
+
+CastCache = dict[tuple[int, Any, bool], tuple[Any, Any, int, Any]]
+"""By the identity of a tensor, the dtype, and whether gradients are recorded: the tensor, its array
+and version when it was cast, and the cast one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastState:
+    """What a task says about autocast beside its keys: an immutable value, replaced as a whole."""
+
+    dtypes: MappingProxyType[str, Any]
+    cache_enabled: bool
+    cache: CastCache | None
+    """What was cast since the outermost block began; None outside of all blocks."""
+
+
+_DEFAULT = AutocastState(
+    MappingProxyType({d: _BFLOAT if d in ("cpu", "maia", "hpu", "xla") else _HALF for d in _KEYS}),
+    cache_enabled=True,
+    cache=None,
+)
+AUTOCAST_STATE: ContextVar[AutocastState] = ContextVar(
+    "opdispatch_autocast_state", default=_DEFAULT
 )
 
 
-def _key(device_type: str) -> DispatchKey:
+def autocast_key(device_type: str) -> DispatchKey:
+    """The Autocast key of a device type. Raises ArgumentError if there is none."""
     key = _KEYS.get(device_type)
     if key is None:
         raise ArgumentError(
@@ -53,37 +77,69 @@ def _key(device_type: str) -> DispatchKey:
 
 def is_autocast_enabled(device_type: str) -> bool:
     """Whether calls with tensors of ``device_type`` visit their Autocast key in this task."""
-    return not local_dispatch_key_set()[1].has(_key(device_type))
+    return not local_dispatch_key_set()[1].has(autocast_key(device_type))
 
 
 def get_autocast_dtype(device_type: str) -> np.dtype[Any]:
     """The dtype that a kernel for the Autocast key of ``device_type`` casts to in this task."""
-    _key(device_type)
-    dtype: np.dtype[Any] = _DTYPES.get()[device_type]
+    autocast_key(device_type)
+    dtype: np.dtype[Any] = AUTOCAST_STATE.get().dtypes[device_type]
     return dtype
 
 
-class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
-    """Calls with tensors of ``device_type`` visit their Autocast key first, in the block.
+def is_autocast_cache_enabled() -> bool:
+    """Whether leaves that require gradients are cast once in the outermost block of this task."""
+    return AUTOCAST_STATE.get().cache_enabled
 
-    With ``enabled=False`` they do not, even within another such block. Raises ArgumentError for a
-    device type that has no Autocast key.
+
+def clear_autocast_cache() -> None:
+    """Forgets what this task's outermost block has cast so far."""
+    cache = AUTOCAST_STATE.get().cache
+    if cache is not None:
+        cache.clear()
+
+
+class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
+    """In the block, operators choose the floating-point dtype of their tensors of ``device_type``.
+
+    Those that have a kernel for its Autocast key: products are made in ``dtype``, what needs range
+    or precision in float32, and others take the widest dtype among their arguments. All of them
+    leave float64 alone. With ``enabled=False``, none is cast, even within another such block.
+
+    A leaf that requires gradients is cast once in the outermost block, unless ``cache_enabled`` is
+    False. Warns, and is not enabled, for a dtype that the device type does not cast to;
+    raises ArgumentError for a device type that has no Autocast key.
     """
 
-    def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True) -> None:
-        self._key = _key(device_type)
+    def __init__(
+        self,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        self._key = autocast_key(device_type)
         self._device_type = device_type
         self._dtype = get_autocast_dtype(device_type) if dtype is None else np.dtype(dtype)
-        self._enabled = enabled
-        self._entered: list[tuple[Token[MappingProxyType[str, Any]], ForceDispatchKeyGuard]] = []
+        self._cache_enabled = cache_enabled
+        self._enabled = enabled and _is_supported(device_type, self._dtype)
+        self._entered: list[tuple[AutocastState, ForceDispatchKeyGuard]] = []
 
     def __enter__(self) -> Self:
         included, excluded = local_dispatch_key_set()
         excluded = excluded.remove(self._key) if self._enabled else excluded.add(self._key)
         guard = ForceDispatchKeyGuard(included, excluded)
         guard.__enter__()
-        dtypes = MappingProxyType({**_DTYPES.get(), self._device_type: self._dtype})
-        self._entered.append((_DTYPES.set(dtypes), guard))
+        before = AUTOCAST_STATE.get()
+        cached = before.cache_enabled if self._cache_enabled is None else self._cache_enabled
+        AUTOCAST_STATE.set(
+            AutocastState(
+                MappingProxyType({**before.dtypes, self._device_type: self._dtype}),
+                cached,
+                {} if before.cache is None else before.cache,
+            )
+        )
+        self._entered.append((before, guard))
         return self
 
     def __exit__(
@@ -92,10 +148,23 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        token, guard = self._entered.pop()
-        _DTYPES.reset(token)
+        before, guard = self._entered.pop()
+        if before.cache is None:
+            clear_autocast_cache()
+        AUTOCAST_STATE.set(before)
         guard.__exit__(exc_type, exc, traceback)
 
     def clone(self) -> autocast:
         """A new one of the same arguments."""
-        return autocast(self._device_type, self._dtype, self._enabled)
+        return autocast(self._device_type, self._dtype, self._enabled, self._cache_enabled)
+
+
+def _is_supported(device_type: str, dtype: np.dtype[Any]) -> bool:
+    """Whether that can be cast to; warns if not."""
+    if device_type in _ANY_DTYPE or dtype in _SUPPORTED:
+        return True
+    warnings.warn(
+        f"autocast on {device_type!r} casts to bfloat16 or float16, not to {dtype}: it is disabled",
+        stacklevel=3,
+    )
+    return False

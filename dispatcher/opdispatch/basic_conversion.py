@@ -54,6 +54,7 @@ QSCHEMES: Final = (
 
 _INT64_MIN = -(1 << 63)
 _INT64_MAX = (1 << 63) - 1
+_UINT64_MAX = (1 << 64) - 1  # which a Scalar of PyTorch's can be, and an int cannot
 
 
 def refusal(expected: str, value: object) -> TypeError:
@@ -172,13 +173,13 @@ def _str(expected: str) -> Converter:
 
 def _scalar(expected: str) -> Converter:
     def convert(value: Any) -> int | float | complex:
-        if type(value) is float or (type(value) is int and _INT64_MIN <= value <= _INT64_MAX):
+        if type(value) is float or (type(value) is int and _INT64_MIN <= value <= _UINT64_MAX):
             return value
         found = _number(value)
         if isinstance(found, bool):
             return found
         if isinstance(found, int):
-            if _INT64_MIN <= found <= _INT64_MAX:
+            if _INT64_MIN <= found <= _UINT64_MAX:
                 return int(found)
             raise TypeError(f"{refusal(expected, value)}, out of the 64-bit range")
         if isinstance(found, float):

@@ -255,7 +255,12 @@ class CallSource:
             # Python compares small numbers faster; the converter knows of the larger ones.
             unusual = f"{name} > 0x3FFFFFFF or {name} < -0x3FFFFFFF"
             return [f"if _type({name}) is not _int or {unusual}: {convert}"]
-        if isinstance(kind, OptionalType):
+        is_optional = isinstance(kind, OptionalType)
+        if size := _size_for_one_number(kind):
+            usual = f"_type({name}) is _int and -0x3FFFFFFF <= {name} <= 0x3FFFFFFF"
+            otherwise = f"elif {name} is not None" if is_optional else "else"
+            return [f"if {usual}: {name} = [{name}] * {size}", f"{otherwise}: {convert}"]
+        if is_optional:
             return [f"if {name} is not None: {convert}"]
         return [convert]
 
@@ -301,6 +306,12 @@ def _pairs(names: list[str]) -> str:
 def _is_one_tensor(kind: SchemaType) -> bool:
     """Whether it is ``Tensor`` or ``Tensor?``."""
     return kind.dispatches and not isinstance(kind, ListType)
+
+
+def _size_for_one_number(kind: SchemaType) -> int | None:
+    """How often one integer is repeated, given for ``int[2]`` or ``int[2]?``."""
+    of = kind.element if isinstance(kind, OptionalType) else kind
+    return of.size if isinstance(of, ListType) and of.element in (INT, SYM_INT) else None
 
 
 def _is_converted(argument: Argument) -> bool:

@@ -241,3 +241,17 @@ def parse_dispatch_key(name: str) -> DispatchKey:
             key=name,
         )
     return key
+
+
+# PyTorch's names of devices, where they are not those of dispatch keys in small letters.
+_KEY_NAMES_OF_TYPES = {
+    "default": "CompositeExplicitAutograd",
+    "privateuseone": "PrivateUse1",
+    **{key.name.lower(): key.name for key in BackendComponent},
+    **{name.lower(): name for name in ("FPGA", "Vulkan")},
+}
+
+
+def key_of_device_type(name: str) -> DispatchKey:
+    """The key of a device type such as ``cuda``, or of its own name. Raises DispatchKeyError."""
+    return parse_dispatch_key(_KEY_NAMES_OF_TYPES.get(name, name))

@@ -12,9 +12,11 @@
     ├── ArgumentError                    the arguments do not fit the schema (also a TypeError)
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
     ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
+    ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
     ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
     ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
-    │   └── DeviceMemoryError            a device has no room (also a MemoryError)
+    │   ├── DeviceMemoryError            a device has no room (also a MemoryError)
+    │   └── DeviceLostError              a device is lost for the process that used it
     └── WaitTimeoutError                 another interpreter never registered (also a TimeoutError)
     InternalError                        our bug: never caught, never mapped, always reported
 
@@ -130,6 +132,12 @@ class ReturnError(OpdispatchError, RuntimeError):
     code = "return"
 
 
+class AutogradError(OpdispatchError, RuntimeError):
+    """Gradients cannot be recorded, or asked for, in this way."""
+
+    code = "autograd"
+
+
 class DeviceError(OpdispatchError, RuntimeError):
     """There is no such device, nothing here can hold its arrays, or it has failed."""
 
@@ -137,9 +145,22 @@ class DeviceError(OpdispatchError, RuntimeError):
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """A device has no room for an array."""
+    """A device has no room for an array.
+
+    Where they are known, ``facts`` has ``device``, and as numbers of bytes ``asked``, ``free``,
+    ``total``, and what the pool of the array library has there, ``held``, and hands out, ``used``.
+    """
 
     code = "device_memory"
+
+
+class DeviceLostError(DeviceError):
+    """A device has failed, so that the process which used it can never use it again.
+
+    ``facts["device"]`` is its name.
+    """
+
+    code = "device_lost"
 
 
 class WaitTimeoutError(OpdispatchError, TimeoutError):

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from opdispatch.argument_conversion import converter_of
-from opdispatch.arrays import find_backend
+from opdispatch.arrays import find_backend, find_layout
 from opdispatch.errors import SchemaError
 from opdispatch.function_schema import AliasInfo, Argument
 from opdispatch.scalar_type import CODE_OF_NAME
@@ -259,7 +259,9 @@ def _write_alias(type_: SchemaType, alias_set: str) -> AliasInfo | None:
 
 
 def _is_array(annotation: Any) -> bool:
-    return isinstance(annotation, type) and find_backend(annotation) is not None
+    if not isinstance(annotation, type):
+        return False
+    return find_backend(annotation) is not None or find_layout(annotation) is not None
 
 
 def _name_of(annotation: Any) -> str:

@@ -151,3 +151,16 @@ def _callable(function: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(function):
         raise KernelTypeError(f"a kernel must be callable, and {function!r} is not")
     return function
+
+
+class _FallthroughKernel:
+    """Register it as a kernel, and calls pass on to the next dispatch key."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("fallthrough_kernel says how to register, and is never called")
+
+    def __repr__(self) -> str:
+        return "fallthrough_kernel"
+
+
+fallthrough_kernel = _FallthroughKernel()

@@ -7,13 +7,14 @@ lib.impl("sobel", sobel_cpu, "CPU")
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
+from opdispatch.dispatch_key import DispatchKey, key_of_device_type, parse_dispatch_key
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import (
     DispatchKeyError,
@@ -23,8 +24,9 @@ from opdispatch.errors import (
     SchemaError,
 )
 from opdispatch.function_schema import OperatorName
+from opdispatch.functionalities.registered_autograd import make_registered_kernel
 from opdispatch.infer_schema import infer_schema
-from opdispatch.kernel_function import KernelFunction
+from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.ops import Ops
 from opdispatch.registration import RegistrationHandle
@@ -39,19 +41,6 @@ ops = Ops(_default_dispatcher)
 # Namespaces that no library may define operators in, as in PyTorch.
 _RESERVED = ("prim",)
 _ANY = "_"  # the namespace of a library that registers fallbacks for all operators
-
-
-class _FallthroughKernel:
-    """Register it as a kernel, and calls pass on to the next dispatch key."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("fallthrough_kernel says how to register, and is never called")
-
-    def __repr__(self) -> str:
-        return "fallthrough_kernel"
-
-
-fallthrough_kernel = _FallthroughKernel()
 
 
 def default_dispatcher() -> Dispatcher:
@@ -137,7 +126,7 @@ class Library:
     def impl(
         self,
         op_name: str | OperatorHandle,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | KernelFunction,
         dispatch_key: str | DispatchKey = "",
         *,
         with_keyset: bool = False,
@@ -146,11 +135,11 @@ class Library:
         """Registers a kernel of an operator for a dispatch key.
 
         ``op_name`` is a name in the library's namespace, or an operator. ``fn`` takes the
-        operator's arguments, or is ``fallthrough_kernel``; with ``with_keyset``, the dispatch key
-        set of the call comes first. Without a key, the library's is meant, and without that
-        CompositeImplicitAutograd; a key other than the library's is a DispatchKeyError. A kernel
-        registered before for the same key is covered until the returned handle is closed; with
-        ``allow_override=False`` it is a DuplicateDefinitionError.
+        operator's arguments, or is ``fallthrough_kernel``, or a KernelFunction; with
+        ``with_keyset``, the dispatch key set of the call comes first. Without a key, the library's
+        is meant, and without that CompositeImplicitAutograd; a key other than the library's is a
+        DispatchKeyError. A kernel registered before for the same key is covered until the returned
+        handle is closed; with ``allow_override=False`` it is a DuplicateDefinitionError.
         """
         self._check_open()
         name = self._qualify(op_name)
@@ -186,6 +175,22 @@ class Library:
         else:
             kernel = KernelFunction.from_fallback(fn, with_keyset=with_keyset)
         return self._keep(self.dispatcher.register_fallback(key, kernel, site=_caller()))
+
+    def register_autograd(
+        self,
+        op_name: str | OperatorHandle,
+        backward: Callable[..., Any],
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> RegistrationHandle:
+        """Registers the derivative of an operator: see ``opdispatch.register_autograd``."""
+        name = self._qualify(op_name)
+        dispatcher = self.dispatcher
+        find = functools.cache(lambda: dispatcher.get_schema(name))
+        schema = dispatcher.get_schema(name).schema
+        kernel = make_registered_kernel(schema, backward, setup_context, find)
+        return self.impl(op_name, kernel, "Autograd", with_keyset=True)
 
     def close(self) -> None:
         """Undoes everything the library has registered, in one publication. Idempotent.
@@ -304,7 +309,7 @@ def impl(
     It is undone with ``lib``; without one, it stays. ``@impl(lib, "sobel", "CPU")`` is a
     decorator for one dispatch key of a library. Raises as ``Library.impl`` does.
     """
-    keys = dict.fromkeys(map(_key_of_type, (types,) if isinstance(types, str) else types))
+    keys = dict.fromkeys(map(key_of_device_type, (types,) if isinstance(types, str) else types))
     namespace = _namespace_of(qualname)
 
     def decorate(fn: F) -> F:
@@ -332,24 +337,33 @@ def _(
     return decorate
 
 
+def register_autograd(
+    op: str | OperatorHandle,
+    backward: Callable[..., Any],
+    /,
+    *,
+    setup_context: Callable[..., Any] | None = None,
+    lib: Library | None = None,
+) -> None:
+    """Registers the derivative of an operator, ``"image::sobel"`` or a handle.
+
+    ``backward(ctx, *grads)`` is given the gradients of the results, and returns one for each
+    positional argument, None for what is no tensor; a list for a list of tensors.
+    ``setup_context(ctx, inputs, output)`` keeps what it needs with ``ctx.save_for_backward``, or as
+    attributes of ``ctx``; of an operator with keyword-only arguments, they come by the name
+    ``keyword_only_inputs``. It is undone with ``lib``; without one, it stays. Raises
+    OperatorNotFoundError, RegistrationError. As ``torch.library.register_autograd``.
+    """
+    name = str(op.name) if isinstance(op, OperatorHandle) else op
+    library = lib or Library(_namespace_of(name), "FRAGMENT")
+    library.register_autograd(name, backward, setup_context=setup_context)
+
+
 def _namespace_of(qualname: object) -> str:
     namespace, colons, _ = str(qualname).partition("::")
     if not colons or not isinstance(qualname, str):
         raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
     return namespace
-
-
-# PyTorch's names of devices, where they are not those of dispatch keys in small letters.
-_KEY_NAMES_OF_TYPES = {
-    "default": "CompositeExplicitAutograd",
-    "privateuseone": "PrivateUse1",
-    **{key.name.lower(): key.name for key in BackendComponent},
-    **{name.lower(): name for name in ("FPGA", "Vulkan")},
-}
-
-
-def _key_of_type(name: str) -> DispatchKey:
-    return parse_dispatch_key(_KEY_NAMES_OF_TYPES.get(name, name))
 
 
 def _key(key: str | DispatchKey) -> DispatchKey:
@@ -358,7 +372,9 @@ def _key(key: str | DispatchKey) -> DispatchKey:
     return parse_dispatch_key(key) if key else DispatchKey.Undefined
 
 
-def _kernel(fn: Callable[..., Any], with_keyset: bool) -> KernelFunction:
+def _kernel(fn: Callable[..., Any] | KernelFunction, with_keyset: bool) -> KernelFunction:
+    if isinstance(fn, KernelFunction):
+        return fn
     if fn is fallthrough_kernel:
         return KernelFunction.fallthrough()
     return KernelFunction.from_unboxed(fn, with_keyset=with_keyset)
@@ -380,4 +396,5 @@ __all__ = [
     "impl",
     "infer_schema",
     "ops",
+    "register_autograd",
 ]

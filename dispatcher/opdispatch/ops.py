@@ -2,14 +2,14 @@
 
 Note [What attributes remember]
     Namespaces keep their packets as attributes, and a packet keeps its only overload, or, of
-    several, the first one if tensors of some types are all that it takes, so that a call by name
-    costs little more than a call of a handle. A packet that a namespace makes for
-    an operator with one overload has its call compiled for that overload's schema. Both forget
-    as soon as an overload of that name comes or goes: ``Ops`` listens to the dispatcher, is told
-    with the registration mutex held, and whatever is kept is looked up with the mutex held. So
-    nothing that is kept can be older than the last change. A compiled packet that has forgotten
-    does not learn again, since the next overload may have another schema: it goes on without
-    compiled code.
+    several, the one that takes arguments of some types whatever their values are: the first one, if
+    it takes tensors, or the only one that could. So a call by name costs little more than a call of
+    a handle. A packet that a namespace makes for an operator with one overload has its call
+    compiled for that overload's schema. Both forget as soon as an overload of that name comes or
+    goes: ``Ops`` listens to the dispatcher, is told with the registration mutex held, and whatever
+    is kept is looked up with the mutex held. So nothing that is kept can be older than the last
+    change. A compiled packet that has forgotten does not learn again, since the next overload may
+    have another schema: it goes on without compiled code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
-from opdispatch.arrays import find_key_bits
 from opdispatch.compiled_call import packet_class_for
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.schema_type import TENSOR
+
+_NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
 
 
 class OpOverloadPacket:
@@ -36,7 +37,7 @@ class OpOverloadPacket:
         self._name = name
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
         self._only: OperatorHandle | None = None  # the one that the packet is compiled for
-        # The first overload, by the types of arguments that it takes whatever their values are.
+        # Overloads by types of arguments, whatever values of these types they are given.
         self._by_types: dict[tuple[type, ...], OperatorHandle] = {}
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -59,18 +60,25 @@ class OpOverloadPacket:
                 names = dispatcher.overloads(self._name)
                 if len(names) == 1:
                     self._single = dispatcher.find_schema(names[0])
-                elif args and not kwargs and all(find_key_bits(arg) is not None for arg in args):
-                    return self._choose_for_tensors(names, args)
+                elif args and not kwargs:
+                    return self._choose_by_types(names, args)
         return dispatcher.resolve_overload(self._name, args, kwargs)
 
-    def _choose_for_tensors(
+    def _choose_by_types(
         self, names: Sequence[OperatorName], args: Sequence[Any]
     ) -> OperatorHandle:
-        """The overload for tensors; the caller holds publications."""
+        """The overload for these; kept if it is the one for all of their types.
+
+        The caller holds publications.
+        """
         handle = self._dispatcher.resolve_overload(self._name, args, {})
         first = next((name for name in names if not name.overload_name), names[0])
         taken = handle.schema.arguments[: len(args)]
-        if handle.name == first and all(argument.type is TENSOR for argument in taken):
+        takes_tensors = all(argument.type is TENSOR for argument in taken)
+        others = [h for name in names if (h := self._dispatcher.find_schema(name)) is not handle]
+        if (handle.name == first and takes_tensors) or all(
+            h is not None and _is_out_of_question(h, args) for h in others
+        ):
             self._by_types[tuple(map(type, args))] = handle
         return handle
 
@@ -103,6 +111,15 @@ class OpOverloadPacket:
 
     def __repr__(self) -> str:
         return f"<OpOverloadPacket {self._name}>"
+
+
+def _is_out_of_question(handle: OperatorHandle, args: Sequence[Any]) -> bool:
+    """Whether an overload takes no arguments of these types, whatever their values are."""
+    taken = handle.schema.arguments
+    return len(args) > len(taken) or any(
+        argument.type is TENSOR and type(value) in _NO_TENSORS
+        for argument, value in zip(taken, args, strict=False)
+    )
 
 
 def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:

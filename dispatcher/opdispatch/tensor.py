@@ -6,15 +6,25 @@ computes once, from the device and from what is switched on for the tensor.
 
 from __future__ import annotations
 
+import functools
 import html
 from typing import Any
 
 import numpy as np
 
 from opdispatch import arrays
+from opdispatch.arrays import CPU_BITS, key_bits_of
+from opdispatch.autograd.variable import (
+    AutogradMeta,
+    Variable,
+    check_differentiable,
+    counter_of,
+    meta_of,
+)
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import ArgumentError
+from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_operators import TensorOperators
 
 _AUTOCAST_KEYS = {
@@ -22,52 +32,83 @@ _AUTOCAST_KEYS = {
     for backend in BackendComponent
     if f"Autocast{backend.name}" in DispatchKey.__members__
 }
+_LAYOUT_KEYS = frozenset(layout.functionality for layout in arrays.LAYOUTS.values())
 
 
-def key_set_of_backend(backend: BackendComponent) -> DispatchKeySet:
-    """The keys that PyTorch gives a plain dense tensor of ``backend``.
+def key_set_of_backend(
+    backend: BackendComponent, functionality: DispatchKey = DispatchKey.Dense
+) -> DispatchKeySet:
+    """The keys that PyTorch gives a plain tensor of ``backend``.
 
-    Dense, ADInplaceOrView, Autograd and, where the backend has one, its Autocast key.
+    Dense or the key of another layout, ADInplaceOrView, Autograd and, where the backend has one,
+    its Autocast key. A nested tensor has AutogradNestedTensor, too.
     """
     keys = DispatchKeySet.of(
-        to_runtime_key(DispatchKey.Dense, backend),
+        to_runtime_key(functionality, backend),
         DispatchKey.ADInplaceOrView,
         to_runtime_key(DispatchKey.AutogradFunctionality, backend),
     )
+    if functionality is DispatchKey.NestedTensor:
+        keys = keys.add(DispatchKey.AutogradNestedTensor)
     return keys.add(_AUTOCAST_KEYS[backend]) if backend in _AUTOCAST_KEYS else keys
 
 
-class Tensor(TensorOperators):
+@functools.cache
+def _bits_of_tensor(bits: int) -> int:
+    """The dispatch key word of a tensor over an array that has this one."""
+    keys = DispatchKeySet(bits)
+    if keys.highest_backend_key is None:
+        return bits
+    functionality = keys.highest_functionality_key
+    if functionality not in _LAYOUT_KEYS:
+        functionality = DispatchKey.Dense
+    return key_set_of_backend(keys.highest_backend_key, functionality).bits
+
+
+def _plain_array(array: Any) -> Any:
+    """What a tensor is made of, as an array of a backend."""
+    if isinstance(array, Tensor):
+        return array.array
+    if isinstance(array, np.generic):
+        return np.asarray(array)
+    if arrays.is_foreign(array) and arrays.find_backend(type(array)) is None:
+        return arrays.adopt(array)
+    return array
+
+
+class Tensor(TensorLayouts, TensorOperators, Variable):
     """An array with the dispatch keys of a PyTorch tensor.
 
-    ``array`` is an array of any backend (NumPy, CuPy, one of your own), which is shared and not
-    copied; one of another library's, such as PyTorch or JAX, is taken over by DLPack. ``keys``
-    overrides the keys that follow from the array's backend. It is an array of the array API
-    standard: its operators call those of the library ``array``. NumPy's functions take a tensor for
-    the array that it is, and give plain arrays. Raises TypeError if ``array`` is no array, and
-    DeviceError if its elements cannot be had.
+    ``array`` is an array of any backend (NumPy, CuPy, one of your own), or of another layout than
+    the dense one (SciPy's sparse arrays, ...), which is shared and not copied; one of another
+    library's, such as PyTorch or JAX, is taken over by DLPack. ``keys`` overrides the keys that
+    follow from the array's backend and layout. It is an array of the array API standard: its
+    operators call those of the library ``array``. NumPy's functions take a tensor for the array
+    that it is, and give plain arrays. Raises TypeError if ``array`` is no array, and DeviceError if
+    its elements cannot be had.
     """
 
-    __slots__ = ("__weakref__", "array", "key_bits", "requires_grad")
+    __slots__ = ("__weakref__", "array", "autograd_meta", "key_bits", "requires_grad_flag")
 
     array: Any
     key_bits: int
-    requires_grad: bool
+    autograd_meta: AutogradMeta | None
+    requires_grad_flag: bool
 
     def __init__(
         self, array: Any, *, keys: DispatchKeySet | None = None, requires_grad: bool = False
     ) -> None:
-        if isinstance(array, Tensor):
-            array = array.array
-        if arrays.find_key_bits(array) is None and arrays.is_foreign(array):
-            array = arrays.adopt(array)
-        bits = arrays.key_bits_of(array)
-        if keys is None:
-            backend = DispatchKeySet(bits).highest_backend_key
-            keys = key_set_of_backend(backend) if backend is not None else DispatchKeySet(bits)
-        self.array = np.asarray(array) if isinstance(array, np.generic) else array
-        self.key_bits = keys.bits
-        self.requires_grad = requires_grad
+        if type(array) is np.ndarray:
+            bits = CPU_BITS
+        else:
+            array = _plain_array(array)
+            bits = key_bits_of(array)
+        self.array = array
+        self.key_bits = _bits_of_tensor(bits) if keys is None else keys.bits
+        self.autograd_meta = None
+        self.requires_grad_flag = requires_grad
+        if requires_grad:
+            check_differentiable(self.array.dtype, requires_grad)
 
     @property
     def key_set(self) -> DispatchKeySet:
@@ -86,8 +127,11 @@ class Tensor(TensorOperators):
         return dtype
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The extent of each dimension, in elements."""
+    def shape(self) -> Any:
+        """The extent of each dimension, in elements: a tuple of ints.
+
+        None stands in that of a nested tensor, where its components differ.
+        """
         return tuple(self.array.shape)
 
     @property
@@ -105,10 +149,7 @@ class Tensor(TensorOperators):
         here, place = arrays.split_device(self.device)
         if kind == here and number in (None, place):
             return self
-        backend = arrays.find_backend(type(self.array))
-        assert backend is not None, "a tensor's array is one of a backend"
-        copy = arrays.backend_of_device(device).from_host(backend.to_host(self.array), device)
-        return Tensor(copy, requires_grad=self.requires_grad)
+        return Tensor(arrays.on_device(self.array, device), requires_grad=self.requires_grad)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         given = kwargs.get("out", ())
@@ -122,31 +163,58 @@ class Tensor(TensorOperators):
             return tuple(r if g is None else g for r, g in zip(result, given, strict=True))
         return result
 
+    def detach(self) -> Tensor:
+        """A tensor over the same elements that records nothing; it shares their version."""
+        detached = Tensor(self.array, keys=self.key_set)
+        meta_of(detached).counter = counter_of(self)
+        return detached
+
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
         if stream is not None:
             raise ArgumentError("to_device takes no stream; it uses the current one of the device")
         return self.to(device)
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return Tensor(self.array[_index_of(index)])
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.array[_index_of(index)] = _array_of(value)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        self._require_dense("have its elements in one array")
+        if self.device != "cpu":
+            raise DeviceError(
+                f"NumPy has no array for a tensor on {self.device!r}",
+                hint="move it first: tensor.to('cpu')",
+            )
         return np.array(self.array, dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.array.__dlpack__(**kwargs)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        given = {
+            "stream": stream,
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
+        asked = {name: value for name, value in given.items() if value is not None}
+        return self._of_dlpack("__dlpack__")(**asked)
 
     def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
+        return self._of_dlpack("__dlpack_device__")()
+
+    def _of_dlpack(self, name: str) -> Any:
+        method = getattr(self.array, name, None)
+        if method is None:
+            kind = type(self.array).__name__
+            raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
+        return method
 
     def __repr__(self) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
         device = "" if self.device == "cpu" else f", device={self.device!r}"
-        return f"Tensor({self.array!r}{device}{grad})"
+        return f"Tensor({self._describe_array()}{device}{grad})"
 
     def _repr_html_(self) -> str:
         """For notebooks: what it is, and then its elements."""
@@ -154,21 +222,17 @@ class Tensor(TensorOperators):
             "shape": " x ".join(map(str, self.shape)) or "one element",
             "dtype": self.dtype,
             "device": self.device,
+            "layout": self.layout,
             "keys": ", ".join(map(str, self.key_set)),
             **({"requires_grad": True} if self.requires_grad else {}),
         }
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in facts.items())
-        return f"<table>{rows}</table><pre>{html.escape(str(self.array))}</pre>"
+        elements = self._describe_array() if self._other_layout else str(self.array)
+        return f"<table>{rows}</table><pre>{html.escape(elements)}</pre>"
 
 
 def _array_of(value: Any) -> Any:
     return value.array if isinstance(value, Tensor) else value
-
-
-def _index_of(index: Any) -> Any:
-    if isinstance(index, tuple):
-        return tuple(map(_array_of, index))
-    return _array_of(index)
 
 
 arrays.register_tensor_type(Tensor)

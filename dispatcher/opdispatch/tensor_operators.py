@@ -17,17 +17,19 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError
+from opdispatch.tensor_indexing import getitem, setitem
 
 _is_private = False
 
 _SCALARS = (bool, int, float, complex)
 
 Operator = Callable[[Any, Any], Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def keep_private() -> None:
@@ -45,7 +47,8 @@ def is_private() -> bool:
 
 
 @functools.cache
-def _namespace() -> Any:
+def namespace() -> Any:
+    """``opdispatch.array_api``, imported when it is needed."""
     return importlib.import_module("opdispatch.array_api")
 
 
@@ -53,16 +56,20 @@ def _is_operand(value: object) -> bool:
     return isinstance(value, _SCALARS) or find_key_bits(value) is not None
 
 
-def _binary(name: str) -> tuple[Operator, Operator, Operator]:
+def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
     """An operator, its reflection, and the one that writes to the first operand."""
 
-    def forward(self: Any, other: Any) -> Any:
-        return getattr(_namespace(), name)(self, other) if _is_operand(other) else NotImplemented
+    def forward(self: Any, other: Any, /) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return getattr(namespace(), function)(self, other)
 
-    def reflected(self: Any, other: Any) -> Any:
-        return getattr(_namespace(), name)(other, self) if _is_operand(other) else NotImplemented
+    def reflected(self: Any, other: Any, /) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return getattr(namespace(), function)(other, self)
 
-    def in_place(self: Any, other: Any) -> Any:
+    def in_place(self: Any, other: Any, /) -> Any:
         result = forward(self, other)
         if result is NotImplemented:
             return result
@@ -74,54 +81,79 @@ def _binary(name: str) -> tuple[Operator, Operator, Operator]:
         self[...] = result
         return self
 
-    return forward, reflected, in_place
+    return (
+        _named(forward, f"__{name}__", f"``{function}`` of it and another one."),
+        _named(reflected, f"__r{name}__", f"``{function}`` of another one and it."),
+        _named(in_place, f"__i{name}__", f"``{function}`` of it and another one, written to it."),
+    )
 
 
-def _unary(name: str) -> Callable[[Any], Any]:
-    return lambda self: getattr(_namespace(), name)(self)
+def _comparison(name: str, function: str) -> Operator:
+    return _binary(name, function)[0]
+
+
+def _unary(name: str, function: str) -> Callable[[Any], Any]:
+    def operator(self: Any, /) -> Any:
+        return getattr(namespace(), function)(self)
+
+    return _named(operator, f"__{name}__", f"``{function}`` of it.")
+
+
+def _named(operator: Method, name: str, text: str) -> Method:
+    operator.__name__ = name
+    operator.__qualname__ = f"TensorOperators.{name}"
+    operator.__doc__ = text
+    return operator
 
 
 class TensorOperators:
-    """A base of ``Tensor``, which has an ``array``."""
+    """A base of ``Tensor`` and of what stands for one: each has a shape, and an ``array``."""
 
     __slots__ = ()
 
-    array: Any
+    if TYPE_CHECKING:
 
-    __add__, __radd__, __iadd__ = _binary("add")
-    __sub__, __rsub__, __isub__ = _binary("subtract")
-    __mul__, __rmul__, __imul__ = _binary("multiply")
-    __truediv__, __rtruediv__, __itruediv__ = _binary("divide")
-    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floor_divide")
-    __mod__, __rmod__, __imod__ = _binary("remainder")
-    __pow__, __rpow__, __ipow__ = _binary("pow")
-    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul")
-    __and__, __rand__, __iand__ = _binary("bitwise_and")
-    __or__, __ror__, __ior__ = _binary("bitwise_or")
-    __xor__, __rxor__, __ixor__ = _binary("bitwise_xor")
-    __lshift__, __rlshift__, __ilshift__ = _binary("bitwise_left_shift")
-    __rshift__, __rrshift__, __irshift__ = _binary("bitwise_right_shift")
-    __lt__, _, _ = _binary("less")
-    __le__, _, _ = _binary("less_equal")
-    __gt__, _, _ = _binary("greater")
-    __ge__, _, _ = _binary("greater_equal")
-    __eq__, _, _ = _binary("equal")
-    __ne__, _, _ = _binary("not_equal")
+        @property
+        def array(self) -> Any:
+            """Its elements, in an array of any backend."""
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """The extent of each dimension, in elements."""
+
+    __add__, __radd__, __iadd__ = _binary("add", "add")
+    __sub__, __rsub__, __isub__ = _binary("sub", "subtract")
+    __mul__, __rmul__, __imul__ = _binary("mul", "multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _binary("truediv", "divide")
+    __floordiv__, __rfloordiv__, __ifloordiv__ = _binary("floordiv", "floor_divide")
+    __mod__, __rmod__, __imod__ = _binary("mod", "remainder")
+    __pow__, __rpow__, __ipow__ = _binary("pow", "pow")
+    __matmul__, __rmatmul__, __imatmul__ = _binary("matmul", "matmul")
+    __and__, __rand__, __iand__ = _binary("and", "bitwise_and")
+    __or__, __ror__, __ior__ = _binary("or", "bitwise_or")
+    __xor__, __rxor__, __ixor__ = _binary("xor", "bitwise_xor")
+    __lshift__, __rlshift__, __ilshift__ = _binary("lshift", "bitwise_left_shift")
+    __rshift__, __rrshift__, __irshift__ = _binary("rshift", "bitwise_right_shift")
+    __lt__ = _comparison("lt", "less")
+    __le__ = _comparison("le", "less_equal")
+    __gt__ = _comparison("gt", "greater")
+    __ge__ = _comparison("ge", "greater_equal")
+    __eq__ = _comparison("eq", "equal")
+    __ne__ = _comparison("ne", "not_equal")
     __hash__ = None  # type: ignore[assignment]
-    __neg__ = _unary("negative")
-    __pos__ = _unary("positive")
-    __abs__ = _unary("abs")
-    __invert__ = _unary("bitwise_invert")
+    __neg__ = _unary("neg", "negative")
+    __pos__ = _unary("pos", "positive")
+    __abs__ = _unary("abs", "abs")
+    __invert__ = _unary("invert", "bitwise_invert")
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """``opdispatch.array_api``. Raises ArgumentError for a revision that it is not of."""
-        namespace = _namespace()
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
             raise ArgumentError(
                 f"there is no namespace for revision {api_version!r} of the array API standard; "
-                f"there is one for {namespace.__array_api_version__}"
+                f"there is one for {namespace().__array_api_version__}"
             )
-        return namespace
+        return namespace()
 
     def __bool__(self) -> bool:
         return bool(self.array)
@@ -138,25 +170,40 @@ class TensorOperators:
     def __index__(self) -> int:
         return self.array.__index__()  # type: ignore[no-any-return]
 
+    def __getitem__(self, index: Any) -> Any:
+        return getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        setitem(self, index, value)
+
     def __len__(self) -> int:
-        return len(self.array)
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[place] for place in range(len(self)))
+
+    def item(self) -> Any:
+        """The number in a tensor of one element. Raises ValueError if it has another number."""
+        return self.array.item()
 
     @property
-    def size(self) -> int:
-        """How many elements it has."""
-        return math.prod(self.array.shape)
+    def size(self) -> int | None:
+        """How many elements it has; None if that is not known."""
+        return math.prod(self.shape)
 
     @property
     def T(self) -> Any:  # noqa: N802
         """A matrix with rows and columns exchanged. Raises ArgumentError unless it is a matrix."""
-        if (ndim := len(self.array.shape)) != 2:
+        if (ndim := len(self.shape)) != 2:
             raise ArgumentError(
                 f"T is of a tensor of 2 dimensions, and this one has {ndim}",
                 hint="use mT, or array_api.permute_dims",
             )
-        return _namespace().matrix_transpose(self)
+        return namespace().matrix_transpose(self)
 
     @property
     def mT(self) -> Any:  # noqa: N802
         """The same of each matrix in its last two dimensions."""
-        return _namespace().matrix_transpose(self)
+        return namespace().matrix_transpose(self)

@@ -15,6 +15,9 @@ Note [Arguments that are written to]
 
     Those that are remote change where they are, and nothing is sent back.
 
+    Only dense tensors can be: how many values a sparse one has may change, and what its caller has
+    in hand is somebody else's class.
+
     Those that came in shared memory are written to there, and no contents are sent back. If
     the caller's array is itself in that memory, even a call that fails may have changed it.
 """
@@ -32,13 +35,21 @@ from opdispatch.dispatch_key_set import (
     DispatchKeySet,
 )
 from opdispatch.errors import ReturnError
+from opdispatch.grad_mode import is_grad_enabled
 from opdispatch.local_dispatch_key_set import (
     local_dispatch_key_set,
     local_dispatch_key_set_is_default,
 )
+from opdispatch.torch_dispatch_mode import keys_of_modes
 from opdispatch.trace_line import TraceLine
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.mutations import add_mutations, argument_of, is_same_memory, prepare_write
+from opdispatch_wire.mutations import (
+    add_mutations,
+    argument_of,
+    check_can_be_written,
+    is_same_memory,
+    prepare_write,
+)
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
@@ -64,7 +75,7 @@ def call_request(
     redispatch_keys: DispatchKeySet | None = None,
     memory: CallerTensorMemory | None = None,
 ) -> execution_pb2.CallRequest:
-    """A call as a message, under the local dispatch keys of the current task.
+    """A call as a message, under the local dispatch keys and the grad mode of the current task.
 
     With ``memory``, large tensors are put there; it is the caller's to release, also on errors.
     Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent.
@@ -77,16 +88,21 @@ def call_request(
     for name, value in kwargs.items():
         at = f"$.kwargs[{reprlib.repr(name)}]"
         fill_value(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
-    add_local_keys(request)
+    add_modes(request)
     if redispatch_keys is not None:
         request.redispatch_keys = redispatch_keys.bits
     return request
 
 
-def add_local_keys(request: execution_pb2.CallRequest) -> None:
-    """Says what local dispatch keys the current task has, unless they are the defaults."""
+def add_modes(request: execution_pb2.CallRequest) -> None:
+    """Says what the current task has switched on and off, unless that is the default."""
+    if not is_grad_enabled():
+        request.no_grad = True
     if not local_dispatch_key_set_is_default():
         included, excluded = local_dispatch_key_set()
+        included -= keys_of_modes()  # they are here, and not where the kernel is
+        if (included, excluded) == (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
+            return
         request.local_keys.SetInParent()  # two empty sets are no default either
         request.local_keys.included = included.bits
         request.local_keys.excluded = excluded.bits
@@ -154,6 +170,12 @@ def decode_arguments(
         )
         for name, message in request.kwargs.items()
     }
+    if written:
+        for i, (argument, value) in enumerate(zip(positional, args, strict=False)):
+            if argument.name in written:
+                check_can_be_written(value, f"$.args[{i}]")
+        for name in written.intersection(kwargs):
+            check_can_be_written(kwargs[name], f"$.kwargs[{reprlib.repr(name)}]")
     return args, kwargs
 
 

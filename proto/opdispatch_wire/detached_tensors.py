@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opdispatch.arrays import LAYOUTS
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.errors import WireError
@@ -29,7 +30,7 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 Payload = bytes | bytearray | memoryview
 """A message, or a part of one."""
 
-# Of each message on the way, the fields in which there can be tensors; a tensor has none.
+# Of each message on the way, the fields in which there can be dense tensors, which have none.
 _Paths = dict[int, Any]
 _TENSOR: _Paths = {}
 _VALUE: _Paths = {values_pb2.Value.TENSOR_FIELD_NUMBER: _TENSOR}
@@ -39,6 +40,12 @@ _VALUE[values_pb2.Value.DICT_FIELD_NUMBER] = {
         values_pb2.DictValue.Entry.VALUE_FIELD_NUMBER: _VALUE
     }
 }
+for _layout in LAYOUTS.values():
+    _kind = values_pb2.Value.DESCRIPTOR.fields_by_name[_layout.name]
+    _fields: Any = _kind.message_type
+    _VALUE[_kind.number] = {
+        _fields.fields_by_name[name].number: _TENSOR for name in _layout.part_names
+    }
 CALL_REQUEST: _Paths = {
     execution_pb2.CallRequest.ARGS_FIELD_NUMBER: _VALUE,
     execution_pb2.CallRequest.KWARGS_FIELD_NUMBER: {2: _VALUE},  # an entry of a map: key, value

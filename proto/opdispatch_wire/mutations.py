@@ -18,6 +18,7 @@ from opdispatch.arrays import describe_type, find_backend, is_foreign
 from opdispatch.errors import ArgumentError
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.layouts import layout_of
 from opdispatch_wire.tensors import fill_tensor, tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
@@ -46,6 +47,19 @@ def add_mutations(
             continue
         at = f"$.mutations[{len(reply.mutations) - 1}].value"
         fill_tensor(mutation.value, item, at=at, memory=memory)
+
+
+def check_can_be_written(value: Any, at: str) -> None:
+    """Raises WireError for an argument, or an item of one, that is not laid out densely."""
+    if isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            check_can_be_written(item, f"{at}[{i}]")
+    elif layout := layout_of(value):
+        raise WireError(
+            f"{at} is a {layout.name} tensor, and the operator writes to it; from afar, only dense "
+            "tensors can be written to",
+            hint="use an operator that returns a new one",
+        )
 
 
 def _sent_value(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from opdispatch.arrays import LAYOUTS
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
@@ -65,3 +66,6 @@ def _tensors_in(values: Iterable[values_pb2.Value]) -> Iterator[values_pb2.Tenso
             yield from _tensors_in(value.list.items)
         elif kind == "dict":
             yield from _tensors_in(entry.value for entry in value.dict.entries)
+        elif layout := LAYOUTS.get(kind):
+            parts = (getattr(getattr(value, kind), name) for name in layout.part_names)
+            yield from (part for part in parts if part.HasField("memory"))

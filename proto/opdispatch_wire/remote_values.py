@@ -8,12 +8,15 @@ caller        an object with FILL_VALUE  ->  RemoteTensor in CallRequest.args
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import reprlib
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import device_of
+from opdispatch.arrays import LAYOUTS, device_of, find_layout
+from opdispatch.arrays.layouts import NESTED
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
@@ -41,33 +44,52 @@ class RemoteFacts:
     """A tensor without its elements."""
 
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
+    """None stands for the extent that a nested tensor's components do not have in common."""
     device: str
     key_bits: int
     requires_grad: bool
+    layout: str = ""
+    """The kind of Value that it is, if it is not dense."""
+    part_bytes: int = 0
+    """The size of its parts then."""
 
     @property
     def nbytes(self) -> int:
         """The size of its elements."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self.part_bytes if self.layout else math.prod(self.shape) * self.dtype.itemsize
 
     @classmethod
     def of(cls, value: Any) -> RemoteFacts:
         """Those of an array, or of a Tensor."""
         array = value.array if isinstance(value, Tensor) else value
-        device = device_of(array)
-        bits, requires_grad = plain_key_bits(device), False
+        device, layout = device_of(array), find_layout(type(array))
+        bits = plain_key_bits(device) if layout is None else layout.key_bits_of(array)
+        requires_grad = False
         if isinstance(value, Tensor):
             bits, requires_grad = value.key_bits, value.requires_grad
-        return cls(array.dtype, tuple(array.shape), device, bits, requires_grad)
+        facts = cls(array.dtype, tuple(array.shape), device, bits, requires_grad)
+        if layout is None:
+            return facts
+        return replace(facts, layout=layout.name, part_bytes=layout.nbytes(array))
 
-    def write_to(self, message: values_pb2.RemoteTensor, *, at: str) -> None:
+    def write_to(self, message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str) -> None:
         """Says them. Raises WireError for a dtype that has no name on the wire."""
         message.dtype = dtype_to_name(self.dtype, at=at)
-        message.shape.extend(self.shape)
+        message.shape.extend(-1 if extent is None else extent for extent in self.shape)
         message.device = self.device
+        if isinstance(message, values_pb2.RemoteTensor):
+            message.layout = self.layout
+            message.bytes = self.part_bytes
         message.dispatch_keys = self.key_bits
         message.requires_grad = self.requires_grad
+
+    def value_of(self, array: Any) -> Any:
+        """An array that has these elements as the value: a plain one, or a Tensor."""
+        if self.requires_grad or self.key_bits not in (0, plain_key_bits(self.device)):
+            keys = DispatchKeySet(self.key_bits) if self.key_bits else None
+            return Tensor(array, keys=keys, requires_grad=self.requires_grad)
+        return array
 
 
 def needs_daemon(request: execution_pb2.CallRequest) -> bool:
@@ -88,10 +110,21 @@ def _is_remote(value: values_pb2.Value) -> bool:
     )
 
 
-def facts_from_proto(message: values_pb2.RemoteTensor, *, at: str) -> RemoteFacts:
+def facts_from_proto(
+    message: values_pb2.RemoteTensor | values_pb2.Tensor, *, at: str
+) -> RemoteFacts:
     """What the message says of the tensor. Raises WireError if that cannot be."""
-    shape = tuple(message.shape)
-    if any(extent < 0 for extent in shape):
+    layout, part_bytes = "", 0
+    if isinstance(message, values_pb2.RemoteTensor):
+        layout, part_bytes = message.layout, message.bytes
+    if layout and layout not in LAYOUTS:
+        raise WireError(
+            f"{at}.layout is {reprlib.repr(layout)}; expected one of {', '.join(LAYOUTS)}"
+        )
+    shape: tuple[int | None, ...] = tuple(message.shape)
+    if layout == NESTED.name and shape[1:2] == (-1,):
+        shape = (shape[0], None, *shape[2:])
+    if any(extent is not None and extent < 0 for extent in shape):
         raise WireError(f"{at}.shape is {list(shape)}; no extent is negative")
     return RemoteFacts(
         dtype_from_name(message.dtype, at=f"{at}.dtype"),
@@ -99,4 +132,6 @@ def facts_from_proto(message: values_pb2.RemoteTensor, *, at: str) -> RemoteFact
         message.device or "cpu",
         message.dispatch_keys,
         message.requires_grad,
+        layout,
+        part_bytes,
     )

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from opdispatch import arrays
-from opdispatch.arrays import describe_type, register_tensor_type
+from opdispatch.arrays import describe_type, find_layout, register_tensor_type
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.dispatch_key import DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
-from opdispatch.errors import DeviceError, DeviceMemoryError
+from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError, OpdispatchError
 from opdispatch.tensor import Tensor, key_set_of_backend
 from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
@@ -35,6 +36,8 @@ _PLAIN_KEY_BITS = {
 # No machine has more devices of a type.
 _HIGHEST_DEVICE = 9999
 _BOOL = np.dtype(bool)
+# What need not be asked whether it is an array.
+_NO_TENSORS = frozenset({bool, int, float, complex, str, list, tuple, dict, type(None)})
 
 
 class _Checked(NamedTuple):
@@ -111,6 +114,11 @@ class WireTensor:
         """The number of dimensions."""
         return len(self.shape)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has the keys of its device alone, and so is decoded as a plain array."""
+        return not self.requires_grad and self.key_bits == plain_key_bits(self.device)
+
     def __repr__(self) -> str:
         return f"WireTensor({self.dtype}, shape={list(self.shape)}, device={self.device!r})"
 
@@ -122,10 +130,12 @@ def is_tensor(value: object) -> bool:
     """Whether ``value`` is encoded as a tensor: an array, or an object that offers one."""
     if isinstance(value, np.ndarray | np.generic | Tensor | WireTensor):
         return True
-    # Asked of the type: classes of arrays have the methods too, but are no arrays.
     cls = type(value)
+    if cls in _NO_TENSORS:
+        return False
+    # Asked of the type: classes of arrays have the methods too, but are no arrays.
     is_offered = hasattr(cls, "__dlpack__") or hasattr(cls, "__array__")
-    return is_offered or arrays.find_backend(cls) is not None
+    return is_offered or arrays.find_backend(cls) is not None or find_layout(cls) is not None
 
 
 def tensor_to_proto(value: Any, *, at: str = "$") -> values_pb2.Tensor:
@@ -217,6 +227,8 @@ def _check(message: values_pb2.Tensor, *, at: str) -> _Checked:
         raise WireError(
             f"{at}.data has {len(data)} bytes; shape {list(shape)} of {dtype} needs {needed}"
         )
+    if message.requires_grad:
+        check_differentiable(dtype, at=at)
     if not needed and math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
         raise WireError(f"{at}.shape {list(shape)} is beyond the address space, though empty")
     if dtype == _BOOL:
@@ -276,6 +288,12 @@ def _has_odd_bools(data: bytes | Array) -> bool:
     return bool(np.frombuffer(data, np.uint8).max(initial=0) > 1)
 
 
+def check_differentiable(dtype: np.dtype[Any], *, at: str) -> None:
+    """Raises WireError, which starts with ``at``, unless elements can require gradients."""
+    if dtype.kind not in DIFFERENTIABLE_KINDS:
+        raise WireError(f"{at}.requires_grad is set of a tensor of {dtype}, which has no gradients")
+
+
 def check_wire_device(device: str, *, at: str) -> None:
     """Raises WireError, which starts with ``at``, unless tensors can be on ``device``."""
     if device in _CPU_DEVICES:
@@ -323,8 +341,7 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
         if backend is not None:
             return backend.to_host(value), backend.device_of(value)
     except DeviceError as error:
-        hint = error.hint or f"pass a NumPy array of {ACCEPTED_DTYPES}"
-        raise WireError(f"{at}: {error.message}", hint=hint) from error
+        raise placed_error(error, at, f"pass a NumPy array of {ACCEPTED_DTYPES}") from error
     offers = "__dlpack__" if hasattr(type(value), "__dlpack__") else "__array__"
     try:
         array = np.from_dlpack(value) if offers == "__dlpack__" else np.asarray(value)
@@ -339,7 +356,12 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
 def _to_device(array: Array, device: str, *, at: str) -> Any:
     try:
         return arrays.backend_of_device(device).from_host(array, device)
-    except DeviceMemoryError as error:
-        raise DeviceMemoryError(f"{at}: {error.message}", hint=error.hint) from error
     except DeviceError as error:
-        raise WireError(f"{at}: {error.message}", hint=error.hint) from error
+        raise placed_error(error, at) from error
+
+
+def placed_error(error: DeviceError, at: str, hint: str = "") -> OpdispatchError:
+    """The error of a device as that of a value: a malformed one, unless the device is to blame."""
+    is_devices = isinstance(error, DeviceMemoryError | DeviceLostError)
+    cls = type(error) if is_devices else WireError
+    return cls(f"{at}: {error.message}", hint=error.hint or hint, **error.facts)

@@ -6,6 +6,8 @@
     float           floating        opdispatch.Tensor                  tensor
     complex         complex         list, tuple                        list
     str             text            dict                               dict
+    scipy's coo and csr arrays      sparse_coo, sparse_csr
+    quantized and nested arrays     quantized, nested
     a class with FILL_VALUE         what it says itself: remote, reference
 
 Decoding gives the left side back, with the same type, but for these: a tuple comes back as a
@@ -18,15 +20,22 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opdispatch.arrays import CPU_BITS, describe_type
+from opdispatch.arrays import CPU_BITS, LAYOUTS, describe_type
 from opdispatch.schema_default import check_device
+from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.layouts import (
+    WireLayoutTensor,
+    fill_layout,
+    layout_from_parts,
+    layout_of,
+)
 from opdispatch_wire.tensors import (
     TensorMemory,
     WireTensor,
@@ -62,9 +71,11 @@ MAX_NESTING = 32
 """How many lists and dicts may lie in each other. Protobuf itself ends soon after that."""
 
 _ACCEPTED = (
-    "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, dtypes, "
-    "and lists, tuples and dicts of these"
+    "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, SciPy's coo and "
+    "csr arrays, dtypes, and lists, tuples and dicts of these"
 )
+
+_NUMPY = (np.ndarray, np.generic)
 
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
 DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
@@ -131,7 +142,8 @@ def undecoded_from_proto(
     A plain 0-d tensor on the CPU is decoded all the same: it is small, and a NumPy scalar that
     the caller passed for a number comes as one.
     """
-    return _decode(message, at, 0, _Decoders(_undecoded_tensor, remote))
+    decoders = _Decoders(_undecoded_tensor, remote, None, False, WireLayoutTensor)
+    return _decode(message, at, 0, decoders)
 
 
 class _Decoders(NamedTuple):
@@ -141,6 +153,7 @@ class _Decoders(NamedTuple):
     remote: DecodeRemote | None = None
     reference: DecodeReference | None = None
     writable: bool = False
+    layout: Callable[[values_pb2.Value, str, Sequence[Any], str], Any] = layout_from_parts
 
 
 def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
@@ -162,8 +175,12 @@ def _fill(
     elif isinstance(value, str):  # before the NumPy scalars: numpy.str_ is one
         message.text = check_text(value, at)
     elif is_tensor(value):  # before the numbers: numpy.float64 is a float
-        if not isinstance(value, np.ndarray) and (fill := getattr(type(value), FILL_VALUE, None)):
+        if isinstance(value, _NUMPY) or (type(value) is Tensor and type(value.array) is np.ndarray):
+            fill_tensor(message.tensor, value, at=at, memory=memory)
+        elif fill := getattr(type(value), FILL_VALUE, None):
             fill(value, message, at)
+        elif layout := layout_of(value):
+            fill_layout(message, value, layout, at=at, memory=memory)
         else:
             fill_tensor(message.tensor, value, at=at, memory=memory)
     elif isinstance(value, bool):  # before int: True is an int
@@ -248,6 +265,13 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
             if decoders.remote is None:
                 raise WireError(f"{at} is a remote tensor, which cannot be sent there")
             return decoders.remote(message.remote, at, decoders.writable)
+        case "sparse_coo" | "sparse_csr" | "quantized" | "nested":
+            whole = getattr(message, kind)
+            parts = [
+                decoders.tensor(getattr(whole, name), f"{at}.{name}")
+                for name in LAYOUTS[kind].part_names
+            ]
+            return decoders.layout(message, kind, parts, at)
         case "reference":
             if decoders.reference is None:
                 raise WireError(f"{at}: a reference stands only in a program's steps")

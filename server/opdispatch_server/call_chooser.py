@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
+from opdispatch.arrays import LAYOUTS
 from opdispatch.operator_state import Resolution
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_wire.calls import local_keys_of, undecoded_arguments
@@ -134,6 +135,10 @@ def _kind_of(value: values_pb2.Value) -> Hashable | None:
         return str(kind)
     if kind == "text":
         return (kind, value.text) if len(value.text) <= _LONGEST else None
+    if kind is not None and (layout := LAYOUTS.get(kind)) is not None:
+        whole = getattr(value, kind)
+        device = getattr(whole, layout.elements_name).device
+        return kind, whole.dispatch_keys, device, whole.requires_grad
     if kind == "list" and len(value.list.items) <= _LONGEST:
         kinds = [_kind_of(item) for item in value.list.items]
         return None if None in kinds else (kind, tuple(kinds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opdispatch.arrays import backends
+from opdispatch.arrays import backends, use_device
 from opdispatch.errors import DeviceError
 
 
@@ -17,5 +17,19 @@ def find_devices(device: str = "") -> list[str]:
         kind, count = backend.device_type, backend.device_count()
         devices += ["cpu"] if kind == "cpu" else [f"{kind}:{number}" for number in range(count)]
     if device and device not in devices:
-        raise DeviceError(f"there is no device {device} here; there is {', '.join(devices)}")
+        why = next(
+            (each.explain_absence() for each in backends() if device.startswith(each.device_type)),
+            "",
+        )
+        raise DeviceError(
+            f"there is no device {device} here; there is {', '.join(devices)}", hint=why
+        )
     return ["cpu", device] if device else devices
+
+
+def take_devices(device: str = "") -> list[str]:
+    """``find_devices``; the one that is given is that of kernels which name none."""
+    devices = find_devices(device)
+    if device:
+        use_device(device)
+    return devices

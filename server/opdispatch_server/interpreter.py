@@ -17,21 +17,25 @@ import grpc
 import grpc.aio
 
 from opdispatch import default_dispatcher
+from opdispatch.arrays import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensor_operators import keep_private
 from opdispatch_server.daemon_lane import DaemonLane
-from opdispatch_server.devices import find_devices
+from opdispatch_server.device_exports import DeviceExports
+from opdispatch_server.devices import take_devices
 from opdispatch_server.direct_calls import DirectCalls
 from opdispatch_server.direct_listener import DirectListener
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.grpc_services import add_service
+from opdispatch_server.heartbeat import heartbeat_of
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.kernel_calls import KernelThreads
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lanes import DaemonCalls, KernelLanes
 from opdispatch_server.kernel_streams import KernelStreams
 from opdispatch_server.listeners import bind
+from opdispatch_server.lost_device import LostDevice
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.process_watch import process_space
@@ -99,8 +103,14 @@ class Interpreter:
         self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
         self._values = ValueStore()
         self._peers = PeerValues(self._limit)
+        self._exports = DeviceExports()
+        self._lost_device = LostDevice(self.stop)
         programs = ProgramExecution(
-            self._libraries.dispatcher, self._values, self._peers, lambda: self._name
+            self._libraries.dispatcher,
+            self._values,
+            self._peers,
+            self._exports,
+            lambda: self._name,
         )
         self._execution = KernelExecution(
             self._libraries,
@@ -108,6 +118,7 @@ class Interpreter:
             settings.max_message_bytes,
             self._values,
             programs,
+            self._lost_device.note,
         )
         self._direct = DirectCalls(self._libraries)
         self._direct_lanes = KernelLanes(
@@ -133,10 +144,12 @@ class Interpreter:
         """Serves until the session ends or ``stop`` is called.
 
         Raises DaemonUnavailableError, or the error with which the daemon refused the session
-        or ended it; and AddressError or OSError if it cannot listen. ``met_daemon`` says then
+        or ended it; AddressError or OSError if it cannot listen; and DeviceLostError when a device
+        is lost for this process: only another one can use it again. ``met_daemon`` says then
         whether there was a session, and ``may_come_back`` whether another one makes sense:
         the daemon has vanished, or asks for it.
         """
+        self._lost_device.begin()
         server = grpc.aio.server(options=server_options(self._limit))
         # The daemon knows how many calls may run, and what may be large.
         streams = KernelStreams(
@@ -224,6 +237,8 @@ class Interpreter:
             stopping = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if self._lost_device.error is not None:
+                    raise self._lost_device.error
                 if reading.done():
                     reason = reading.result()
                     raise DaemonUnavailableError(
@@ -258,7 +273,7 @@ class Interpreter:
                     heartbeats=True,
                     lane=self._settings.lane,
                     direct_lane=self._settings.direct_lane,
-                    devices=await asyncio.to_thread(find_devices, self._settings.device),
+                    devices=await asyncio.to_thread(take_devices, self._settings.device),
                 )
             )
         )
@@ -341,15 +356,13 @@ class Interpreter:
             if loop.time() > due + period:
                 # It was held up, and may have been given up: that has come meanwhile, then.
                 await asyncio.sleep(_SECOND_THOUGHTS)
-            calls = self._direct
-            beat = pb.Heartbeat(
-                direct_calls_in_flight=calls.in_flight, direct_calls_total=calls.total
-            )
+            self._exports.drop_expired()
+            beat = heartbeat_of(self._direct)
             await self._say(session, pb.InterpreterMessage(heartbeat=beat))
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         try:
-            return self._libraries.obey(message)
+            return run_on_device((), self._libraries.obey, message)
         except BaseException as error:  # an instruction is always answered
             if not isinstance(error, OpdispatchError):
                 LOG.exception("instruction %s failed", message.WhichOneof("kind"))

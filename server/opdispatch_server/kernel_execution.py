@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from opdispatch.arrays import find_lost_device, run_on_device
 from opdispatch.errors import (
     AmbiguousKernelError,
+    DeviceLostError,
     InternalError,
     NoKernelError,
-    OpdispatchError,
     ReturnError,
 )
+from opdispatch.grad_mode import no_grad
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.chosen_kernel import ChosenKernel
@@ -19,18 +22,14 @@ from opdispatch_server.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.program_execution import ProgramExecution
+from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.several_turns import turns_of_all
-from opdispatch_server.user_traceback import (
-    describe_exception,
-    exception_message,
-    format_user_traceback,
-)
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
-from opdispatch_wire.errors import DeadlineExceededError, KernelError
+from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
@@ -39,9 +38,14 @@ _RESULT = "the result of the call"
 # finds no kernel, a return that breaks the schema's promise.
 _OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
 
+_RECORDING: AbstractContextManager[Any] = nullcontext()
+
 
 class KernelExecution:
-    """Runs one call at a time in whichever thread asks."""
+    """Runs one call at a time in whichever thread asks.
+
+    ``on_device_lost`` is told, in that thread, that this process can use a device no more.
+    """
 
     def __init__(
         self,
@@ -50,12 +54,14 @@ class KernelExecution:
         message_limit: int,
         values: ValueStore,
         programs: ProgramExecution,
+        on_device_lost: Callable[[DeviceLostError], None],
     ) -> None:
         self._libraries = libraries
         self._interpreter = interpreter
         self._limit = message_limit
         self._values = values
         self._programs = programs
+        self._on_device_lost = on_device_lost
 
     def turns_of(self, load_id: int) -> LibraryTurns[Any]:
         """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
@@ -95,9 +101,23 @@ class KernelExecution:
         """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
         ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
 
-        Raises KernelError for whatever the kernel raises, the errors of arguments and returns
-        that do not fit, and DeadlineExceededError if it is too late to begin.
+        Raises KernelError for whatever the kernel raises, or DeviceMemoryError and
+        DeviceLostError; the errors of arguments and returns that do not fit; and
+        DeadlineExceededError if it is too late to begin.
         """
+        try:
+            return self._run_in_time(request, context, memory)
+        except DeviceLostError:  # or another interpreter's, that a kernel has called
+            if (lost := find_lost_device()) is not None:
+                self._on_device_lost(lost)
+            raise
+
+    def _run_in_time(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+    ) -> execution_pb2.CallReply:
         if context.timeout == 0:
             # It has waited for a thread, and whoever made it has given up.
             raise DeadlineExceededError(
@@ -141,6 +161,7 @@ class KernelExecution:
             with (
                 turns_of_all(libraries, request.operator),
                 ForceLocalState(_local_state_of(request, None)),
+                _grad_mode_of(request),
             ):
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
@@ -158,8 +179,8 @@ class KernelExecution:
         args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
-        with ForceLocalState(_local_state_of(request, trace)):
-            stack = self._call(choice, list(arguments))
+        with ForceLocalState(_local_state_of(request, trace)), _grad_mode_of(request):
+            stack = run_on_device(arguments, self._call, choice, list(arguments))
         name = self._interpreter()
         returns = signature.check_returns(stack)
         stack.clear()  # see KeptResults
@@ -196,20 +217,15 @@ class KernelExecution:
             operator = str(choice.name)
             if isinstance(error, _OWN_ERRORS) and error.facts.get("operator") == operator:
                 raise
-            raise self._kernel_error(error, operator) from error
+            interpreter = self._interpreter()
+            what = f"the kernel of {operator} in interpreter {interpreter}"
+            facts = {"operator": operator, "interpreter": interpreter}
+            raise error_of_kernel(error, what, facts) from error
 
-    def _kernel_error(self, error: BaseException, operator: str) -> KernelError:
-        interpreter = self._interpreter()
-        message = error.message if isinstance(error, OpdispatchError) else exception_message(error)
-        return KernelError(
-            f"the kernel of {operator} in interpreter {interpreter} raised "
-            f"{describe_exception(error)}",
-            operator=operator,
-            interpreter=interpreter,
-            exception_type=type(error).__qualname__,
-            exception_message=message,
-            traceback=format_user_traceback(error),
-        )
+
+def _grad_mode_of(request: execution_pb2.CallRequest) -> AbstractContextManager[Any]:
+    """A block in which gradients are recorded, or not, as the caller would have them."""
+    return no_grad() if request.no_grad else _RECORDING
 
 
 def _local_state_of(request: execution_pb2.CallRequest, trace: CallTrace | None) -> LocalState:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
 import grpc
 
+from opdispatch.arrays import DeviceMemory, backend_of_device
+from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from opdispatch_server.device_exports import find_device_id
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.blocking_lane import BlockingLane
@@ -14,11 +18,14 @@ from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.chunks import BESIDE_BYTES
-from opdispatch_wire.errors import RemoteValueGoneError
+from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import value_from_proto
+
+LOG = logging.getLogger("opdispatch.interpreter")
 
 
 def transfer_program() -> bytes:
@@ -46,16 +53,64 @@ class PeerValues:
         self._streams: dict[str, tuple[grpc.Channel, BlockingStream]] = {}
 
     def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Any:
-        """The value, as its interpreter has it. Raises that one's error, and RemoteValueGoneError
-        if it cannot be reached.
+        """The value, as its interpreter has it. Raises that one's error, RemoteValueGoneError if
+        it cannot be reached, WireError, DeviceMemoryError and DeviceLostError.
+
+        See Note [Reading another process's device memory].
         """
+        device_id = find_device_id(message.device) if message.source.lane else b""
+        reply, tensors = self._ask(message, device_id, timeout, at)
+        tensor = reply.returns[0].tensor
+        if device_id and tensor.HasField("device_memory"):
+            try:
+                value = _copy_of(tensor, message.device, at)
+                self._end_lease(message, tensor.device_memory.lease, timeout, at)
+            except (DeviceMemoryError, DeviceLostError):
+                raise
+            except (DeviceError, RemoteValueGoneError) as error:
+                LOG.warning("a value comes by way of the host: %s", error)
+                reply, tensors = self._ask(message, b"", timeout, at)
+            else:
+                return value
+        return value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
+
+    def _ask(
+        self,
+        message: values_pb2.RemoteTensor,
+        device_id: bytes,
+        timeout: float | None,
+        at: str,
+    ) -> tuple[execution_pb2.CallReply, CallerTensors]:
+        """For the value, or where it is on the device of that id."""
         request = execution_pb2.CallRequest(
-            operator="a transfer of a value", program=TRANSFER, retry=False, chunks_reply=True
+            operator="a transfer of a value",
+            program=TRANSFER,
+            retry=False,
+            chunks_reply=True,
+            device_memory=device_id,
         )
         remote = request.args.add().remote
         remote.id, remote.session = message.id, message.session
         remote.place = message.source.place
         tensors = CallerTensors(BESIDE_BYTES)
+        return self._call(message, request, tensors, timeout, at), tensors
+
+    def _end_lease(
+        self, message: values_pb2.RemoteTensor, lease: bytes, timeout: float | None, at: str
+    ) -> None:
+        request = execution_pb2.CallRequest(
+            operator="the end of a transfer", adopt=True, device_lease=lease, retry=False
+        )
+        self._call(message, request, CallerTensors(BESIDE_BYTES), timeout, at)
+
+    def _call(
+        self,
+        message: values_pb2.RemoteTensor,
+        request: execution_pb2.CallRequest,
+        tensors: CallerTensors,
+        timeout: float | None,
+        at: str,
+    ) -> execution_pb2.CallReply:
         try:
             way = (
                 self._lane_to(message.source.lane)
@@ -74,7 +129,7 @@ class PeerValues:
             ) from None
         if reply.HasField("error"):
             raise error_from_status(reply.error)
-        return value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
+        return reply
 
     def close(self) -> None:
         """Closes every connection."""
@@ -110,3 +165,16 @@ class PeerValues:
                 stream = BlockingStream.open(channel, self._limit)
                 self._streams[address] = channel, stream
             return stream
+
+
+def _copy_of(tensor: values_pb2.Tensor, device: str, at: str) -> Any:
+    """A copy on that device of what its owner shares. Raises WireError and DeviceError."""
+    facts, there = facts_from_proto(tensor, at=at), tensor.device_memory
+    if facts.device != device or facts.nbytes != there.length:
+        raise WireError(
+            f"{at}: {facts.nbytes} bytes on {device} were expected, and {there.length} on "
+            f"{facts.device} are shared"
+        )
+    memory = DeviceMemory(there.device_id, there.handle, there.offset, there.length)
+    backend = backend_of_device(device)
+    return facts.value_of(backend.read_shared(memory, facts.shape, facts.dtype, device))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from opdispatch import Dispatcher
-from opdispatch.arrays import find_backend
+from opdispatch.arrays import on_host, run_on_device
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
@@ -20,19 +20,16 @@ from opdispatch.errors import (
 from opdispatch.tensor import Tensor
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.compiled_program import CompiledProgram, ProgramCache, StepError
+from opdispatch_server.device_exports import DeviceExports
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.peer_values import PeerValues
+from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.reading_turn import hand_over_turn
-from opdispatch_server.user_traceback import (
-    describe_exception,
-    exception_message,
-    format_user_traceback,
-)
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.errors import KernelError, WireError
-from opdispatch_wire.remote_values import store_key
-from opdispatch_wire.v1 import execution_pb2, remote_pb2
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.remote_values import RemoteFacts, store_key
+from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 
 # What the dispatch of a step itself may raise.
@@ -56,10 +53,12 @@ class ProgramExecution:
         dispatcher: Dispatcher,
         values: ValueStore,
         peers: PeerValues,
+        exports: DeviceExports,
         interpreter: Callable[[], str],
     ) -> None:
         self._values = values
         self._peers = peers
+        self._exports = exports
         self._interpreter = interpreter
         self._lock = threading.Lock()
         self._programs = ProgramCache(dispatcher)
@@ -67,7 +66,13 @@ class ProgramExecution:
     def adopt(
         self, request: execution_pb2.CallRequest, context: CallContext
     ) -> execution_pb2.CallReply:
-        """Fetches values from other interpreters. Raises RemoteValueGoneError."""
+        """Fetches values from other interpreters; or one of these has got what it has asked for.
+
+        Raises RemoteValueGoneError.
+        """
+        if request.device_lease:
+            self._exports.end(request.device_lease)
+            return execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
         hand_over_turn()
         for i, argument in enumerate(request.args):
             message = argument.remote
@@ -97,17 +102,26 @@ class ProgramExecution:
                 for library in libraries:
                     library.begin_call()
                     stack.callback(library.end_call)
-                results = program.run(self._inputs(request, program, tensors))
-        except StepError as error:
+                inputs = self._inputs(request, program, tensors)
+                results = run_on_device(inputs, self._results, program, inputs)
+                del inputs  # see KeptResults
+        except StepError as error:  # an operator that does not exist
             raise self._explained(error) from error.__cause__
         reply = execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
         try:
-            self._fill(reply, results, program.outputs, keep, tensors)
+            if not (request.device_memory and self._offer(reply, results, request.device_memory)):
+                self._fill(reply, results, program.outputs, keep, tensors)
         except WireError as error:
             raise ReturnError(
                 f"{request.operator} left a value that cannot be sent: {error.message}"
             ) from error
         return reply
+
+    def _results(self, program: CompiledProgram, inputs: list[Any]) -> list[Any]:
+        try:
+            return program.run(inputs)
+        except StepError as error:
+            raise self._explained(error) from error.__cause__
 
     def _inputs(
         self,
@@ -125,6 +139,15 @@ class ProgramExecution:
             )
             for i, message in enumerate(request.args)
         ]
+
+    def _offer(self, reply: execution_pb2.CallReply, results: list[Any], device_id: bytes) -> bool:
+        """Says where the one result is on that device, instead of sending it; whether it could."""
+        message = values_pb2.Tensor()
+        if len(results) != 1 or not self._exports.offer(message, results[0], device_id):
+            return False
+        RemoteFacts.of(results[0]).write_to(message, at="$.returns[0]")
+        reply.returns.add().tensor.CopyFrom(message)
+        return True
 
     def _fill(
         self,
@@ -156,16 +179,8 @@ class ProgramExecution:
             return WireError(f"{where}, {name}: {cause.message}", hint=cause.hint, **facts)
         assert cause is not None, "a StepError is raised from what a step raised"
         interpreter = self._interpreter()
-        message = cause.message if isinstance(cause, OpdispatchError) else exception_message(cause)
-        return KernelError(
-            f"{where}: the kernel of {name} in interpreter {interpreter} raised "
-            f"{describe_exception(cause)}",
-            interpreter=interpreter,
-            exception_type=type(cause).__qualname__,
-            exception_message=message,
-            traceback=format_user_traceback(cause),
-            **facts,
-        )
+        what = f"{where}: the kernel of {name} in interpreter {interpreter}"
+        return error_of_kernel(cause, what, {"interpreter": interpreter, **facts})
 
 
 def _is_about(error: OpdispatchError, name: str) -> bool:
@@ -177,6 +192,4 @@ def _is_about(error: OpdispatchError, name: str) -> bool:
 def _in_host_memory(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_in_host_memory(item) for item in value]
-    array = value.array if isinstance(value, Tensor) else value
-    backend = find_backend(type(array))
-    return array if backend is None else backend.to_host(array)
+    return on_host(value.array if isinstance(value, Tensor) else value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.admission import Admission
@@ -27,6 +28,7 @@ from opdispatch_wire.errors import (
     InterpreterNotFoundError,
     WireError,
 )
+from opdispatch_wire.layouts import WireLayoutTensor
 from opdispatch_wire.tensors import WireTensor
 from opdispatch_wire.v1 import execution_pb2
 
@@ -86,6 +88,7 @@ class ProgramRouter:
         """
         if request.adopt:
             raise WireError("$.adopt is what only the daemon says")
+        request.ClearField("device_memory")  # only interpreters say it, and to each other
         if parent is not None:
             raise WireError("$.program comes from clients, and not from kernels")
         runs = 0
@@ -102,8 +105,7 @@ class ProgramRouter:
             inputs, _ = undecoded_arguments(request, remote.find)
             plan.program.check_inputs(len(inputs))
             if not plan.program.message.steps:
-                given = (value for value in inputs if isinstance(value, WireTensor))
-                remote.check_room(sum(len(tensor.message.data) for tensor in given))
+                remote.check_room(sum(map(_inline_bytes, inputs)))
             session = self._choose(plan, remote, request.keep.on)
             request.operator = plan.description
             runs += 1
@@ -238,6 +240,12 @@ class ProgramRouter:
         if len(slots) < 2:
             return slots[0] if slots else None
         return SharedSlots(slots)
+
+
+def _inline_bytes(value: Any) -> int:
+    if isinstance(value, WireLayoutTensor):
+        return int(value.nbytes)
+    return len(value.message.data) if isinstance(value, WireTensor) else 0
 
 
 @contextmanager

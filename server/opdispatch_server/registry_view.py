@@ -193,6 +193,7 @@ class RegistryView:
             bytes_queued=gate.bytes_queued if gate else 0,
             remote_values=kept,
             remote_bytes=kept_bytes,
+            transfers=direct.transfers,
             reserved_for=session.pool.reserved_for if session.pool else "",
         )
         message.connected_at.FromDatetime(session.connected_at)

@@ -219,7 +219,7 @@ async def _move(
         value.places += 1
         remote = request.args.add().remote
         remote.id, remote.session, remote.place = value.number, value.holder.name, places[-1]
-        remote.interpreter = value.home.name
+        remote.interpreter, remote.device = value.home.name, value.device
         remote.source.address, remote.source.place = value.home.address, value.place
         if session.lane_path and value.home.lane_path:
             remote.source.lane = value.home.lane_path

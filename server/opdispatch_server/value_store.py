@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import find_backend
+from opdispatch.arrays import copy_of, find_backend, find_layout
+from opdispatch.arrays.layout import read_only_view
+from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
@@ -54,10 +56,7 @@ class ValueStore:
                 value=message.id.hex(),
                 reason="it is not there",
             )
-        if not writable and isinstance(value, np.ndarray):
-            value = value.view()
-            value.flags.writeable = False
-        return value
+        return value if writable else _read_only(value)
 
     def add(self, session: bytes, key: bytes, value: Any) -> None:
         """Keeps a value."""
@@ -160,14 +159,32 @@ class KeptValue:
         self._facts.write_to(remote, at=at)
 
 
+def _read_only(value: Any) -> Any:
+    """What a kernel that must not write gets; of a tensor, one with the same history."""
+    if isinstance(value, Tensor):
+        shown = Tensor(_read_only(value.array), keys=value.key_set)
+        shown.autograd_meta = meta_of(value)
+        shown.requires_grad_flag = value.requires_grad_flag
+        return shown
+    if isinstance(value, np.ndarray):
+        return read_only_view(value)
+    layout = find_layout(type(value))
+    return value if layout is None else layout.read_only(value)
+
+
 def _own(value: Any, *, is_known: bool) -> Any:
     """The tensor, or a copy if somebody else could write to it, or nobody can."""
     if isinstance(value, Tensor):
         # Two references are the tensor's and getrefcount's.
         is_known = is_known or sys.getrefcount(value.array) > 2
         own = _own(value.array, is_known=is_known)
-        return Tensor(own, keys=value.key_set, requires_grad=value.requires_grad)
+        kept = Tensor(own, keys=value.key_set, requires_grad=value.requires_grad)
+        if not value.is_leaf:  # a gradient of the copy is one of what it was copied from
+            meta_of(kept).edge = edge_of(value)
+        return kept
     backend = find_backend(type(value))
+    if backend is None and find_layout(type(value)) is not None:
+        return copy_of(value)  # nobody can tell who else knows of its parts
     if backend is None:
         return np.array(value)  # somebody's array by its protocol
     return value if not is_known and backend.is_its_own(value) else backend.copy(value)

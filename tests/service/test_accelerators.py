@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch import register_backend
+from opdispatch import DeviceTransfers, register_backend
 from tests import simulated_accelerator
 from tests.service.conftest import StartDaemon, WriteLibrary
-from tests.service.running_daemon import RunningDaemon
+from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
 X = np.arange(6.0).reshape(2, 3)
@@ -82,6 +82,47 @@ def test_values_that_stay_on_a_device_are_not_transferred(
         session.call("acc::add_", z, x)
         assert session.ops.acc.transfers(X) == before
         np.testing.assert_array_equal(z.numpy(), 5 * X)
+
+
+def test_interpreters_say_what_they_have_copied_to_their_devices_and_from_them(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    def transfers() -> dict[str, DeviceTransfers]:
+        return session.interpreters()[0].transfers
+
+    with start_daemon("--heartbeat", "0.1", workers=1).connect() as session:
+        session.load(write_library("acc", LIBRARY))
+        assert transfers() == {}
+        x = session.put(accelerator.from_host(X, "privateuseone:1"))
+        put = {"privateuseone:1": DeviceTransfers(to_device=48, from_device=0)}
+        assert wait_for(lambda: transfers() == put, 10)
+        y = session.call("acc::add", x, x, remote=True)
+        session.call("acc::add_", y, x)
+        got = y.numpy()
+        # What the calls had copied would be in these figures, too.
+        both = {"privateuseone:1": DeviceTransfers(to_device=48, from_device=48)}
+        assert wait_for(lambda: transfers()["privateuseone:1"].from_device, 10)
+        assert transfers() == both
+        np.testing.assert_array_equal(got, 3 * X)
+
+
+def test_kernels_run_on_the_device_of_their_arguments(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    where = (
+        "lib.define('where(Tensor[] x) -> int')\n"
+        "lib.impl('where', lambda x: accelerator.current, 'PrivateUse1')\n"
+        "lib.impl('where', lambda x: accelerator.current, 'CPU')\n"
+    )
+    x = accelerator.from_host(X, "privateuseone:1")
+    with start_daemon(workers=1).connect() as session:
+        session.load(write_library("acc", LIBRARY + where))
+        assert [session.ops.acc.where([each]) for each in (X, x, X)] == [0, 1, 0]
+        kept = session.put(x)
+        assert session.ops.acc.where([kept, kept]) == 1
+        with session.program() as p:
+            p.output(p.ops.acc.where([p.ops.acc.add(kept, kept)]))
+        assert p.result == 1
 
 
 def test_a_device_without_room_is_an_error_of_the_call(

@@ -58,7 +58,9 @@ def test_what_the_standard_leaves_undefined_is_an_error(standard: oc.Session):
 
 
 def test_it_is_loaded_again_and_unloaded(standard: oc.Session):
-    assert standard.load(NAME).version == 2
+    again = standard.load(NAME)
+    # Where the module's file can be found, the daemon sees that it is what is loaded already.
+    assert again.version == (1 if again.already_loaded else 2)
     np.testing.assert_array_equal(standard.ops.array.add(X, X), 2 * X)
     operators = {operator.name for operator in standard.operators()}
     assert {"array::add.Tensor", "array::linalg_det", "array::fft_fft"} <= operators

@@ -12,6 +12,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "remote-tensors.md").read
 
 
 def test_the_page_prints_what_it_says(daemon: RunningDaemon, tmp_path: Path) -> None:
-    library, program = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    library, *blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "calc.py").write_text(library)
+    program = "\n".join(blocks)
     assert run_python(program, tmp_path, daemon.address) == promised_output(program) != []

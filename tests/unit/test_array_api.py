@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
 from contextlib import closing
@@ -209,20 +208,6 @@ def test_plain_arrays_stay_plain(call: str):
         assert isinstance(each, np.ndarray)
 
 
-def test_signatures_are_the_standards():
-    signatures = {
-        "add": "(x1, x2, /)",
-        "sum": "(x, /, *, axis=None, dtype=None, keepdims=False)",
-        "arange": "(start, /, stop=None, step=1, *, dtype=None, device=None)",
-        "reshape": "(x, /, shape, *, copy=None)",
-        "clip": "(x, /, min=None, max=None)",
-        "eye": "(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None)",
-        "moveaxis": "(x, source, destination, /)",
-    }
-    for name, text in signatures.items():
-        assert str(inspect.signature(getattr(xp, name))) == text
-
-
 def test_calls_are_dispatched():
     with capture_dispatch_trace() as lines:
         xp.add(Tensor(np.ones(2)), 1.0)
@@ -329,7 +314,7 @@ def test_arrays_out_of_other_objects():
     assert np.shares_memory(xp.from_dlpack(x).array, x)
     assert not np.shares_memory(xp.from_dlpack(x, copy=True).array, x)
     for obj, dtype in (([1, 2], None), (xp.ones(2), xp.int8)):
-        with pytest.raises(ValueError, match="must copy"):
+        with pytest.raises(ValueError, match=r"must (copy|be copied)"):
             xp.asarray(obj, dtype=dtype, copy=False)
     with pytest.raises(ArgumentError, match="from_dlpack takes what has __dlpack__"):
         xp.from_dlpack([1])
@@ -346,7 +331,9 @@ def test_types_without_a_common_one_are_refused(one: str, other: str):
             call()
 
 
-@pytest.mark.parametrize(("dtype", "scalar"), [("int32", 1.5), ("bool", 1), ("float32", 1j)])
+@pytest.mark.parametrize(
+    ("dtype", "scalar"), [("int32", 1.5), ("bool", 1), ("int8", 1j), ("uint8", True)]
+)
 def test_so_are_scalars(dtype: str, scalar: complex):
     with pytest.raises(ArgumentError, match="has no common type"):
         xp.ones(2, dtype=getattr(xp, dtype)) + scalar
@@ -381,7 +368,7 @@ def test_numbers_that_are_too_large_are_refused():
 
 @pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
 def test_a_device_that_is_not_there_is_an_error(device: str):
-    with pytest.raises((DeviceError, ArgumentError), match=r"GPU|no device|such as 'cpu'"):
+    with pytest.raises((DeviceError, ArgumentError), match=r"GPU|no device|driver|'cpu'"):
         xp.zeros(2, device=device)
     with pytest.raises(DeviceError):
         xp.ones(2).to_device(device)
@@ -407,3 +394,35 @@ def test_meta_tensors_have_shapes_and_no_elements():
     y = xp.sum(xp.sin(x) + x, axis=0)
     assert isinstance(y.array, MetaArray)
     assert (y.shape, y.dtype, y.device) == ((2**20,), xp.float64, "meta")
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        (lambda: xp.matmul(xp.zeros((2, 3)), xp.zeros(4)), r"matmul of \[2, 3\] and \[4\]"),
+        (lambda: xp.broadcast_to(xp.zeros((2, 3)), (4,)), r"broadcast_to of \[2, 3\] and \[4\]"),
+        (lambda: xp.concat([xp.zeros(2), xp.zeros((2, 2))]), r"concat of \[2\] and \[2, 2\]"),
+        (lambda: xp.linalg.solve(xp.eye(3), xp.zeros((4, 1))), r"solve of \[3, 3\] and \[4, 1\]"),
+        (lambda: xp.reshape(xp.zeros(2), (3,)), r"reshape of \[2\] and \[3\]"),
+        (lambda: xp.zeros(2) + xp.zeros(3), r"^operands could not .* shapes \(2,\) \(3,\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_both_named(call: Any, shapes: str):
+    with pytest.raises(ValueError, match=shapes):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda i, f: xp.where(i > 1, i, f),
+        lambda i, f: xp.where(i > 1, i, 1.5),
+        lambda i, f: xp.concat([f, f, i]),
+        lambda i, f: xp.stack([i, f]),
+        lambda i, f: xp.clip(i, f),
+        lambda i, f: xp.clip(f, 0.0, i),
+    ],
+)
+def test_types_without_a_common_one_are_not_joined(call: Any):
+    with pytest.raises(ArgumentError, match="no common type"):
+        call(xp.asarray([1, 2]), xp.asarray([1.0, 2.0]))

@@ -170,6 +170,8 @@ CALLS = {
         *(((Of(shape), None, Of((3,))), {}) for shape in SHAPES),
         ((Of((2, 3)), Of((3,)), Of((4, 1, 1))), {}),
     ],
+    "clip.ScalarMin": [((Of(one), 0, Of(other)), {}) for one, other in PAIRS],
+    "clip.ScalarMax": [((Of(one), Of(other), 1), {}) for one, other in PAIRS],
     "where": [((Of(one, "bool"), Of(one), Of(other, 1)), {}) for one, other in PAIRS],
     "where.ScalarSelf": [
         ((Of(one, "bool"), scalar, Of(other)), {}) for one, other in PAIRS for scalar in SCALARS

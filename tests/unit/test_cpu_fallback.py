@@ -137,7 +137,18 @@ def test_a_factory_makes_its_result_where_it_was_asked_to(accelerator: Accelerat
 
     op = define(lib, "ones(Tensor? like, *, Device device) -> Tensor", ones)
     like = accelerator.from_host(X, "privateuseone:0")
-    assert accelerator.device_of(op(like, device=HERE)) == "privateuseone:0"
+    assert accelerator.device_of(op(like, device=HERE)) == HERE
+
+
+def test_results_that_are_asked_for_on_the_host_stay_there(accelerator: Accelerator, lib: Library):
+    op = define(
+        lib,
+        "fetched(Tensor x, *, Device? device=None) -> Tensor",
+        lambda x, *, device: np.array(x),
+    )
+    here = accelerator.from_host(X, HERE)
+    assert type(op(here, device="cpu")) is np.ndarray
+    assert accelerator.device_of(op(here)) == HERE
 
 
 def test_an_argument_that_is_resized_is_an_error(accelerator: Accelerator, lib: Library):

@@ -33,7 +33,7 @@ def test_the_table_of_errors_has_every_class_with_its_base_reason_and_status() -
 
 
 def test_every_link_to_a_file_leads_to_one() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    pages = [page for glob in ("*.md", "docs/*.md", "examples/**/*.md") for page in ROOT.glob(glob)]
     assert pages
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

@@ -28,9 +28,11 @@ CODES = {
     "argument": "ArgumentError",
     "no_kernel": "NoKernelError",
     "ambiguous_kernel": "AmbiguousKernelError",
+    "autograd": "AutogradError",
     "return": "ReturnError",
     "device": "DeviceError",
     "device_memory": "DeviceMemoryError",
+    "device_lost": "DeviceLostError",
     "wait_timeout": "WaitTimeoutError",
 }
 
@@ -69,6 +71,7 @@ def test_a_class_cannot_inherit_its_code():
         ("ArgumentError", "TypeError"),
         ("NoKernelError", "NotImplementedError"),
         ("AmbiguousKernelError", "RuntimeError"),
+        ("AutogradError", "RuntimeError"),
         ("ReturnError", "RuntimeError"),
         ("DeviceError", "RuntimeError"),
         ("DeviceMemoryError", "MemoryError"),

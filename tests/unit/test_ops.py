@@ -209,6 +209,25 @@ def test_a_packet_that_knew_what_takes_tensors_learns_of_a_better_one(ops, add):
     assert packet(X, X) == "tensors"
 
 
+def test_the_only_overload_that_could_take_a_number_is_remembered(ops, add):
+    add("t::f.tensors(Tensor x, Tensor y) -> str", "tensors")
+    add("t::f.scalar(Tensor x, Scalar y) -> str", "scalar")
+    add("t::f.longer(Tensor x, Scalar y, Scalar z) -> str", "longer")
+    for _ in range(3):
+        assert [ops.t.f(X, 2.0), ops.t.f(X, X), ops.t.f(X, 2.0, 1)] == [
+            "scalar",
+            "tensors",
+            "longer",
+        ]
+
+
+def test_a_number_that_two_overloads_could_take_is_looked_at_each_time(ops, add):
+    add("t::f.small(int x) -> str", "small")
+    add("t::f.any(float x) -> str", "any")
+    for _ in range(3):
+        assert [ops.t.f(1), ops.t.f(2**70)] == ["small", "any"]
+
+
 def test_a_tensor_that_stands_for_a_scalar_is_looked_at_each_time(ops, add):
     """An array with one element is taken for a Scalar, and none with more."""
     add("t::f.scalar(Scalar x) -> str", "scalar")

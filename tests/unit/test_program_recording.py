@@ -115,9 +115,12 @@ def test_a_function_is_traced_once_for_each_kind_of_call():
     assert len(traced) == 4, "in lists as well"
     call(X, [X, 2, (Y, "t")])
     assert len(traced) == 5
-    call(X, {1: X})
-    call(X, {1: X})
-    assert len(traced) == 7, "what is in a dict may have changed"
+    call(X, {1: X, "w": [Y]})
+    call(Y, {1: Y, "w": [X]})
+    assert [id(value) for value in sent.inputs[-1]] == [id(Y), id(Y), id(X), id(Y)]
+    assert len(traced) == 6, "in dicts as well"
+    call(X, {True: X, "w": [Y]})
+    assert len(traced) == 7
     for number in range(100):
         call(X, number)
     assert call(X, X)[0] == "output 0"

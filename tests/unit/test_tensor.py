@@ -6,7 +6,14 @@ import weakref
 import numpy as np
 import pytest
 
-from opdispatch import BackendComponent, DispatchKey, DispatchKeySet, Tensor
+from opdispatch import (
+    BackendComponent,
+    DeviceError,
+    DispatchKey,
+    DispatchKeySet,
+    MetaArray,
+    Tensor,
+)
 from opdispatch.arrays import CPU_BITS, key_bits_of
 from opdispatch.tensor import key_set_of_backend
 
@@ -36,6 +43,11 @@ def test_given_keys_are_the_keys(array):
     assert Tensor(array, keys=keys).key_set == keys
 
 
+def test_a_number_of_numpys_becomes_an_array():
+    for _ in range(2):  # the second time its type has been seen
+        assert type(Tensor(np.float64(2)).array) is np.ndarray
+
+
 def test_the_array_is_shared(array):
     tensor = Tensor(array)
     array[0, 0] = 7
@@ -47,6 +59,11 @@ def test_the_array_is_shared(array):
 def test_a_copy_is_made_when_one_is_asked_for(array):
     assert not np.shares_memory(np.array(Tensor(array)), array)
     assert np.asarray(Tensor(array), dtype=np.float32).dtype == np.float32
+
+
+def test_numpy_gets_no_elements_of_a_tensor_without_any():
+    with pytest.raises(DeviceError, match="no array for a tensor on 'meta'"):
+        np.asarray(Tensor(MetaArray((2,), "float32")))
 
 
 def test_a_tensor_knows_where_and_what_it_is(array):

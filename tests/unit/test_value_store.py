@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch import DispatchKey, DispatchKeySet, Tensor
+from opdispatch import DispatchKey, DispatchKeySet, Tensor, autograd
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import facts_from_proto, store_key, value_id
@@ -55,6 +55,19 @@ def test_an_argument_that_is_not_written_to_cannot_be():
     assert not view.flags.writeable
     assert np.shares_memory(view, x)
     assert x.flags.writeable
+
+
+def test_a_tensor_that_is_not_written_to_cannot_be_and_has_its_history():
+    store = ValueStore()
+    x = Tensor(np.arange(3.0), requires_grad=True)
+    store.add(ME, X_KEY, x)
+    shown = store.get(_remote(ME, X_KEY), "$", False)
+    assert not shown.array.flags.writeable
+    assert x.array.flags.writeable
+    assert store.get(_remote(ME, X_KEY), "$", True) is x
+    assert (shown.key_set, shown.requires_grad) == (x.key_set, True)
+    [gradient] = autograd.grad(shown * shown, x, Tensor(np.ones(3)))
+    assert gradient.array.tolist() == [0, 2, 4]
 
 
 def test_what_is_released_is_gone_and_nothing_else():
@@ -137,9 +150,9 @@ def test_tensors_in_lists_are_kept_and_numbers_are_sent():
 def test_what_is_said_of_a_value_is_what_it_is():
     store = ValueStore()
     keys = DispatchKeySet(DispatchKey.SparseCPU)
-    tensor = Tensor(np.zeros((2, 3), np.int16), keys=keys, requires_grad=True)
+    tensor = Tensor(np.zeros((2, 3), np.float16), keys=keys, requires_grad=True)
     facts = facts_from_proto(value_to_proto(_keeping(store).take([tensor], 0)).remote, at="$")
-    assert (facts.dtype, facts.shape, facts.device) == (np.dtype(np.int16), (2, 3), "cpu")
+    assert (facts.dtype, facts.shape, facts.device) == (np.dtype(np.float16), (2, 3), "cpu")
     assert (facts.key_bits, facts.requires_grad, facts.nbytes) == (keys.bits, True, 12)
     kept = store.find(ME, _key(PREFIX, 0))
     assert (kept.key_set, kept.requires_grad) == (keys, True)

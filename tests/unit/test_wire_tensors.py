@@ -214,7 +214,9 @@ def test_a_cupy_array_is_sent_from_its_gpu_and_put_on_it(cupy_stand_in):
 
 def test_a_gpu_that_is_not_there_is_told(cupy_stand_in):
     message = tensor_message(device="cuda:5")
-    with pytest.raises(WireError, match=r"\$: .*'cuda:5' \(RuntimeError: cudaErrorInvalidDevice"):
+    with pytest.raises(
+        WireError, match=r"\$: .*'cuda:5' \(CUDARuntimeError: cudaErrorInvalidDevice"
+    ):
         tensor_from_proto(message)
 
 
@@ -228,3 +230,10 @@ def test_a_real_cupy_array_comes_back_on_its_gpu():
     assert isinstance(back, cupy.ndarray)
     assert back.device == array.device
     assert same(back.get(), np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def test_whole_numbers_require_no_gradients():
+    message = tensor_to_proto(np.arange(3))
+    message.requires_grad = True
+    with pytest.raises(WireError, match=r"\$\.requires_grad is set of a tensor of int64"):
+        tensor_from_proto(message)

@@ -151,7 +151,7 @@ def test_an_undecoded_tensor_knows_what_the_dispatcher_asks():
 def test_a_plain_0d_tensor_is_decoded_since_it_may_stand_for_a_number():
     for scalar in (np.float32(1.5), np.array(3), np.bool_(True)):
         assert same(undecoded_from_proto(value_to_proto(scalar)), np.asarray(scalar))
-    with_keys = Tensor(np.array(3), requires_grad=True)
+    with_keys = Tensor(np.array(3.0), requires_grad=True)
     assert isinstance(undecoded_from_proto(value_to_proto(with_keys)), WireTensor)
 
 

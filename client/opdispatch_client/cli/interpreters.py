@@ -20,7 +20,13 @@ def interpreters(settings: Settings) -> None:
 
     One that is quarantined died again and again, and is not running; its last output follows.
     """
-    from opdispatch_client.cli.output import format_time, print_json, print_remark, print_table
+    from opdispatch_client.cli.output import (
+        format_size,
+        format_time,
+        print_json,
+        print_remark,
+        print_table,
+    )
 
     with settings.connect() as session:
         found = session.interpreters()
@@ -32,7 +38,7 @@ def interpreters(settings: Settings) -> None:
         return
     columns = ("name", "pid", "state", "heard", "python", "devices", "running", "queued", "calls")
     print_table(
-        (*columns, "restarts", "libraries", "reserved for", "connected at"),
+        (*columns, "restarts", "libraries", "reserved for", "to and from devices", "connected at"),
         (
             (
                 interpreter.name,
@@ -47,6 +53,10 @@ def interpreters(settings: Settings) -> None:
                 str(interpreter.restarts),
                 ", ".join(interpreter.libraries),
                 interpreter.reserved_for,
+                ", ".join(
+                    f"{device} {format_size(each.to_device)}, {format_size(each.from_device)}"
+                    for device, each in interpreter.transfers.items()
+                ),
                 format_time(interpreter.connected_at),
             )
             for interpreter in found

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import find_backend
+from opdispatch.arrays import Layout, find_backend, find_layout, on_host
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.tensor import Tensor
 
@@ -53,9 +53,9 @@ def describe_returns(returns: list[tuple[str, Any]], *, tensors: bool = True) ->
 def value_to_json(value: Any) -> Any:
     """The value as JSON has it.
 
-    A tensor is an object with dtype, shape and data (nested lists). A complex number is an
-    object; inside a tensor it is a pair. Numbers that JSON lacks are the texts "NaN",
-    "Infinity" and "-Infinity".
+    A tensor is an object with dtype, shape and data (nested lists); one of another layout than
+    the dense one has the layout, the shape and its parts. A complex number is an object; inside a
+    tensor it is a pair. Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity".
     """
     if (array := _as_array(value)) is not None:
         return {
@@ -63,6 +63,10 @@ def value_to_json(value: Any) -> Any:
             "shape": list(array.shape),
             "data": _elements_to_json(array.tolist()),
         }
+    if (found := _parts_of(value)) is not None:
+        layout, shape, parts, facts = found
+        named = {name: value_to_json(part) for name, part in parts.items()}
+        return {"layout": layout.name, "shape": shape, **named, **facts}
     match value:
         case list() | tuple():
             return [value_to_json(item) for item in value]
@@ -95,6 +99,12 @@ def _describe(value: Any, label: str) -> Iterator[str]:
     if (array := _as_array(value)) is not None:
         yield f"{label}{array.dtype.name} {list(array.shape)}"
         yield from np.array2string(array, separator=", ").splitlines()
+    elif (found := _parts_of(value)) is not None:
+        layout, shape, parts, facts = found
+        yield f"{label}{layout.name} {shape}"
+        for name, part in parts.items():
+            yield from _describe(part, f"{name}: ")
+        yield from (f"{name}: {fact}" for name, fact in facts.items())
     elif isinstance(value, list | tuple) and any(_as_array(item) is not None for item in value):
         for place, item in enumerate(value):
             yield from _describe(item, f"{label.removesuffix(': ')}[{place}]: ")
@@ -105,9 +115,26 @@ def _describe(value: Any, label: str) -> Iterator[str]:
 def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     if (array := _as_array(value)) is not None:
         yield label, array
+    elif (found := _parts_of(value)) is not None:
+        yield from ((f"{label}_{name}", part) for name, part in found[2].items())
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
             yield from _arrays_of(f"{label}_{place}", item)
+
+
+def _parts_of(
+    value: Any,
+) -> tuple[Layout, list[int | None], dict[str, np.ndarray[Any, Any]], dict[str, Any]] | None:
+    """The layout, the shape, and by name the parts and the rest; None for what is dense."""
+    array = value.array if isinstance(value, Tensor) else value
+    layout = find_layout(type(array))
+    if layout is None:
+        return None
+    array = on_host(array)
+    facts = layout.facts(array)
+    parts = dict(zip(layout.part_names, layout.parts(array), strict=True))
+    others = {name: getattr(facts, name) for name in layout.fact_names if name != "shape"}
+    return layout, list(array.shape), parts, others
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:

@@ -45,17 +45,19 @@ nan = float("nan")
 newaxis = None
 pi = 3.141592653589793
 
-_made = make_functions([function.schema for function in FUNCTIONS if len(function.path) == 1])
+_made = make_functions(
+    [function.schema for function in FUNCTIONS if len(function.path) == 1], __name__
+)
 
 
 def broadcast_arrays(*arrays: Any) -> list[Any]:
     """``broadcast_arrays`` of the array API standard."""
-    return list(_made["broadcast_arrays"](list(arrays)))
+    return list(_made["broadcast_arrays"](list(arrays))) if arrays else []
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
     """``meshgrid`` of the array API standard."""
-    return list(_made["meshgrid"](list(arrays), indexing=indexing))
+    return list(_made["meshgrid"](list(arrays), indexing=indexing)) if arrays else []
 
 
 globals().update({name: made for name, made in _made.items() if name not in globals()})
@@ -82,3 +84,7 @@ __all__ = [
     "result_type",
 ]
 __all__ += sorted({*_made, *DTYPES} - {*__all__})
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,38 +10,51 @@ from opdispatch import arrays
 from opdispatch.array_api.data_types import DTYPES
 from opdispatch.array_api.operators import OPERATORS
 from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
-from opdispatch.errors import ArgumentError
+from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor import Tensor
+from opdispatch.tensor_operators import TensorOperators
 
 
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
-) -> Tensor:
-    """A tensor of an array, a scalar or nested sequences of these.
+) -> Any:
+    """A ``Tensor`` of an array, a scalar or nested sequences of these.
 
-    ``copy`` is whether the elements are copied: always, never, or if need be. Raises ArgumentError
-    for objects that are no numbers, ValueError if they had to be copied and must not be, and
-    DeviceError.
+    A session's remote tensor stays one. ``copy`` is whether the elements are copied: always, never,
+    or if need be. Raises ArgumentError for objects that are no numbers, ValueError if they had to
+    be copied and must not be, and DeviceError.
     """
+    if isinstance(obj, TensorOperators) and not isinstance(obj, Tensor):
+        return _of_remote(obj, dtype, device, copy)
     if isinstance(obj, Tensor) or arrays.find_key_bits(obj) is not None or arrays.is_foreign(obj):
         return _of_array(obj if isinstance(obj, Tensor) else Tensor(obj), dtype, device, copy)
-    if copy is False and not hasattr(obj, "__array_interface__"):
-        raise ValueError(f"asarray must copy the elements of a {type(obj).__name__}")
-    array = np.asarray(_plain(obj), dtype=dtype, copy=copy)
-    if array.dtype.kind in DOUBTFUL_KINDS:
-        check_numbers("asarray", array.dtype)
-    tensor = Tensor(array)
-    return tensor if device is None else tensor.to(device)
+    try:
+        array = np.asarray(_plain(obj), dtype=dtype, copy=copy)
+    except ValueError as error:
+        if copy is False:
+            text = f"asarray must copy the elements of an object of type {type(obj).__name__}"
+            raise ValueError(text) from error
+        raise
+    return _of_array(Tensor(array), None, device, None if copy else copy)
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor over another library's array, or of a copy of it. Raises BufferError, ValueError."""
+    """A tensor over another library's array, or of a copy of it.
+
+    Raises ArgumentError if it is no such array, BufferError if it does not give its elements,
+    ValueError if they had to be copied and must not be, and DeviceError.
+    """
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(
             f"from_dlpack takes what has __dlpack__, and {type(x).__name__} has not"
         )
-    tensor = x if isinstance(x, Tensor) else Tensor(arrays.adopt(x))
-    return _of_array(Tensor(tensor.array), None, device, copy)
+    try:
+        array = x.array if isinstance(x, Tensor) else arrays.adopt(x)
+    except DeviceError as error:
+        if isinstance(error.__cause__, BufferError):
+            raise BufferError(str(error)) from error
+        raise
+    return _of_array(Tensor(array), None, device, copy)
 
 
 def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None) -> Tensor:
@@ -51,15 +64,29 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
     wanted = moved.dtype if dtype is None else DTYPES.get(dtype, np.dtype(dtype))
     is_new = moved is not tensor
     if copy is False and (is_new or wanted != moved.dtype):
-        raise ValueError("asarray must copy the elements: the device or the type is another one")
+        raise ValueError("the elements must be copied: the device or the type is another one")
     if wanted != moved.dtype:
         result: Tensor = OPERATORS.astype.default(moved, wanted)
         return result
     if copy and not is_new:
+        if moved.requires_grad:
+            copied: Tensor = OPERATORS.positive.default(moved)
+            return copied
         backend = arrays.find_backend(type(moved.array))
         assert backend is not None, "a tensor's array is one of a backend"
         return Tensor(backend.copy(moved.array))
     return moved
+
+
+def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:
+    """What stands for a tensor elsewhere, which stays there."""
+    moved = tensor if device is None else tensor.to_device(device)
+    wanted = moved.dtype if dtype is None else DTYPES.get(dtype, np.dtype(dtype))
+    if wanted == moved.dtype and not copy:
+        return moved
+    if copy is False:
+        raise ValueError("asarray must copy the elements: the type is another one")
+    return OPERATORS.astype.default(moved, wanted)
 
 
 def _plain(value: Any) -> Any:

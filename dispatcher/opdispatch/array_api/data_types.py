@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat.numpy
+import ml_dtypes
 import numpy as np
 
 from opdispatch import arrays
 from opdispatch.array_api.functions import SCALARS
 from opdispatch.array_operators.dtypes import check_pair, check_scalar
+from opdispatch.errors import ArgumentError
 
 # Its own functions are made when it is imported, and unknown to who only reads it.
 _COMPAT: Any = array_api_compat.numpy
+# Of whose functions no types are known.
+_ML_DTYPES: Any = ml_dtypes
 
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name)
@@ -25,20 +29,70 @@ DTYPES: dict[str, np.dtype[Any]] = {
 """By their names."""
 
 
+@dataclass(frozen=True, slots=True)
+class FloatInfo:
+    """What ``finfo`` returns: Python's numbers, of the real numbers in ``dtype``."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerInfo:
+    """What ``iinfo`` returns."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: np.dtype[Any]
+
+
 def can_cast(from_: Any, to: Any, /) -> bool:
     """Whether promotion turns one type into another, or an array into one of that type."""
-    given = from_.dtype if hasattr(from_, "dtype") else from_
-    return bool(_COMPAT.can_cast(given, to))
+    given, wanted = _dtype_of(from_), _dtype_of(to)
+    try:
+        return result_type(given, wanted) == wanted
+    except TypeError:  # NumPy's own for some types of ml_dtypes
+        return False
 
 
-def finfo(type: Any, /) -> Any:
-    """What is to be known of a floating-point type, or of an array's."""
-    return _COMPAT.finfo(_dtype_of(type))
+def finfo(type: Any, /) -> FloatInfo:
+    """What is to be known of a floating-point type, or of an array's; of complex, of its parts.
+
+    Raises ArgumentError for other types.
+    """
+    dtype = _dtype_of(type)
+    try:
+        info = _ML_DTYPES.finfo(dtype)
+    except ValueError as error:
+        raise ArgumentError(
+            f"finfo is asked about types of floating-point numbers, not {dtype}"
+        ) from error
+    return FloatInfo(
+        bits=int(info.bits),
+        eps=float(info.eps),
+        max=float(info.max),
+        min=float(info.min),
+        smallest_normal=float(info.smallest_normal),
+        dtype=np.dtype(info.dtype),
+    )
 
 
-def iinfo(type: Any, /) -> Any:
-    """What is to be known of an integer type, or of an array's."""
-    return _COMPAT.iinfo(_dtype_of(type))
+def iinfo(type: Any, /) -> IntegerInfo:
+    """What is to be known of an integer type, or of an array's.
+
+    Raises ArgumentError for other types.
+    """
+    dtype = _dtype_of(type)
+    try:
+        info = _ML_DTYPES.iinfo(dtype)
+    except ValueError as error:
+        raise ArgumentError(f"iinfo is asked about types of integers, not {dtype}") from error
+    return IntegerInfo(bits=int(info.bits), max=int(info.max), min=int(info.min), dtype=dtype)
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
@@ -49,16 +103,19 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     """The type that arrays, types and Python scalars are promoted to.
 
-    Raises ArgumentError where the standard defines none.
+    Raises ArgumentError where the standard defines none, and where there are only scalars.
     """
-    scalars = [each for each in arrays_and_dtypes if type(each) in SCALARS]
     dtypes = [_dtype_of(each) for each in arrays_and_dtypes if type(each) not in SCALARS]
-    for one, other in itertools.pairwise(dtypes):
-        check_pair("result_type", one, other)
+    if not dtypes:
+        raise ArgumentError("result_type takes at least one array or type")
+    common = dtypes[0]
+    for dtype in dtypes:
+        check_pair("result_type", common, dtype)
+        common = np.result_type(common, dtype)
+    scalars = [each for each in arrays_and_dtypes if type(each) in SCALARS]
     for scalar in scalars:
-        for dtype in dtypes:
-            check_scalar("result_type", dtype, scalar)
-    return np.result_type(*dtypes, *scalars)
+        check_scalar("result_type", common, scalar)
+    return np.result_type(common, *scalars)
 
 
 def _dtype_of(value: Any) -> np.dtype[Any]:

@@ -8,8 +8,12 @@ from opdispatch.array_operators.functions import FUNCTIONS
 _made = {
     name.removeprefix("fft_"): function
     for name, function in make_functions(
-        [each.schema for each in FUNCTIONS if each.path[0] == "fft"]
+        [each.schema for each in FUNCTIONS if each.path[0] == "fft"], __name__
     ).items()
 }
 globals().update(_made)
 __all__ = sorted(_made)
+
+
+def __dir__() -> list[str]:
+    return __all__

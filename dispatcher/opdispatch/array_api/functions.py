@@ -12,6 +12,7 @@ from typing import Any
 
 from opdispatch.array_api.operators import OPERATORS
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
+from opdispatch.schema_type import SCALAR, OptionalType
 from opdispatch.tensor import Tensor
 
 Function = Callable[..., Any]
@@ -32,8 +33,11 @@ _POSITIONAL_ONLY = {
     "repeat": 2,
     "tile": 2,
 }
+# Beyond it, no array has a diagonal.
+_FARTHEST = 2**62
 # Where arrays without dimensions are often given for numbers.
 _NUMBERS = ("arange", "full", "full_like", "linspace")
+_SCALAR = (SCALAR, OptionalType(SCALAR))
 _BINARY = ("Tensor", "Scalar", "ScalarFirst")
 
 
@@ -43,21 +47,27 @@ def number(value: Any) -> Any:
     return array.item() if getattr(array, "shape", None) == () else value
 
 
-def make_functions(schemas: Sequence[FunctionSchema]) -> dict[str, Function]:
-    """A function for each operator, by its name in the namespace ``array``."""
+def diagonal(k: Any) -> Any:
+    """The number of a diagonal in 64 bits, beyond every array if it was beyond them."""
+    return max(-_FARTHEST, min(k, _FARTHEST)) if type(k) is int else k
+
+
+def make_functions(schemas: Sequence[FunctionSchema], module: str) -> dict[str, Function]:
+    """A function for each operator, by its name in the namespace ``array``, for that module."""
     overloads = defaultdict(list)
     for schema in schemas:
         overloads[schema.name.name.rpartition("::")[2]].append(schema)
-    return {name: _make_function(name, each) for name, each in overloads.items()}
+    return {name: _make_function(name, each, module) for name, each in overloads.items()}
 
 
-def _make_function(name: str, overloads: Sequence[FunctionSchema]) -> Function:
+def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) -> Function:
     first = overloads[0]
     packet = getattr(OPERATORS, name)
     names = tuple(schema.name.overload_name for schema in overloads)
     scope: dict[str, Any] = {
         "SCALARS": SCALARS,
         "number": number,
+        "diagonal": diagonal,
         "Tensor": Tensor,
         **{f"default_{each.name}": each.default for each in first.arguments},
     }
@@ -80,20 +90,24 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema]) -> Function:
         elif len(first.returns) > 1:
             scope["Result"] = _result_type(name, first)
             call = f"Result(*{call})"
+        elif str(first.returns[0].type) == "Tensor[]":
+            call = f"tuple({call})"
         lines = [f"    return {call}"]
         parameters = _parameters(name, first.arguments)
     text = "\n".join([f"def {name}({parameters}):", *lines])
     exec(compile(text, f"<opdispatch.array_api.{name}>", "exec"), scope)
     function: Function = scope[name]
     function.__name__ = function.__qualname__ = name.removeprefix("linalg_").removeprefix("fft_")
-    function.__module__ = "opdispatch.array_api"
+    function.__module__ = module
     function.__doc__ = _documentation(name, overloads)
     return function
 
 
 def _result_type(name: str, schema: FunctionSchema) -> type:
-    fields = [each.name for each in schema.returns]
-    return namedtuple(f"{name.removeprefix('linalg_')}_result", fields)
+    named = f"{name.removeprefix('linalg_')}_result"
+    result = namedtuple(named, [each.name for each in schema.returns])  # type: ignore[misc]
+    globals()[named] = result  # where pickle looks for it
+    return result
 
 
 def _documentation(name: str, overloads: Sequence[FunctionSchema]) -> str:
@@ -123,12 +137,12 @@ def _parameters(name: str, arguments: Sequence[Argument]) -> str:
 
 
 def _passed(arguments: Sequence[Argument], spelled: Callable[[Argument], str]) -> str:
-    return ", ".join(f"{a.name}={a.name}" if a.kwarg_only else spelled(a) for a in arguments)
+    return ", ".join(f"{a.name}={spelled(a)}" if a.kwarg_only else spelled(a) for a in arguments)
 
 
 def _as_it_is(argument: Argument) -> str:
-    return argument.name
+    return "diagonal(k)" if argument.name == "k" else argument.name
 
 
 def _as_number(argument: Argument) -> str:
-    return f"number({argument.name})" if "Scalar" in str(argument.type) else argument.name
+    return f"number({argument.name})" if argument.type in _SCALAR else argument.name

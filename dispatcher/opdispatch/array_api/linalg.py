@@ -10,8 +10,12 @@ _SHARED = ("matmul", "matrix_transpose", "tensordot", "vecdot")
 _made = {
     name.removeprefix("linalg_"): function
     for name, function in make_functions(
-        [each.schema for each in FUNCTIONS if each.path[0] in ("linalg", *_SHARED)]
+        [each.schema for each in FUNCTIONS if each.path[0] in ("linalg", *_SHARED)], __name__
     ).items()
 }
 globals().update(_made)
 __all__ = sorted(_made)
+
+
+def __dir__() -> list[str]:
+    return __all__

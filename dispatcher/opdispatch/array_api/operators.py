@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from opdispatch import library, tensor_operators
+from opdispatch import library as default_library
+from opdispatch import tensor_operators
+from opdispatch.array_autocast import register_autocast_kernels
+from opdispatch.array_derivatives import register_derivatives
 from opdispatch.array_operators import NAMESPACE, register
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.library import Library
@@ -15,9 +18,12 @@ from opdispatch.ops import Ops
 def _choose() -> Any:
     if not tensor_operators.is_private():
         importlib.import_module("opdispatch.array_library")
-        return library.ops.array
+        return default_library.ops.array
     dispatcher = Dispatcher()
-    register(Library(NAMESPACE, "DEF", dispatcher=dispatcher))
+    library = Library(NAMESPACE, "DEF", dispatcher=dispatcher)
+    register(library)
+    register_derivatives(library)
+    register_autocast_kernels(library)
     return Ops(dispatcher).array
 
 

@@ -7,20 +7,30 @@ for ``Meta`` say what shape and dtype a result has. ``register`` puts them into 
 functions      the operators, and what the standard calls them
 dtypes         which element types go together
 kernels        kernels for arrays and tensors out of functions for arrays
+half_precision what is added up in float32
 cuda           CuPy's functions, imported when they are needed
 meta_kernels   shapes and dtypes of results; meta_* by topic
-creation       which backend makes an array that is made of none
+creation       which backend makes an array: that of the device that is asked for
+indexing       what is behind x[...] and x[...] = value
 """
 
 from __future__ import annotations
 
 import array_api_compat.numpy
 
-from opdispatch.array_operators.creation import make_selection
+from opdispatch.array_operators.creation import make_placed, make_selection
 from opdispatch.array_operators.cuda import make_cuda_kernel
 from opdispatch.array_operators.functions import FUNCTIONS
+from opdispatch.array_operators.half_precision import in_float32
+from opdispatch.array_operators.indexing import (
+    INDEXING,
+    getitem,
+    meta_getitem,
+    meta_setitem,
+    setitem,
+)
 from opdispatch.array_operators.kernels import find_function, make_kernel
-from opdispatch.array_operators.meta_kernels import META_FUNCTIONS
+from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel
 from opdispatch.library import Library
 
 NAMESPACE = "array"
@@ -32,8 +42,21 @@ def register(library: Library) -> None:
         for function in FUNCTIONS:
             name = library.define(str(function.schema))
             on_host = find_function(array_api_compat.numpy, function)
-            library.impl(name, make_kernel(function, on_host), "CPU")
-            library.impl(name, make_cuda_kernel(function), "CUDA")
-            library.impl(name, make_kernel(function, META_FUNCTIONS[name]), "Meta")
+            kernels = {
+                "CPU": make_kernel(function, on_host, in_float32(function, on_host)),
+                "CUDA": make_cuda_kernel(function),
+                "Meta": make_meta_kernel(function, META_FUNCTIONS[name]),
+            }
+            for key, kernel in kernels.items():
+                if function.has_device and not function.is_creation:
+                    kernel = make_placed(library.dispatcher, function, kernel)
+                library.impl(name, kernel, key)
             if function.is_creation:
                 library.impl(name, make_selection(library.dispatcher, function), "BackendSelect")
+        for function in INDEXING:
+            name = library.define(str(function.schema))
+            writes = function.schema.is_mutable
+            call, on_meta = (setitem, meta_setitem) if writes else (getitem, meta_getitem)
+            library.impl(name, make_kernel(function, call), "CPU")
+            library.impl(name, make_cuda_kernel(function, call), "CUDA")
+            library.impl(name, make_meta_kernel(function, on_meta), "Meta")

@@ -1,14 +1,16 @@
-"""Arrays that are made of none: the device that is asked for says which backend makes them."""
+"""Arrays where they are asked for: the argument ``device`` says which backend makes them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from opdispatch.array_operators.dtypes import check_complex
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.kernels import Kernel
-from opdispatch.arrays import CPU_BITS, backend_of_device
+from opdispatch.arrays import CPU_BITS, backend_of_device, device_of, split_device
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher
+from opdispatch.tensor import Tensor
 
 
 def make_selection(dispatcher: Dispatcher, function: ArrayFunction) -> Kernel:
@@ -29,3 +31,44 @@ def make_selection(dispatcher: Dispatcher, function: ArrayFunction) -> Kernel:
         return backend.from_host(array, str(device))
 
     return select
+
+
+def make_placed(dispatcher: Dispatcher, function: ArrayFunction, kernel: Kernel) -> Kernel:
+    """The kernel of an operator that has an array and a device, out of one for the array's device.
+
+    ``zeros_like`` on another device calls ``zeros``; ``astype`` moves what it has converted.
+    """
+    if function.operator == "astype":
+        return _make_astype(kernel)
+    name = f"array::{function.operator.removesuffix('_like')}"
+
+    def make_like(x: Any, *fill: Any, dtype: Any = None, device: str | None = None) -> Any:
+        if device is None or _is_on(x, device):
+            return kernel(x, *fill, dtype=dtype)
+        wanted = x.dtype if dtype is None else dtype
+        array = dispatcher.get_schema(name)(list(x.shape), *fill, dtype=wanted, device=device)
+        return Tensor(array) if type(x) is Tensor else array
+
+    return make_like
+
+
+def _make_astype(kernel: Kernel) -> Kernel:
+    def astype(x: Any, dtype: Any, *, copy: bool = True, device: str | None = None) -> Any:
+        if x.dtype.kind == "c":
+            check_complex("astype", x.dtype, dtype)
+        target = None if device is None or _is_on(x, device) else device
+        if target is None and not copy and x.dtype == dtype:
+            return x
+        result = kernel(x, dtype, copy=copy)
+        if target is None:
+            return result
+        moved = Tensor(result).to(target)
+        return moved if type(x) is Tensor else moved.array
+
+    return astype
+
+
+def _is_on(x: Any, device: str) -> bool:
+    kind, number = split_device(device)
+    here, place = split_device(x.device if type(x) is Tensor else device_of(x))
+    return kind == here and number in (None, place)

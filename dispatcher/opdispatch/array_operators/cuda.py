@@ -4,42 +4,51 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.array_operators.kernels import Kernel, check_devices, find_function, make_kernel
-from opdispatch.arrays import split_device
+from opdispatch.array_operators.kernels import Kernel, find_function, make_kernel
+from opdispatch.arrays import common_device, explain_device_error, split_device
+from opdispatch.arrays.cupy_errors import INSTALL_HINT
 from opdispatch.errors import DeviceError
 
+_INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
 
-def make_cuda_kernel(function: ArrayFunction) -> Kernel:
-    """The kernel of an operator for arrays on a GPU.
 
-    Arrays of the host may be among them if they have one element and no dimension.
+def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = None) -> Kernel:
+    """The kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
+
+    Arrays of the host may be among them if they have one element and no dimension, or are indices.
     """
-    name = function.operator.partition(".")[0]
+    name, free = f"array::{function.operator}", function.places_of_indices
 
     @functools.cache
     def find() -> Kernel:
-        return find_function(_import("array_api_compat.cupy"), function)
+        return own or find_function(_import("array_api_compat.cupy"), function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         cupy = _import("cupy")
-        devices = {f"cuda:{array.device.id}" for array in _arrays(args, kwargs, cupy.ndarray)}
-        host = [array for array in _arrays(args, kwargs, (np.ndarray, np.generic)) if array.ndim]
-        check_devices(name, [*devices, *("cpu" for _ in host)])
+        bound = (each for n, each in enumerate(args) if n not in free)
+        found = common_device(name, *bound, *kwargs.values())
         asked = kwargs.get("device")
-        place = asked if asked is not None else next(iter(devices), None)
-        number = split_device(str(place))[1] if place is not None else None
+        place = found if asked is None else str(asked)
+        number = None if place is None else split_device(place)[1]
         if "device" in kwargs:
             kwargs["device"] = None
-        with cupy.cuda.Device(number) if number is not None else nullcontext():
-            args = tuple(_on_gpu(each, cupy) for each in args)
-            return find()(*args, **{key: _on_gpu(each, cupy) for key, each in kwargs.items()})
+        try:
+            with cupy.cuda.Device(number) if number is not None else nullcontext():
+                args = tuple(_on_gpu(each, cupy) for each in args)
+                return find()(*args, **{key: _on_gpu(each, cupy) for key, each in kwargs.items()})
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status == _INVALID_DEVICE:
+                raise DeviceError(f"{name}: there is no device 'cuda:{number}'") from error
+            if (explained := explain_device_error(error)) is not None:
+                raise explained from error
+            raise
 
     return make_kernel(function, call)
 
@@ -50,17 +59,8 @@ def _import(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise DeviceError(
-            f"arrays on a GPU need CuPy, which cannot be imported: {error}",
-            hint="install cupy-cuda12x or cupy-cuda13x, whichever fits the driver",
+            f"arrays on a GPU need CuPy, which cannot be imported: {error}", hint=INSTALL_HINT
         ) from error
-
-
-def _arrays(args: Any, kwargs: dict[str, Any], cls: Any) -> Iterator[Any]:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, cls):
-            yield value
-        elif isinstance(value, list):
-            yield from (each for each in value if isinstance(each, cls))
 
 
 def _on_gpu(value: Any, cupy: Any) -> Any:

@@ -22,7 +22,7 @@ records to it, but have numbers.
 _ACCEPTED = "bool, integers, floating-point and complex numbers"
 _KINDS = "biufc"
 # Which scalars go with arrays of which kinds.
-_KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "c"}
+_KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "fc"}
 
 
 def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
@@ -51,6 +51,16 @@ def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
         hint="convert one of them with astype",
         operator=name,
     )
+
+
+def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> None:
+    """Raises ArgumentError unless complex numbers can be had in that type, or as bool."""
+    if wanted.kind not in "cb":
+        raise ArgumentError(
+            f"array::{name} does not make {given} into {wanted}, which has no imaginary parts",
+            hint="take them apart with real and imag",
+            operator=name,
+        )
 
 
 def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> None:

@@ -34,6 +34,9 @@ logical_or logical_xor maximum minimum multiply nextafter not_equal pow remainde
 """)
 """Element by element, of two; either of them may be a Python scalar."""
 
+_PARTS = ("imag", "real")
+"""Views of complex arrays."""
+
 _NEW = "ScalarType? dtype=None, Device? device=None"
 _AXES = "int[1]? axis=None"
 _CUMULATIVE = "int? axis=None, ScalarType? dtype=None, bool include_initial=False"
@@ -55,6 +58,8 @@ fft_rfftfreq(int n, *, float d=1.0, {_NEW}) -> Tensor
 _OTHERS = f"""
 clip(Tensor x, Scalar? min=None, Scalar? max=None) -> Tensor
 clip.Tensor(Tensor x, Tensor? min=None, Tensor? max=None) -> Tensor
+clip.ScalarMin(Tensor x, Scalar min, Tensor max) -> Tensor
+clip.ScalarMax(Tensor x, Tensor min, Scalar max) -> Tensor
 empty_like(Tensor x, *, {_NEW}) -> Tensor
 full_like(Tensor x, Scalar fill_value, *, {_NEW}) -> Tensor
 ones_like(Tensor x, *, {_NEW}) -> Tensor
@@ -62,29 +67,29 @@ zeros_like(Tensor x, *, {_NEW}) -> Tensor
 meshgrid(Tensor[] arrays, *, str indexing="xy") -> Tensor[]
 tril(Tensor x, *, int k=0) -> Tensor
 triu(Tensor x, *, int k=0) -> Tensor
-astype(Tensor x, ScalarType dtype, *, bool copy=True) -> Tensor
+astype(Tensor(a) x, ScalarType dtype, *, bool copy=True, Device? device=None) -> Tensor(a)
 broadcast_arrays(Tensor[] arrays) -> Tensor[]
-broadcast_to(Tensor x, int[1] shape) -> Tensor
+broadcast_to(Tensor(a) x, int[1] shape) -> Tensor(a)
 take(Tensor x, Tensor indices, *, int? axis=None) -> Tensor
 take_along_axis(Tensor x, Tensor indices, *, int axis=-1) -> Tensor
 matmul(Tensor x1, Tensor x2) -> Tensor
-matrix_transpose(Tensor x) -> Tensor
+matrix_transpose(Tensor(a) x) -> Tensor(a)
 tensordot(Tensor x1, Tensor x2, *, int axes=2) -> Tensor
 tensordot.dims(Tensor x1, Tensor x2, *, int[][] axes) -> Tensor
 vecdot(Tensor x1, Tensor x2, *, int axis=-1) -> Tensor
 concat(Tensor[] arrays, *, int? axis=0) -> Tensor
-expand_dims(Tensor x, *, int axis=0) -> Tensor
-flip(Tensor x, *, {_AXES}) -> Tensor
-moveaxis(Tensor x, int[1] source, int[1] destination) -> Tensor
-permute_dims(Tensor x, int[] axes) -> Tensor
+expand_dims(Tensor(a) x, int axis=0) -> Tensor(a)
+flip(Tensor(a) x, *, {_AXES}) -> Tensor(a)
+moveaxis(Tensor(a) x, int[1] source, int[1] destination) -> Tensor(a)
+permute_dims(Tensor(a) x, int[] axes) -> Tensor(a)
 repeat(Tensor x, int repeats, *, int? axis=None) -> Tensor
 repeat.Tensor(Tensor x, Tensor repeats, *, int? axis=None) -> Tensor
-reshape(Tensor x, int[1] shape, *, bool? copy=None) -> Tensor
+reshape(Tensor(a) x, int[1] shape, *, bool? copy=None) -> Tensor(a)
 roll(Tensor x, int[1] shift, *, {_AXES}) -> Tensor
-squeeze(Tensor x, int[1] axis) -> Tensor
+squeeze(Tensor(a) x, int[1] axis) -> Tensor(a)
 stack(Tensor[] arrays, *, int axis=0) -> Tensor
 tile(Tensor x, int[] repetitions) -> Tensor
-unstack(Tensor x, *, int axis=0) -> Tensor[]
+unstack(Tensor(a) x, *, int axis=0) -> Tensor(a)[]
 argmax(Tensor x, *, int? axis=None, bool keepdims=False) -> Tensor
 argmin(Tensor x, *, int? axis=None, bool keepdims=False) -> Tensor
 count_nonzero(Tensor x, *, {_AXES}, bool keepdims=False) -> Tensor
@@ -114,7 +119,7 @@ diff(Tensor x, *, int axis=-1, int n=1, Tensor? prepend=None, Tensor? append=Non
 linalg_cholesky(Tensor x, *, bool upper=False) -> Tensor
 linalg_cross(Tensor x1, Tensor x2, *, int axis=-1) -> Tensor
 linalg_det(Tensor x) -> Tensor
-linalg_diagonal(Tensor x, *, int offset=0) -> Tensor
+linalg_diagonal(Tensor(a) x, *, int offset=0) -> Tensor(a)
 linalg_eigh(Tensor x) -> (Tensor eigenvalues, Tensor eigenvectors)
 linalg_eigvalsh(Tensor x) -> Tensor
 linalg_inv(Tensor x) -> Tensor
@@ -166,19 +171,40 @@ class ArrayFunction:
         return not any(argument.type.dispatches for argument in self.schema.arguments)
 
     @property
-    def promotes(self) -> bool:
-        """Whether its arrays must have a common dtype."""
-        return self.schema.name.name in _PROMOTING
+    def places_of_indices(self) -> tuple[int, ...]:
+        """Where arguments are that may be in host memory whatever the others are."""
+        arguments = enumerate(self.schema.arguments)
+        return tuple(place for place, each in arguments if str(each.type) == "Tensor?[]")
+
+    @property
+    def has_device(self) -> bool:
+        """Whether it is told where its result belongs."""
+        return any(argument.name == "device" for argument in self.schema.arguments)
+
+    @property
+    def promoted(self) -> tuple[str, ...]:
+        """The arguments whose dtypes must have a common one, be they arrays, lists or scalars."""
+        names = tuple(argument.name for argument in self.schema.arguments)
+        if self.schema.name.name in _ALL_PROMOTED:
+            return names[:2]
+        return _PROMOTED.get(self.schema.name.name, ())
 
 
-_PROMOTING = frozenset(
+_ALL_PROMOTED = frozenset(
     [*BINARY, "matmul", "tensordot", "vecdot", "linalg_cross", "linalg_outer", "linalg_solve"]
 )
+_PROMOTED = {
+    "clip": ("x", "min", "max"),
+    "concat": ("arrays",),
+    "stack": ("arrays",),
+    "where": ("x1", "x2"),
+}
 
 
 def _schemas() -> Iterator[str]:
     for name in UNARY:
-        yield f"{name}(Tensor x) -> Tensor"
+        alias = "(a)" if name in _PARTS else ""
+        yield f"{name}(Tensor{alias} x) -> Tensor{alias}"
     for name in BINARY:
         yield f"{name}.Tensor(Tensor x1, Tensor x2) -> Tensor"
         yield f"{name}.Scalar(Tensor x1, Scalar x2) -> Tensor"

@@ -17,6 +17,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from array_api_compat import array_namespace
+
 from opdispatch.array_operators.dtypes import (
     DOUBTFUL_KINDS,
     check_numbers,
@@ -24,32 +26,51 @@ from opdispatch.array_operators.dtypes import (
     check_scalar,
 )
 from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.errors import DeviceError
+from opdispatch.array_operators.meta_shapes import as_tuple, show
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
 
 Kernel = Callable[..., Any]
 
 
-def make_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kernel:
-    """The kernel of an operator, which has ``call`` do the work on plain arrays."""
+def make_kernel(
+    function: ArrayFunction, call: Callable[..., Any], unusual: Callable[..., Any] | None = None
+) -> Kernel:
+    """The kernel of an operator, which has ``call`` do the work on plain arrays.
+
+    Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``.
+    """
     arguments = function.schema.arguments
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
         unwrapped = _passed(arguments, _unwrapped)
-        lines += [f"    if {is_tensor}:", f"        return wrap(kernel({unwrapped}))"]
-        lines += (f"    {line}" for line in _checks(function, name))
-    lines.append(f"    return function({_passed(arguments, _plain)})")
+        call_plain = f"kernel({unwrapped})"
+        written = next((each.name for each in arguments if each.is_write), None)
+        inner = (
+            [f"return wrap({call_plain})"] if written is None else [call_plain, f"return {written}"]
+        )
+        lines += [f"    if {is_tensor}:", *(f"        {line}" for line in inner)]
+        otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
+        lines += (f"    {line}" for line in _checks(function, name, otherwise))
+    lines += [
+        "    try:",
+        f"        return function({_passed(arguments, _plain)})",
+        "    except ValueError as error:",
+        f"        raise with_shapes({name!r}, error, {_listed(arguments)}) from None",
+    ]
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
         "check_pair": check_pair,
         "check_scalar": check_scalar,
         "check_numbers": check_numbers,
+        "check_all": check_all,
+        "with_shapes": with_shapes,
         "wrap": wrap,
         "plain": plain,
         "function": call,
+        "unusual": unusual,
         **{f"default_{each.name}": each.default for each in arguments if each.has_default},
     }
     exec(compile("\n".join(lines), f"<kernel of array::{function.operator}>", "exec"), namespace)
@@ -65,7 +86,33 @@ def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
     return found if adapt is None else adapt(found)
 
 
-# Where a schema cannot say what the standard's function takes or returns.
+def _expm1(found: Kernel) -> Kernel:
+    """NumPy's has NaN for infinite complex numbers, where ``exp`` has the standard's results."""
+
+    def expm1(x: Any) -> Any:
+        result = found(x)
+        if x.dtype.kind == "c":
+            namespace = array_namespace(x)
+            is_finite = namespace.isfinite(result)
+            if not is_finite.all():
+                result = namespace.where(is_finite, result, namespace.exp(x) - 1)
+        return result
+
+    return expm1
+
+
+def _repeat(found: Kernel) -> Kernel:
+    """NumPy's takes no numbers of type uint64."""
+
+    def repeat(x: Any, repeats: Any, *, axis: int | None) -> Any:
+        return found(
+            x, repeats.astype("int64") if repeats.dtype == "uint64" else repeats, axis=axis
+        )
+
+    return repeat
+
+
+# Where a schema cannot say what the standard's function takes or returns, or a library's differs.
 _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "broadcast_arrays": lambda found: lambda arrays: list(found(*arrays)),
     "diff": lambda found: (
@@ -73,8 +120,10 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
             x, **{name: value for name, value in options.items() if value is not None}
         )
     ),
+    "expm1": _expm1,
     "meshgrid": lambda found: lambda arrays, indexing: list(found(*arrays, indexing=indexing)),
     "nonzero": lambda found: lambda x: list(found(x)),
+    "repeat.Tensor": _repeat,
     "unstack": lambda found: lambda x, axis: list(found(x, axis=axis)),
 }
 
@@ -96,16 +145,6 @@ def wrap(result: Any) -> Any:
     return Tensor(result)
 
 
-def check_devices(name: str, devices: Sequence[str]) -> None:
-    """Raises DeviceError unless the arrays of a call are on one device."""
-    if len(found := sorted(set(devices))) > 1:
-        raise DeviceError(
-            f"array::{name} expected all tensors to be on the same device, but found at least two "
-            f"devices, {found[0]} and {found[1]}",
-            hint="move one of them with Tensor.to",
-        )
-
-
 def _parameters(arguments: Sequence[Argument]) -> str:
     parts, is_keyword = [], False
     for argument in arguments:
@@ -122,6 +161,12 @@ def _passed(arguments: Sequence[Argument], spelled: Callable[[Argument], str]) -
         f"{argument.name}={spelled(argument)}" if argument.kwarg_only else spelled(argument)
         for argument in arguments
     )
+
+
+def _listed(arguments: Sequence[Argument]) -> str:
+    values = "".join(f"{each.name}, " for each in arguments)
+    wanted = "shape" if any(each.name == "shape" for each in arguments) else "None"
+    return f"({values}), {wanted}"
 
 
 def _has_tensor(argument: Argument) -> str:
@@ -145,22 +190,68 @@ def _plain(argument: Argument) -> str:
     return name
 
 
-def _checks(function: ArrayFunction, name: str) -> list[str]:
-    single = [each.name for each in function.schema.arguments if str(each.type) == "Tensor"]
-    scalars = [each.name for each in function.schema.arguments if str(each.type) == "Scalar"]
-    if function.promotes and len(single) == 2:
-        one, other = single
-        return [
-            f"if {one}.dtype is not {other}.dtype or {one}.dtype.kind in DOUBTFUL_KINDS:",
-            f"    check_pair({name!r}, {one}.dtype, {other}.dtype)",
-        ]
-    if function.promotes and scalars:
-        return [f"check_scalar({name!r}, {single[0]}.dtype, {scalars[0]})"]
+def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
+    """Lines that refuse dtypes, and end with ``otherwise`` where those are doubtful."""
+    last = [f"    {otherwise}"] if otherwise else []
+    arguments = {each.name: str(each.type) for each in function.schema.arguments}
+    promoted = [each for each in function.promoted if arguments[each].startswith("Tensor")]
+    scalars = [each for each in function.promoted if arguments[each] == "Scalar"]
+    if function.promoted and all(arguments[each] == "Tensor" for each in promoted):
+        first, *others = promoted
+        lines = [f"check_scalar({name!r}, {first}.dtype, {each})" for each in scalars]
+        is_small = f" or {first}.dtype.itemsize == 2" if otherwise else ""
+        for other in others:
+            doubts = f"{first}.dtype is not {other}.dtype or {first}.dtype.kind in DOUBTFUL_KINDS"
+            lines += [
+                f"if {doubts}{is_small}:",
+                f"    check_pair({name!r}, {first}.dtype, {other}.dtype)",
+                *last,
+            ]
+        if lines:
+            return lines
+    if any(arguments[each] != "Tensor" for each in promoted):
+        return [f"check_all({name!r}, ({', '.join(promoted)},))"]
+    single = [each for each, kind in arguments.items() if kind == "Tensor"]
     return [
         line
         for each in single
         for line in (
             f"if {each}.dtype.kind in DOUBTFUL_KINDS:",
             f"    check_numbers({name!r}, {each}.dtype)",
+            *last,
         )
     ]
+
+
+def check_all(name: str, values: Sequence[Any]) -> None:
+    """Raises ArgumentError unless the arrays, and those of lists, have a common type."""
+    arrays: list[Any] = []
+    for value in values:
+        arrays += value if isinstance(value, list | tuple) else [value]
+    dtypes = list(dict.fromkeys(each.dtype for each in arrays if each is not None))
+    for dtype in dtypes:
+        check_pair(name, dtypes[0], dtype)
+
+
+def with_shapes(
+    name: str, error: ValueError, values: Sequence[Any], wanted: int | Sequence[int] | None
+) -> ValueError:
+    """An array library's error, with the shapes that it is about if it does not say them.
+
+    They are those of the arguments, and the one that was asked for.
+    """
+    shapes: list[tuple[int, ...]] = []
+    for value in values:
+        items = value if isinstance(value, list | tuple) else [value]
+        shapes += [tuple(each.shape) for each in items if hasattr(each, "shape")]
+    if wanted is not None:
+        shapes.append(as_tuple(wanted))
+    text = str(error)
+    if type(error) is not ValueError or not shapes or all(_is_in(each, text) for each in shapes):
+        return error
+    return ValueError(f"array::{name} of {show(*shapes)}: {text}")
+
+
+def _is_in(shape: tuple[int, ...], text: str) -> bool:
+    """Whether a message has the shape, as NumPy writes shapes."""
+    return str(shape).replace(" ", "") in text.replace(" ", "")

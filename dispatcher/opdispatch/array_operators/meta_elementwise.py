@@ -80,7 +80,7 @@ def _clip(x: MetaArray, min: Any = None, max: Any = None) -> MetaArray:
     return MetaArray(broadcast("clip", x.shape, *bounds), x.dtype)
 
 
-def _astype(x: MetaArray, dtype: DType, *, copy: bool = True) -> MetaArray:
+def _astype(x: MetaArray, dtype: DType, *, copy: bool = True, device: Any = None) -> MetaArray:
     return MetaArray(x.shape, dtype)
 
 
@@ -179,6 +179,8 @@ META_ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "where.ScalarOther": _where_scalar,
     "clip": _clip,
     "clip.Tensor": _clip,
+    "clip.ScalarMin": _clip,
+    "clip.ScalarMax": _clip,
     "astype": _astype,
     "arange": _arange,
     "empty": _new,

@@ -8,11 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.half_precision import in_float32
+from opdispatch.array_operators.kernels import Kernel, make_kernel
 from opdispatch.array_operators.meta_elementwise import META_ELEMENTWISE
 from opdispatch.array_operators.meta_fft import META_FFT
 from opdispatch.array_operators.meta_linalg import META_LINALG
 from opdispatch.array_operators.meta_manipulation import META_MANIPULATION
 from opdispatch.array_operators.meta_reductions import META_REDUCTIONS
+from opdispatch.arrays import common_device
+
+
+def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kernel:
+    """The kernel of an operator for tensors that are all without elements."""
+    name, free = f"array::{function.operator}", function.places_of_indices
+    call = in_float32(function, call) or call
+
+    def call_on_meta(*args: Any, **kwargs: Any) -> Any:
+        bound = (each for place, each in enumerate(args) if place not in free)
+        common_device(name, *bound, *kwargs.values())
+        return call(*args, **kwargs)
+
+    return make_kernel(function, call_on_meta)
+
 
 META_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **META_ELEMENTWISE,

@@ -118,7 +118,7 @@ def _unstack(x: MetaArray, *, axis: int = 0) -> list[MetaArray]:
     return [MetaArray(shape, x.dtype) for _ in range(x.shape[place])]
 
 
-def _expand_dims(x: MetaArray, *, axis: int = 0) -> MetaArray:
+def _expand_dims(x: MetaArray, axis: int = 0) -> MetaArray:
     place = check_axis("expand_dims", axis, len(x.shape) + 1)
     return MetaArray((*x.shape[:place], 1, *x.shape[place:]), x.dtype)
 

@@ -1,13 +1,24 @@
 """Arrays as tensors: which values are tensors, where they are, and how they get elsewhere.
 
 devices          the names of devices
+device_memory    what processes on one device say to each other of an array
+device_transfers how much was copied to them and from them
 backend          what an array library has to answer
 backends         those that are registered
 tensor_types     what counts as a tensor, and which dispatch keys it has
 numpy_backend    host memory
 cupy_backend     the memory of NVIDIA GPUs
+cupy_errors      what CuPy and CUDA raise
+cupy_ipc         arrays of other processes on the same GPU
+cupy_kernel_block  on which GPU kernels run, and in what order their work is done
+pinned_uploads   large copies to a GPU
 meta_backend     no memory: arrays without elements
+common_device    where all tensors of a call must be
 foreign          arrays of other libraries that arrive from outside, by DLPack
+layout           what a layout has to answer: tensors that consist of several dense arrays
+sparse, sparse_coo, sparse_csr,
+quantized, nested                       those that there are
+layouts          how they are told apart, and what is the same for arrays of all layouts
 """
 
 import numpy as np
@@ -19,15 +30,37 @@ from opdispatch.arrays.backends import (
     backend_of_device,
     backends,
     collected_backends,
-    device_of,
+    explain_device_error,
     find_backend,
+    find_lost_device,
     register_backend,
+    run_on_device,
+    use_device,
 )
+from opdispatch.arrays.common_device import common_device
 from opdispatch.arrays.cupy_backend import CupyBackend
+from opdispatch.arrays.device_memory import DeviceMemory
+from opdispatch.arrays.device_transfers import (
+    DeviceTransfers,
+    count_transfer,
+    device_transfers,
+)
 from opdispatch.arrays.devices import COMPONENTS, split_device
 from opdispatch.arrays.foreign import adopt, is_foreign
+from opdispatch.arrays.layout import Facts, Layout
+from opdispatch.arrays.layouts import (
+    LAYOUTS,
+    checked_array,
+    copy_of,
+    device_of,
+    find_layout,
+    on_device,
+    on_host,
+)
 from opdispatch.arrays.meta_backend import MetaArray, MetaBackend
+from opdispatch.arrays.nested import NestedArray
 from opdispatch.arrays.numpy_backend import NumpyBackend
+from opdispatch.arrays.quantized import QuantizedArray
 from opdispatch.arrays.tensor_types import (
     CPU_BITS,
     CUDA_BITS,
@@ -47,25 +80,44 @@ __all__ = [
     "COMPONENTS",
     "CPU_BITS",
     "CUDA_BITS",
+    "LAYOUTS",
     "PLAIN_KEY_BITS",
     "ArrayBackend",
     "BackendRegistration",
     "CupyBackend",
+    "DeviceMemory",
+    "DeviceTransfers",
+    "Facts",
+    "Layout",
     "MetaArray",
     "MetaBackend",
+    "NestedArray",
     "NumpyBackend",
+    "QuantizedArray",
     "adopt",
     "backend_of_device",
     "backends",
+    "checked_array",
     "collected_backends",
+    "common_device",
     "convert_tensor",
+    "copy_of",
+    "count_transfer",
     "describe_type",
     "device_of",
+    "device_transfers",
+    "explain_device_error",
     "find_backend",
     "find_key_bits",
+    "find_layout",
+    "find_lost_device",
     "is_foreign",
     "key_bits_of",
+    "on_device",
+    "on_host",
     "register_backend",
     "register_tensor_type",
+    "run_on_device",
     "split_device",
+    "use_device",
 ]

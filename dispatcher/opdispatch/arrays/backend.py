@@ -14,12 +14,16 @@ memory, and back onto their device where they arrive, in every process that has 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
 
+from opdispatch.arrays.device_memory import DeviceMemory
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.errors import DeviceError, DeviceLostError
 
 HostArray = np.ndarray[Any, Any]
 
@@ -33,6 +37,10 @@ class ArrayBackend(ABC):
     """The backend's bit in key sets."""
     dlpack_device_types: ClassVar[tuple[int, ...]] = ()
     """The DLDeviceTypes whose memory ``adopt`` can use (``dlpack.h``); none without DLPack."""
+    home: str = ""
+    """The device of kernels that have no argument on one; empty: the first."""
+    lost: DeviceLostError | None = None
+    """Why this process can use its devices no more, until it ends; None while it can."""
 
     @property
     def key_bits(self) -> int:
@@ -56,11 +64,24 @@ class ArrayBackend(ABC):
     def device_count(self) -> int:
         """How many such devices this process can use; 0 where there are none, for any reason."""
 
+    def explain_absence(self) -> str:
+        """Why there are no such devices, in words; empty if that is not known."""
+        return ""
+
+    def explain(self, error: BaseException) -> DeviceError | None:
+        """What an exception that a kernel has raised says of the device; None: nothing.
+
+        It is a DeviceMemoryError if there was no room, and a DeviceLostError, which is ``lost``
+        from then on, if the device can be used no more.
+        """
+        return None
+
     @abstractmethod
     def to_host(self, array: Any) -> HostArray:
         """The elements in host memory, when all that was to be written to them has been.
 
-        A copy, unless that is where they are. Raises DeviceError.
+        A copy, unless that is where they are; ``count_transfer`` is told of copies between host
+        and device, here and in ``from_host`` and ``assign``. Raises DeviceError.
         """
 
     @abstractmethod
@@ -84,6 +105,30 @@ class ArrayBackend(ABC):
         shape to ``target``. Raises DeviceError.
         """
 
+    def device_id(self, device: str) -> bytes:
+        """The same for one device in all processes of the machine; empty: it cannot be shared.
+
+        Raises DeviceError.
+        """
+        return b""
+
+    def share(self, array: Any) -> DeviceMemory | None:
+        """Where another process finds the elements, for as long as the array is kept.
+
+        Complete: waits for what is to be written to it. None: it cannot be shared, nor can what
+        DeviceError is raised for.
+        """
+        return None
+
+    def read_shared(
+        self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+    ) -> Any:
+        """An array of its own with the elements that another process shares; complete.
+
+        Raises DeviceError for memory that is not there, or is another one than that is said to be.
+        """
+        raise DeviceError(f"memory of {device!r} is not shared between processes")
+
     def adopt(self, value: Any) -> Any:
         """An array over the memory of another library's array, by DLPack. Raises BufferError."""
         raise BufferError(f"arrays on {self.device_type!r} are not shared by DLPack")
@@ -91,6 +136,33 @@ class ArrayBackend(ABC):
     def stream(self, device: str) -> Any:
         """The stream on which this thread's work on ``device`` is ordered; None: there is none."""
         return None
+
+    def is_in_use(self) -> bool:
+        """Whether kernels of this process may use its devices: then they need ``kernel_block``."""
+        return False
+
+    def kernel_block(self, device: str) -> AbstractContextManager[Any] | None:
+        """The block in which an interpreter runs one kernel, in its thread; None: none is needed.
+
+        ``device`` is the one that the kernel uses if it asks for none: empty, the first. What is
+        done in one block comes after all that has been done in those before it, on each device.
+        Raises DeviceError on the way in and out.
+        """
+        return None
+
+    def device_among(self, values: Iterable[Any]) -> str:
+        """Where the first of its arrays is, in lists and Tensors as well; empty: there is none."""
+        from opdispatch.arrays.layouts import elements_of  # layouts are made of backends' arrays
+
+        for value in values:
+            if isinstance(value, list | tuple):
+                if found := self.device_among(value):
+                    return found
+                continue
+            array = elements_of(getattr(value, "array", value))
+            if self.owns(type(array)):
+                return self.device_of(array)
+        return ""
 
     def synchronize(self, device: str) -> None:
         """Waits until the work of the current stream of ``device`` is done. Raises DeviceError."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.devices import split_device
-from opdispatch.errors import DeviceError
+from opdispatch.errors import DeviceError, DeviceLostError
+
+T = TypeVar("T")
 
 PLAIN_KEY_BITS: dict[type, int] = {}
 """The keys of every instance of a plain array type that has been seen. Types come and go one at a
@@ -19,6 +21,8 @@ time, so that generated code may read it without a lock."""
 # Protects the order of changes; whoever reads sees a whole tuple. The newest first.
 _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
+# Those whose kernels run in blocks.
+_with_blocks: tuple[ArrayBackend, ...] = ()
 _collected: ContextVar[list[BackendRegistration] | None]
 _collected = ContextVar("opdispatch_collected_backends", default=None)
 
@@ -31,21 +35,27 @@ class BackendRegistration:
 
     def open(self) -> None:
         """Puts the backend before all others."""
-        global _backends
         with _mutex:
-            _backends = (self.backend, *self._others())
+            self._publish((self.backend, *self._others()))
 
     def close(self) -> None:
         """Undoes the registration: its arrays are no tensors any more. Idempotent."""
-        global _backends
         with _mutex:
-            _backends = self._others()
+            self._publish(self._others())
             for cls in list(PLAIN_KEY_BITS):  # at once: calls may see another type meanwhile
                 if self.backend.owns(cls):
                     PLAIN_KEY_BITS.pop(cls, None)
 
     def _others(self) -> tuple[ArrayBackend, ...]:
         return tuple(other for other in _backends if other is not self.backend)
+
+    @staticmethod
+    def _publish(backends: tuple[ArrayBackend, ...]) -> None:
+        global _backends, _with_blocks
+        _backends = backends
+        _with_blocks = tuple(
+            each for each in backends if type(each).kernel_block is not ArrayBackend.kernel_block
+        )
 
 
 def register_backend(backend: ArrayBackend) -> BackendRegistration:
@@ -103,6 +113,42 @@ def backend_of_device(device: str) -> ArrayBackend:
         f"this process has no backend for arrays on {device!r}",
         hint=f"it has those of {known}; register another one with opdispatch.register_backend",
     )
+
+
+def explain_device_error(error: BaseException) -> DeviceError | None:
+    """What an exception that a kernel has raised says of a device: ``ArrayBackend.explain``."""
+    return next((found for each in _backends if (found := each.explain(error))), None)
+
+
+def find_lost_device() -> DeviceLostError | None:
+    """Why this process should end: it can use a device no more. None: it need not."""
+    return next((each.lost for each in _backends if each.lost is not None), None)
+
+
+def use_device(device: str) -> None:
+    """Has kernels use that device unless their arguments are on another one."""
+    backend_of_device(device).home = device
+
+
+def run_on_device(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
+    """Runs what calls a kernel with these arguments, on their device and in order.
+
+    See ``ArrayBackend.kernel_block``. Raises DeviceError, and what ``function`` raises.
+    """
+    for backend in _with_blocks:
+        if backend.is_in_use():
+            return _run_in_blocks(arguments, function, *args)
+    return function(*args)
+
+
+def _run_in_blocks(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
+    with ExitStack() as stack:
+        for backend in _with_blocks:
+            if backend.is_in_use():
+                device = backend.device_among(arguments) or backend.home
+                if (block := backend.kernel_block(device)) is not None:
+                    stack.enter_context(block)
+        return function(*args)
 
 
 def device_of(array: Any) -> str:

@@ -5,32 +5,55 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
+from opdispatch.arrays.cupy_errors import (
+    explain_absence,
+    explain_error,
+    has_driver,
+    import_cupy,
+    loaded_cupy,
+    memory_error,
+)
+from opdispatch.arrays.cupy_ipc import device_id_of, read_shared, share_array
+from opdispatch.arrays.cupy_kernel_block import CupyKernelBlock
+from opdispatch.arrays.device_memory import DeviceMemory
+from opdispatch.arrays.device_transfers import count_transfer
 from opdispatch.arrays.devices import split_device
+from opdispatch.arrays.pinned_uploads import LEAST_BYTES, PinnedUploads
 from opdispatch.dispatch_key import BackendComponent
-from opdispatch.errors import DeviceError, DeviceMemoryError
+from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 
 LOG = logging.getLogger("opdispatch.arrays")
 
-# Without the driver's device node there is nothing to find, and importing CuPy takes long.
-_DRIVER = Path("/dev/nvidiactl")
+T = TypeVar("T")
+
 # dlpack.h: kDLCUDA, and memory that GPU and host share (kDLCUDAManaged).
 _GPU_MEMORY = (2, 13)
 
 
 class CupyBackend(ArrayBackend):
-    """``cupy.ndarray`` and its subclasses, on the GPU that each says it is on."""
+    """``cupy.ndarray`` and its subclasses, on the GPU that each says it is on.
+
+    ``_lock`` protects ``_uploads``: the ways to the GPUs, None to those without pinned memory.
+    """
 
     device_type = "cuda"
     component = BackendComponent.CUDA
     dlpack_device_types = _GPU_MEMORY
+
+    def __init__(self) -> None:
+        self._finds_gpu: bool | None = None  # not looked yet
+        self._ids: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._uploads: dict[int, PinnedUploads | None] = {}
 
     def owns(self, cls: type) -> bool:
         """Whether it is CuPy's class, by its name: CuPy need not be there."""
@@ -45,25 +68,52 @@ class CupyBackend(ArrayBackend):
 
     def device_count(self) -> int:
         """How many GPUs CuPy can use; 0 without CuPy, a driver or a GPU."""
-        if not _DRIVER.exists() or importlib.util.find_spec("cupy") is None:
+        # Importing CuPy takes long.
+        if not has_driver() or importlib.util.find_spec("cupy") is None:
             return 0
         try:
             return int(importlib.import_module("cupy").cuda.runtime.getDeviceCount())
-        except Exception as error:  # an installation that does not fit: kernels cannot use it
-            LOG.warning("CuPy is installed, but finds no device: %s", error)
+        except Exception:  # an installation that does not fit: kernels cannot use it
+            LOG.warning("CuPy is installed, but cannot be used: %s", explain_absence())
             return 0
+
+    def explain_absence(self) -> str:
+        """That CuPy is missing, or the driver, or a GPU; or what does not fit."""
+        return explain_absence()
+
+    def explain(self, error: BaseException) -> DeviceError | None:
+        """As of the current device of this thread."""
+        cupy = loaded_cupy()
+        if cupy is None or isinstance(error, DeviceError):
+            return None
+        try:
+            device = f"cuda:{cupy.cuda.runtime.getDevice()}"
+        except Exception:  # it is that bad: see Note [Errors that stick]
+            device = "cuda"
+        found = explain_error(cupy, error, device)
+        if isinstance(found, DeviceMemoryError):
+            free_unused(cupy)  # what the kernel has left, others may have room for
+        return self._noted(found)
 
     def to_host(self, array: Any) -> HostArray:
         """A copy; waits for the current stream of the array's GPU."""
-        with _errors(f"the array on {self.device_of(array)} cannot be read"):
+        device = self.device_of(array)
+        with self._errors(f"the array on {device} cannot be read", device):
             host: HostArray = array.get()
+        count_transfer(device, from_device=host.nbytes)
         return host
 
     def from_host(self, array: HostArray, device: str) -> Any:
         """A copy on that GPU, from the memory pool of CuPy."""
-        cupy = _import(device)
-        with _errors(f"{array.nbytes} bytes cannot be put on {device!r}"), _on(cupy, device):
-            return cupy.asarray(array)
+        what = f"{array.nbytes} bytes cannot be put on {device!r}"
+        with self._errors(what, device, array.nbytes) as cupy:
+            if array.nbytes < LEAST_BYTES:
+                there = _with_room(cupy, lambda: cupy.asarray(array))
+            else:
+                there = _with_room(cupy, lambda: cupy.empty(array.shape, array.dtype))
+                self._upload(cupy, np.ascontiguousarray(array), there)
+        count_transfer(self.device_of(there), to_device=array.nbytes)
+        return there
 
     def is_its_own(self, array: Any) -> bool:
         """Whether it is no view."""
@@ -71,41 +121,140 @@ class CupyBackend(ArrayBackend):
 
     def copy(self, array: Any) -> Any:
         """A copy on the same GPU, made by its current stream."""
-        with _errors(f"{array.nbytes} bytes cannot be copied on {self.device_of(array)!r}"):
-            return array.copy(order="C")
+        device = self.device_of(array)
+        what = f"{array.nbytes} bytes cannot be copied on {device!r}"
+        with self._errors(what, device, array.nbytes) as cupy:
+            return _with_room(cupy, lambda: array.copy(order="C"))
 
     def assign(self, target: Any, contents: Any) -> None:
         """Writes in place, by the current stream of the target's GPU."""
-        with _errors(f"the array on {self.device_of(target)!r} cannot be written to"):
+        device = self.device_of(target)
+        with self._errors(f"the array on {device!r} cannot be written to", device) as cupy:
             if isinstance(contents, np.ndarray):
-                target.set(np.ascontiguousarray(contents, dtype=target.dtype))
+                source = np.ascontiguousarray(contents, dtype=target.dtype)
+                if source.nbytes >= LEAST_BYTES and target.flags.c_contiguous:
+                    self._upload(cupy, source, target)
+                else:
+                    target.set(source)
+                count_transfer(device, to_device=target.nbytes)
             else:
                 target[...] = contents
 
+    def device_id(self, device: str) -> bytes:
+        """What ``device_id_of`` says, which takes a while, and stays as it is."""
+        number = split_device(device)[1]
+        if number is None:
+            return b""
+        if device not in self._ids:
+            with self._errors(f"{device!r} cannot be used", device) as cupy:
+                self._ids[device] = device_id_of(cupy, number)
+        return self._ids[device]
+
+    def share(self, array: Any) -> DeviceMemory | None:
+        """By CUDA IPC. The host waits until the elements are complete."""
+        if not array.nbytes or not array.flags.c_contiguous:
+            return None
+        device = self.device_of(array)
+        with self._errors(f"the array on {device} cannot be shared", device) as cupy:
+            return share_array(cupy, array, self.device_id(device))
+
+    def read_shared(
+        self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
+    ) -> Any:
+        """By CUDA IPC: a copy within the GPU."""
+        if memory.device_id != self.device_id(device):
+            raise DeviceError(f"what is shared is not on {device}")
+        what = f"{memory.length} bytes of another process cannot be read on {device}"
+        with self._errors(what, device, memory.length) as cupy:
+            target = _with_room(cupy, lambda: cupy.empty(shape, dtype))
+            read_shared(cupy, memory, target)
+        count_transfer(device, from_peers=memory.length)
+        return target
+
     def adopt(self, value: Any) -> Any:
         """A view; work of the other library's that is under way is waited for, by its stream."""
-        return _import("cuda").from_dlpack(value)
+        cupy = import_cupy("cuda")
+        try:
+            return cupy.from_dlpack(value)
+        except Exception as error:
+            if (found := self._noted(explain_error(cupy, error, "cuda"))) is not None:
+                raise found from error
+            raise
+
+    def is_in_use(self) -> bool:
+        """Whether CuPy has been imported, and finds a GPU."""
+        found = self._finds_gpu
+        if found is None:
+            if "cupy" not in sys.modules:
+                return False
+            found = self._finds_gpu = self.device_count() > 0
+        return found
+
+    def kernel_block(self, device: str) -> CupyKernelBlock:
+        """See Note [The order of a GPU's work]."""
+        cupy, name = import_cupy(device), device or "cuda"
+
+        def explained(error: Exception) -> DeviceError:
+            return self._explained(cupy, error, name, f"{name} cannot be used")
+
+        return CupyKernelBlock(cupy, split_device(name)[1], explained)
 
     def stream(self, device: str) -> Any:
         """This thread's ``cupy.cuda.Stream`` on that GPU."""
-        cupy = _import(device)
-        with _errors(f"{device!r} cannot be used"), _on(cupy, device):
+        with self._errors(f"{device!r} cannot be used", device) as cupy:
             return cupy.cuda.get_current_stream()
 
     def synchronize(self, device: str) -> None:
         """Waits for this thread's stream on that GPU."""
-        with _errors(f"the work on {device!r} has failed"):
+        with self._errors(f"the work on {device!r} has failed", device):
             self.stream(device).synchronize()
 
+    @contextmanager
+    def _errors(self, what: str, device: str, asked: int = 0) -> Iterator[Any]:
+        """A block in which that GPU is the current one, of which it has the module ``cupy``.
 
-def _import(device: str) -> Any:
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        raise DeviceError(
-            f"this process has no CuPy for arrays on {device!r} ({error})",
-            hint="install the cupy package that fits the machine's CUDA",
-        ) from error
+        What CuPy and CUDA raise in it is one sentence of ours, which begins with ``what``.
+        """
+        cupy = import_cupy(device)
+        try:
+            with _on(cupy, device):
+                try:
+                    yield cupy
+                except DeviceError:
+                    raise
+                except MemoryError as error:
+                    raise memory_error(cupy, error, device, what, asked) from error
+                except Exception as error:
+                    raise self._explained(cupy, error, device, what) from error
+        except DeviceError:
+            raise
+        except Exception as error:  # the GPU cannot even be made the current one
+            raise self._explained(cupy, error, device, what) from error
+
+    def _explained(self, cupy: Any, error: Exception, device: str, what: str) -> DeviceError:
+        found = self._noted(explain_error(cupy, error, device))
+        # cudaErrorInvalidDevice, a dtype that CuPy lacks, ...
+        return found or DeviceError(f"{what} ({type(error).__name__}: {error})")
+
+    def _upload(self, cupy: Any, source: HostArray, target: Any) -> None:
+        number = target.device.id
+        with self._lock:
+            if number not in self._uploads:
+                try:
+                    self._uploads[number] = PinnedUploads(cupy)
+                except cupy.cuda.runtime.CUDARuntimeError as error:
+                    LOG.warning("large copies to cuda:%d will be slow: %s", number, error)
+                    self._uploads[number] = None
+            uploads = self._uploads[number]
+        if uploads is None:
+            target.set(source)
+        else:
+            uploads.copy(source, target)
+
+    def _noted(self, error: DeviceError | None) -> DeviceError | None:
+        if isinstance(error, DeviceLostError):
+            self.lost = error
+        return error
 
 
 def _on(cupy: Any, device: str) -> Any:
@@ -114,14 +263,17 @@ def _on(cupy: Any, device: str) -> Any:
     return cupy.cuda.Device() if number is None else cupy.cuda.Device(number)
 
 
-@contextmanager
-def _errors(what: str) -> Iterator[None]:
-    """What CuPy and CUDA raise, as one sentence."""
+def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
+    """What ``allocate`` makes; once more, if there was no room, when the pools are empty."""
     try:
-        yield
-    except DeviceError:
-        raise
-    except MemoryError as error:
-        raise DeviceMemoryError(f"{what}: there is no room ({error})") from error
-    except Exception as error:  # cudaErrorInvalidDevice, a dtype that CuPy lacks, ...
-        raise DeviceError(f"{what} ({type(error).__name__}: {error})") from error
+        return allocate()
+    except cupy.cuda.memory.OutOfMemoryError:
+        free_unused(cupy)
+        return allocate()
+
+
+def free_unused(cupy: Any) -> None:
+    """Gives back what CuPy's pools hold and nobody uses."""
+    with suppress(Exception):  # after some errors nothing works any more
+        cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()

@@ -1,9 +1,10 @@
 """What counts as a tensor, and which dispatch keys it has.
 
 Plain arrays are tensors as they are, with the key of their backend alone: a NumPy array (or
-NumPy scalar, as a 0-d tensor) has CPU, a CuPy array has CUDA. Other types carry their keys
-themselves, in an int attribute ``key_bits``: ``opdispatch.Tensor``, and types that another
-room of the project registers.
+NumPy scalar, as a 0-d tensor) has CPU, a CuPy array has CUDA. So are the sparse arrays of SciPy and
+CuPy, with the key of their layout and backend, such as SparseCPU. Other types carry their keys
+themselves, in an int attribute ``key_bits``: ``opdispatch.Tensor``, quantized and nested arrays,
+and types that another room of the project registers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from opdispatch.arrays.backends import PLAIN_KEY_BITS, find_backend
+from opdispatch.arrays.layouts import find_layout
+from opdispatch.arrays.nested import NestedArray
+from opdispatch.arrays.quantized import QuantizedArray
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import bits_of_key
 
@@ -18,7 +22,7 @@ _DENSE = DispatchKey.Dense
 CPU_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CPU))
 CUDA_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CUDA))
 
-_types_with_keys: tuple[type, ...] = ()
+_types_with_keys: tuple[type, ...] = (QuantizedArray, NestedArray)
 
 
 def register_tensor_type(cls: type) -> None:
@@ -30,11 +34,16 @@ def register_tensor_type(cls: type) -> None:
 
 def _learn_plain_type(cls: type) -> int | None:
     """The key bits of a plain array type that has not been seen before, or None."""
+    bits: int | None = None
     backend = find_backend(cls)
-    if backend is None:
-        return None
-    PLAIN_KEY_BITS[cls] = backend.key_bits
-    return backend.key_bits
+    if backend is not None:
+        bits = backend.key_bits
+    elif (layout := find_layout(cls)) is not None:
+        component = layout.component_of(cls)
+        bits = layout.key_bits(component) if component is not None else None
+    if bits is not None:
+        PLAIN_KEY_BITS[cls] = bits
+    return bits
 
 
 def find_key_bits(value: Any) -> int | None:
@@ -54,9 +63,14 @@ def key_bits_of(value: Any) -> int:
     if bits is None:
         raise TypeError(
             "expected Tensor (numpy.ndarray, cupy.ndarray or opdispatch.Tensor), "
-            f"got {describe_type(value)}"
+            f"got {describe_type(value)}{_way_to_tensor(value)}"
         )
     return bits
+
+
+def _way_to_tensor(value: Any) -> str:
+    """For the sparse formats that are no layouts here, csc for instance."""
+    return "; convert it with tocoo() or tocsr()" if hasattr(type(value), "tocoo") else ""
 
 
 def convert_tensor(value: Any) -> Any:

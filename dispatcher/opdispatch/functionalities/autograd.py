@@ -1,16 +1,39 @@
-"""Autograd of operators that have no derivative: the call goes on below the Autograd keys.
+"""The keys Autograd: what a call leaves behind for the way back.
 
-As in ``VariableFallbackKernel.cpp`` of PyTorch, for the same keys: HIP, IPU, VE, PrivateUse2,
-PrivateUse3 and nested tensors have no such fallback.
+Note [Below Autograd]
+    Kernels below the key see neither it nor ADInplaceOrView, also in the calls that they make: what
+    they do is one step of the graph. Those of operators that write, and of views, do visit
+    ADInplaceOrView, which counts versions and notes bases.
+
+An operator without a kernel for the key has no derivative: the fallback lets the call go on below,
+as ``VariableFallbackKernel.cpp`` of PyTorch does for the same keys (HIP, IPU, VE, PrivateUse2,
+PrivateUse3 and nested tensors have no such fallback), and if an argument requires gradients, the
+way back ends in an error that names the operator (``autograd_not_implemented_fallback.cpp``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextvars import Token
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from opdispatch.autograd.node import Edge, Facts, Node
+from opdispatch.autograd.variable import (
+    DIFFERENTIABLE_KINDS,
+    AutogradMeta,
+    edge_of,
+    facts_of,
+    meta_of,
+)
+from opdispatch.autograd.view_nodes import check_may_be_written_to
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
-from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
@@ -22,9 +45,160 @@ BACKENDS = (
 )
 
 
+class KeysBelow:
+    """The key sets of calls below a key, by those of the calls that arrive there."""
+
+    def __init__(self, after: DispatchKeySet) -> None:
+        self._after = after
+        self._known: dict[int, DispatchKeySet] = {}
+
+    def __getitem__(self, keys: DispatchKeySet) -> DispatchKeySet:
+        found = self._known.get(keys.bits)
+        if found is None:
+            found = self._known[keys.bits] = keys & self._after
+        return found
+
+
+BELOW = KeysBelow(AFTER_AUTOGRAD_KEYSET)
+
+
+class _Below:
+    """A block in which keys are switched off: made once, since calls that are recorded are many."""
+
+    def __init__(self, keys: DispatchKeySet) -> None:
+        self._keys = keys
+        self._usual: LocalState | None = None
+
+    def enter(self) -> Token[LocalState]:
+        """Switches them off; ``LOCAL_STATE.reset`` with what it returns ends the block."""
+        state = LOCAL_STATE.get()
+        if state is not DEFAULT_STATE:
+            return LOCAL_STATE.set(replace(state, excluded=state.excluded | self._keys.bits))
+        usual = self._usual
+        if usual is None:  # made when it is needed: see Note [Nothing is switched on]
+            excluded = state.excluded | self._keys.bits
+            usual = self._usual = replace(state, excluded=excluded)
+        return LOCAL_STATE.set(usual)
+
+
+BELOW_AUTOGRAD = _Below(AUTOGRAD_KEYSET)
+"""For kernels of operators that write or give views. PyTorch's ``AutoDispatchBelowAutograd``."""
+BELOW_ADINPLACE_OR_VIEW = _Below(AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView))
+"""For all other kernels. PyTorch's ``AutoDispatchBelowADInplaceOrView``."""
+
+
+class NotImplementedNode(Node):
+    """Where the way back ends: an operator that has no derivative."""
+
+    __slots__ = ("_operator",)
+
+    def __init__(self, operator: str, tensors: Sequence[Any], num_results: int) -> None:
+        super().__init__(*edges_of(tensors), num_results)
+        self._operator = operator
+
+    @property
+    def name(self) -> str:
+        """Its PyTorch name."""
+        return "NotImplemented"
+
+    def apply(self, grads: list[Any]) -> NoReturn:
+        """Raises AutogradError."""
+        raise AutogradError(
+            f"{self._operator} has no derivative, and the way back leads through it",
+            hint="register one with opdispatch.register_autograd, or a kernel for Autograd",
+            operator=self._operator,
+        )
+
+
+def edges_of(
+    tensors: Sequence[Any],
+) -> tuple[tuple[Edge | None, ...], tuple[Facts | None, ...]]:
+    """Where the gradients of these go, and what they must be like."""
+    edges = tuple(edge_of(each) if type(each) is Tensor else None for each in tensors)
+    facts = tuple(
+        None if edge is None else facts_of(each) for edge, each in zip(edges, tensors, strict=True)
+    )
+    return edges, facts
+
+
+def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> Any:
+    """``result``, as what ``node`` is of; a tensor if it is an array of numbers with gradients.
+
+    What a class that handles operators itself has made of it is that class's own affair.
+    """
+    if type(result) is not Tensor:
+        if hasattr(type(result), "__torch_dispatch__"):
+            return result
+        result = Tensor(result)
+    else:
+        for each in given:
+            if each is result:
+                result = result.detach()
+                break
+    if result.array.dtype.kind in DIFFERENTIABLE_KINDS:
+        meta = result.autograd_meta
+        if meta is None:
+            meta = result.autograd_meta = AutogradMeta()
+        meta.edge = Edge(node, number)
+        result.requires_grad_flag = True
+    return result
+
+
+def requires_gradients(stack: Sequence[Any]) -> bool:
+    """Whether the call of a stack is to be recorded."""
+    return (
+        any(
+            value.requires_grad_flag
+            if type(value) is Tensor
+            else type(value) is list and requires_gradients(value)
+            for value in stack
+        )
+        and AUTOGRAD_STATE.get().grad_mode
+    )
+
+
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Calls the operator's kernel below the Autograd keys; its results record no gradient."""
-    op.redispatch_boxed(keys & AFTER_AUTOGRAD_KEYSET, stack)
+    """Calls the operator's kernel below the Autograd keys. See above."""
+    if not requires_gradients(stack):
+        op.redispatch_boxed(BELOW[keys], stack)
+        return
+    schema = op.call_signature.schema
+    given = list(flat_list(stack))
+    written = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
+    for tensor in flat_list(written):
+        if type(tensor) is Tensor:
+            check_may_be_written_to(tensor)
+    node = NotImplementedNode(str(op.name), given, len(schema.returns) or 1)
+    token = BELOW_AUTOGRAD.enter()
+    try:
+        op.redispatch_boxed(BELOW[keys], stack)
+    finally:
+        LOCAL_STATE.reset(token)
+    for place, returned in enumerate(schema.returns):
+        if returned.alias_info is not None and returned.alias_info.is_write:
+            _set_own_history(stack[place], node)
+        elif returned.type.dispatches:
+            stack[place] = _with_history(stack[place], node, place, given)
+
+
+def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> Any:
+    if isinstance(result, list):
+        return [_with_history(each, node, number, given) for each in result]
+    return None if result is None else set_history(result, node, number, given)
+
+
+def _set_own_history(tensor: Any, node: Node) -> None:
+    if type(tensor) is Tensor and tensor.array.dtype.kind in DIFFERENTIABLE_KINDS:
+        meta_of(tensor).edge = Edge(node, 0)
+        tensor.requires_grad_flag = True
+
+
+def flat_list(values: Sequence[Any]) -> list[Any]:
+    """What lists among the values have, in their places."""
+    flat: list[Any] = []
+    for value in values:
+        flat += value if isinstance(value, list) else [value]
+    return flat
 
 
 _KERNEL = KernelFunction.from_boxed(redispatch_below_autograd)

@@ -5,8 +5,8 @@
 PyTorch's backends register ``at::native::cpu_fallback`` (``ATen/native/CPUFallback.cpp``) in the
 same way. Tensors among the arguments are copied to the host, the operator is redispatched to its
 kernel for ``CPU``, arguments that it writes to get their new contents, and results are copied to
-the device of the first tensor that was on one. That is slow: it is counted, and the first time
-for each operator it is warned about.
+the device that was asked for, or of the first tensor that was on one. That is slow: it is counted,
+and the first time for each operator it is warned about.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import numpy as np
 from opdispatch.arrays import CPU_BITS, backend_of_device, find_backend
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.schema_type import DEVICE
+from opdispatch.schema_type import DEVICE, OptionalType
 from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
 _CPU = DispatchKeySet(CPU_BITS)
+_DEVICES = (DEVICE, OptionalType(DEVICE))
 
 _mutex = threading.Lock()  # protects _counts
 _counts: Counter[str] = Counter()
@@ -49,7 +50,7 @@ def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
     stack = signature.bind(args, kwargs)
     host = _HostCopies()
     moved = [
-        host.name_device(value) if argument.type == DEVICE else host.of(value)
+        host.name_device(value) if argument.type in _DEVICES else host.of(value)
         for argument, value in zip(schema.arguments, stack, strict=True)
     ]
     _note(str(op.name), host.device)
@@ -84,16 +85,21 @@ class _HostCopies:
     """The arguments of one call on the host, and the way back."""
 
     def __init__(self) -> None:
-        self.device = ""
-        """Where results belong; empty until it is known."""
+        self._found = ""
+        self._asked = ""
         # By the identity of each copy: it, and what it was made from.
         self._originals: dict[int, tuple[Any, Any]] = {}
+
+    @property
+    def device(self) -> str:
+        """Where results belong: on the device that was asked for, or the first tensor's."""
+        return self._asked or self._found
 
     def name_device(self, value: Any) -> Any:
         """A device that was asked for; the kernel is to use the host's."""
         if value is None:
             return None
-        self.device = self.device or value
+        self._asked = value
         return "cpu"
 
     def of(self, value: Any) -> Any:
@@ -104,7 +110,7 @@ class _HostCopies:
         backend = find_backend(type(array))
         if backend is None or backend.device_type == "cpu":
             return value
-        self.device = self.device or backend.device_of(array)
+        self._found = self._found or backend.device_of(array)
         copy: Any = backend.to_host(array)
         if isinstance(value, Tensor):
             copy = Tensor(copy, requires_grad=value.requires_grad)
@@ -138,7 +144,7 @@ class _HostCopies:
         if found is not None:
             return found[1]
         array = _array_of(result)
-        if not self.device or not isinstance(array, np.ndarray | np.generic):
+        if self.device in ("", "cpu") or not isinstance(array, np.ndarray | np.generic):
             return result
         there = backend_of_device(self.device).from_host(np.asarray(array), self.device)
         if isinstance(result, Tensor):

@@ -1,10 +1,24 @@
-"""Interception of calls in Python, for tensors of classes that intercept none.
+"""Interception of calls in Python: modes, and tensors of classes that handle operators themselves.
 
-PyTorch registers these in ``PythonFallbackKernel.cpp``. `opdispatch.Tensor` has no hook that a
-call could be handed to, so the Python key does what it does in PyTorch for a tensor whose
-class has none: the call goes on below, with every key above Python switched off meanwhile.
-PythonTLSSnapshot and PreDispatch have nothing to note down then, and let the call go on below;
+    class Counted:                              # registered with register_tensor_type
+        key_bits = DispatchKeySet.of(DispatchKey.Python).bits
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...
+
+A call with such a tensor, or under a `TorchDispatchMode`, arrives at the Python key, whose fallback
+hands it over: the operator's handle, the classes among the arguments, and the arguments, without
+trailing defaults. The topmost mode is asked first, and is off meanwhile, with every key above
+Python. Whoever returns NotImplemented leaves it to the next one: after the mode come classes,
+subclasses before their bases. Without anybody to ask the call goes on below, with every key above
+Python switched off meanwhile.
+
+PyTorch registers these in ``PythonFallbackKernel.cpp``; the order of the classes is that of
+``torch/csrc/utils/python_arg_parser.cpp``. PreDispatch asks the modes of that key, as
+``torch/_ops.py`` does. PythonTLSSnapshot has nothing to note down, and lets the call go on below;
 PythonDispatcher has no Python dispatcher to ask, and is an error.
+
+https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-native-api
 """
 
 from __future__ import annotations
@@ -13,32 +27,106 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.boxing import split_without_defaults
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError
 from opdispatch.functionalities.below import redispatch_below
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
+from opdispatch.torch_dispatch_mode import (
+    ABOVE_PYTHON,
+    BELOW_PYTHON,
+    dispatch_modes,
+    top_mode_off,
+)
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
-_BELOW = DispatchKeySet.full_after(_K.Python)
-_ABOVE = DispatchKeySet.full() ^ _BELOW.add(_K.Python)
+_BELOW_PRE_DISPATCH = DispatchKeySet.full_after(_K.PreDispatch)
 
 
-def redispatch_below_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Redispatches below Python, without the keys above it and without an included Python key.
+def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Has a mode or the class of a tensor do the call; without one, redispatches below Python.
 
-    Raises NoKernelError if there is no tensor.
+    Raises NoKernelError if there is no tensor and no mode, and ArgumentError if nobody does it.
     """
-    if not any(find_key_bits(value) is not None for value in _flat(stack)):
+    tensors = _tensors_of(stack)
+    types = _handling(tensors)
+    asked = []
+    if modes := dispatch_modes():
+        if _ask_mode(op, _K.Python, types, stack):
+            return
+        asked.append(f"the mode {type(modes[-1]).__qualname__}")
+    elif not tensors:
         raise op.no_kernel_error(
             "Python", f"{op.name} arrived at Python without a tensor whose class could handle it"
         )
-    included, excluded = local_dispatch_key_set()
-    with ForceDispatchKeyGuard(included.remove(_K.Python), excluded | _ABOVE):
-        op.redispatch_boxed(keys & _BELOW, stack)
+    if not asked and not types:
+        included, excluded = local_dispatch_key_set()
+        with ForceDispatchKeyGuard(included.remove(_K.Python), excluded | ABOVE_PYTHON):
+            op.redispatch_boxed(keys & BELOW_PYTHON, stack)
+    elif not _ask_classes(op, types, stack):
+        raise _nobody(op, [*asked, *(cls.__qualname__ for cls in types)])
+
+
+def dispatch_before_all(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Has a mode of the key PreDispatch do the call; without one, redispatches below.
+
+    Raises ArgumentError if the mode does not do it.
+    """
+    if not (modes := dispatch_modes(_K.PreDispatch)):
+        op.redispatch_boxed(keys & _BELOW_PRE_DISPATCH, stack)
+    elif not _ask_mode(op, _K.PreDispatch, _handling(_tensors_of(stack)), stack):
+        raise _nobody(op, [f"the mode {type(modes[-1]).__qualname__}"])
+
+
+def _ask_mode(
+    op: OperatorHandle, key: DispatchKey, types: list[type[Any]], stack: list[Any]
+) -> bool:
+    signature = op.call_signature
+    args, kwargs = split_without_defaults(signature, stack)
+    with top_mode_off(key) as mode:
+        result = mode.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
+    if result is NotImplemented:
+        return False
+    stack[:] = signature.box_returns(result)
+    return True
+
+
+def _ask_classes(op: OperatorHandle, types: list[type[Any]], stack: list[Any]) -> bool:
+    signature = op.call_signature
+    args, kwargs = split_without_defaults(signature, stack)
+    for cls in types:
+        result = cls.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
+        if result is not NotImplemented:
+            stack[:] = signature.box_returns(result)
+            return True
+    return False
+
+
+def _nobody(op: OperatorHandle, asked: list[str]) -> ArgumentError:
+    names = ", ".join(asked)
+    return ArgumentError(
+        f"no mode and no class among the tensors of a call of {op.name} handles it: {names}",
+        operator=str(op.name),
+    )
+
+
+def _tensors_of(stack: list[Any]) -> list[Any]:
+    return [value for value in _flat(stack) if find_key_bits(value) is not None]
+
+
+def _handling(tensors: list[Any]) -> list[type[Any]]:
+    """The classes that handle operators, each before those that it is derived from."""
+    types: list[type[Any]] = []
+    for cls in map(type, tensors):
+        if cls not in types and hasattr(cls, "__torch_dispatch__"):
+            place = next((n for n, other in enumerate(types) if issubclass(cls, other)), len(types))
+            types.insert(place, cls)
+    return types
 
 
 def _flat(stack: list[Any]) -> Iterator[Any]:
@@ -54,8 +142,8 @@ def refuse_python_dispatcher(op: OperatorHandle, keys: DispatchKeySet, stack: li
 
 
 FALLBACKS = {
-    _K.Python: KernelFunction.from_boxed(redispatch_below_python),
+    _K.Python: KernelFunction.from_boxed(dispatch_to_python),
     _K.PythonDispatcher: KernelFunction.from_boxed(refuse_python_dispatcher),
     _K.PythonTLSSnapshot: redispatch_below(_K.PythonTLSSnapshot),
-    _K.PreDispatch: redispatch_below(_K.PreDispatch),
+    _K.PreDispatch: KernelFunction.from_boxed(dispatch_before_all),
 }

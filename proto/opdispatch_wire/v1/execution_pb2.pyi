@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt", "chunk", "chunks_reply")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class CallRequest(_message.Message):
     ARGS_FIELD_NUMBER: _ClassVar[int]
     KWARGS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_KEYS_FIELD_NUMBER: _ClassVar[int]
+    NO_GRAD_FIELD_NUMBER: _ClassVar[int]
     REDISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +38,8 @@ class CallRequest(_message.Message):
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_LEASE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_REPLY_FIELD_NUMBER: _ClassVar[int]
     id: int
@@ -44,6 +47,7 @@ class CallRequest(_message.Message):
     args: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
     kwargs: _containers.MessageMap[str, _values_pb2.Value]
     local_keys: LocalKeys
+    no_grad: bool
     redispatch_keys: int
     trace: bool
     kernel: KernelRef
@@ -58,9 +62,11 @@ class CallRequest(_message.Message):
     program: bytes
     libraries: _containers.RepeatedScalarFieldContainer[int]
     adopt: bool
+    device_memory: bytes
+    device_lease: bytes
     chunk: Chunk
     chunks_reply: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
 
 class LostCall(_message.Message):
     __slots__ = ("session", "lane", "id", "interpreter")

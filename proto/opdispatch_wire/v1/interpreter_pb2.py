@@ -23,68 +23,69 @@ _sym_db = _symbol_database.Default()
 
 
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
+from opdispatch_wire.v1 import registry_pb2 as opdispatch_dot_v1_dot_registry__pb2
 from opdispatch_wire.v1 import remote_pb2 as opdispatch_dot_v1_dot_remote__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fopdispatch/v1/interpreter.proto\x12\ropdispatch.v1\x1a\x17google/rpc/status.proto\x1a\x1aopdispatch/v1/remote.proto\"\xec\x02\n\x12InterpreterMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.HelloH\x00\x12\x32\n\x06staged\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatchH\x00\x12#\n\x04\x64one\x18\x04 \x01(\x0b\x32\x13.opdispatch.v1.DoneH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12-\n\theartbeat\x18\x06 \x01(\x0b\x32\x18.opdispatch.v1.HeartbeatH\x00\x12-\n\x07overdue\x18\x07 \x01(\x0b\x32\x1a.opdispatch.v1.OverdueCallH\x00\x12\x32\n\x0c\x64irect_ports\x18\x08 \x01(\x0b\x32\x1a.opdispatch.v1.DirectPortsH\x00\x42\x06\n\x04kind\"\xc4\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x16\n\x0epython_version\x18\x05 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x15\n\rprocess_space\x18\x08 \x01(\t\x12\x12\n\nheartbeats\x18\t \x01(\x08\x12\x0c\n\x04lane\x18\n \x01(\t\x12\x13\n\x0b\x64irect_lane\x18\x0b \x01(\t\"\x06\n\x04\x44one\"G\n\tHeartbeat\x12\x1e\n\x16\x64irect_calls_in_flight\x18\x01 \x01(\x04\x12\x1a\n\x12\x64irect_calls_total\x18\x02 \x01(\x04\"9\n\x0bOverdueCall\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\"\x1c\n\x0b\x44irectPorts\x12\r\n\x05ports\x18\x01 \x03(\r\"\xcf\x04\n\rDaemonMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12)\n\x07welcome\x18\x02 \x01(\x0b\x32\x16.opdispatch.v1.WelcomeH\x00\x12%\n\x05stage\x18\x03 \x01(\x0b\x32\x14.opdispatch.v1.StageH\x00\x12\'\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x15.opdispatch.v1.CommitH\x00\x12%\n\x05\x61\x62ort\x18\x05 \x01(\x0b\x32\x14.opdispatch.v1.AbortH\x00\x12\'\n\x06retire\x18\x06 \x01(\x0b\x32\x15.opdispatch.v1.RetireH\x00\x12\'\n\x06mirror\x18\x07 \x01(\x0b\x32\x15.opdispatch.v1.MirrorH\x00\x12)\n\x07restore\x18\x08 \x01(\x0b\x32\x16.opdispatch.v1.RestoreH\x00\x12)\n\x07goodbye\x18\n \x01(\x0b\x32\x16.opdispatch.v1.GoodbyeH\x00\x12)\n\x04trim\x18\x0b \x01(\x0b\x32\x19.opdispatch.v1.TrimMemoryH\x00\x12\x32\n\x0c\x64irect_calls\x18\x0c \x01(\x0b\x32\x1a.opdispatch.v1.DirectCallsH\x00\x12=\n\x12\x61wait_direct_calls\x18\r \x01(\x0b\x32\x1f.opdispatch.v1.AwaitDirectCallsH\x00\x12\x36\n\x0erelease_values\x18\x14 \x01(\x0b\x32\x1c.opdispatch.v1.ReleaseValuesH\x00\x42\x06\n\x04kind\"\x91\x01\n\x07Welcome\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\x12\x0c\n\x04lane\x18\x04 \x01(\t\x12\x34\n\x0c\x64irect_calls\x18\x05 \x01(\x0b\x32\x1e.opdispatch.v1.DirectCallRules\"\xbf\x01\n\x0f\x44irectCallRules\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\x13\n\x0bqueue_calls\x18\x02 \x01(\x04\x12\x13\n\x0bqueue_bytes\x18\x03 \x01(\x04\x12\x16\n\x0ekernel_timeout\x18\x04 \x01(\x01\x12\r\n\x05hosts\x18\x05 \x03(\t\x12\x12\n\nfirst_port\x18\x06 \x01(\r\x12\x11\n\tlast_port\x18\x07 \x01(\r\x12\x16\n\x0emax_call_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x06\"\x1c\n\x0b\x44irectCalls\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\"#\n\x10\x41waitDirectCalls\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\",\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\tcome_back\x18\x02 \x01(\x08\"y\n\x05Stage\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\x07\x63ontent\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06module\x18\x04 \x01(\tH\x00\x12\x10\n\x08\x66ilename\x18\x05 \x01(\t\x12\x10\n\x08replaces\x18\x06 \x01(\x04\x42\x08\n\x06source\"\x19\n\x06\x43ommit\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\"\x18\n\x05\x41\x62ort\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\"\'\n\x06Retire\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04keep\x18\x02 \x01(\x08\",\n\x07Restore\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x10\n\x08replaces\x18\x02 \x01(\x04\"\x0c\n\nTrimMemory\"j\n\x06Mirror\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatch\x12\x10\n\x08replaces\x18\x04 \x01(\x04\"p\n\x11RegistrationBatch\x12\x32\n\rregistrations\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.Registration\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x17\n\x0fmax_concurrency\x18\x02 \x01(\r\"\x9a\x02\n\x0cRegistration\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x39\n\tnamespace\x18\x02 \x01(\x0b\x32$.opdispatch.v1.NamespaceRegistrationH\x00\x12;\n\ndefinition\x18\x03 \x01(\x0b\x32%.opdispatch.v1.DefinitionRegistrationH\x00\x12\x43\n\x0eimplementation\x18\x04 \x01(\x0b\x32).opdispatch.v1.ImplementationRegistrationH\x00\x12\x37\n\x08\x66\x61llback\x18\x05 \x01(\x0b\x32#.opdispatch.v1.FallbackRegistrationH\x00\x42\x06\n\x04kind\"*\n\x15NamespaceRegistration\x12\x11\n\tnamespace\x18\x01 \x01(\t\"6\n\x16\x44\x65\x66initionRegistration\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\"h\n\x1aImplementationRegistration\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12+\n\x06kernel\x18\x03 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"P\n\x14\x46\x61llbackRegistration\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x06kernel\x18\x02 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"O\n\x0cKernelTraits\x12\x13\n\x0b\x66\x61llthrough\x18\x01 \x01(\x08\x12\x13\n\x0bwith_keyset\x18\x02 \x01(\x08\x12\x15\n\rdocumentation\x18\x03 \x01(\t2d\n\x12InterpreterService\x12N\n\x07Session\x12!.opdispatch.v1.InterpreterMessage\x1a\x1c.opdispatch.v1.DaemonMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fopdispatch/v1/interpreter.proto\x12\ropdispatch.v1\x1a\x17google/rpc/status.proto\x1a\x1copdispatch/v1/registry.proto\x1a\x1aopdispatch/v1/remote.proto\"\xec\x02\n\x12InterpreterMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12%\n\x05hello\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.HelloH\x00\x12\x32\n\x06staged\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatchH\x00\x12#\n\x04\x64one\x18\x04 \x01(\x0b\x32\x13.opdispatch.v1.DoneH\x00\x12$\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12-\n\theartbeat\x18\x06 \x01(\x0b\x32\x18.opdispatch.v1.HeartbeatH\x00\x12-\n\x07overdue\x18\x07 \x01(\x0b\x32\x1a.opdispatch.v1.OverdueCallH\x00\x12\x32\n\x0c\x64irect_ports\x18\x08 \x01(\x0b\x32\x1a.opdispatch.v1.DirectPortsH\x00\x42\x06\n\x04kind\"\xc4\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03pid\x18\x03 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x16\n\x0epython_version\x18\x05 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x06 \x03(\t\x12\x15\n\rprocess_space\x18\x08 \x01(\t\x12\x12\n\nheartbeats\x18\t \x01(\x08\x12\x0c\n\x04lane\x18\n \x01(\t\x12\x13\n\x0b\x64irect_lane\x18\x0b \x01(\t\"\x06\n\x04\x44one\"z\n\tHeartbeat\x12\x1e\n\x16\x64irect_calls_in_flight\x18\x01 \x01(\x04\x12\x1a\n\x12\x64irect_calls_total\x18\x02 \x01(\x04\x12\x31\n\ttransfers\x18\x0f \x03(\x0b\x32\x1e.opdispatch.v1.DeviceTransfers\"9\n\x0bOverdueCall\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\"\x1c\n\x0b\x44irectPorts\x12\r\n\x05ports\x18\x01 \x03(\r\"\xcf\x04\n\rDaemonMessage\x12\x16\n\x0einstruction_id\x18\x01 \x01(\x04\x12)\n\x07welcome\x18\x02 \x01(\x0b\x32\x16.opdispatch.v1.WelcomeH\x00\x12%\n\x05stage\x18\x03 \x01(\x0b\x32\x14.opdispatch.v1.StageH\x00\x12\'\n\x06\x63ommit\x18\x04 \x01(\x0b\x32\x15.opdispatch.v1.CommitH\x00\x12%\n\x05\x61\x62ort\x18\x05 \x01(\x0b\x32\x14.opdispatch.v1.AbortH\x00\x12\'\n\x06retire\x18\x06 \x01(\x0b\x32\x15.opdispatch.v1.RetireH\x00\x12\'\n\x06mirror\x18\x07 \x01(\x0b\x32\x15.opdispatch.v1.MirrorH\x00\x12)\n\x07restore\x18\x08 \x01(\x0b\x32\x16.opdispatch.v1.RestoreH\x00\x12)\n\x07goodbye\x18\n \x01(\x0b\x32\x16.opdispatch.v1.GoodbyeH\x00\x12)\n\x04trim\x18\x0b \x01(\x0b\x32\x19.opdispatch.v1.TrimMemoryH\x00\x12\x32\n\x0c\x64irect_calls\x18\x0c \x01(\x0b\x32\x1a.opdispatch.v1.DirectCallsH\x00\x12=\n\x12\x61wait_direct_calls\x18\r \x01(\x0b\x32\x1f.opdispatch.v1.AwaitDirectCallsH\x00\x12\x36\n\x0erelease_values\x18\x14 \x01(\x0b\x32\x1c.opdispatch.v1.ReleaseValuesH\x00\x42\x06\n\x04kind\"\x91\x01\n\x07Welcome\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x04\x12\x19\n\x11heartbeat_seconds\x18\x03 \x01(\x01\x12\x0c\n\x04lane\x18\x04 \x01(\t\x12\x34\n\x0c\x64irect_calls\x18\x05 \x01(\x0b\x32\x1e.opdispatch.v1.DirectCallRules\"\xbf\x01\n\x0f\x44irectCallRules\x12\x0b\n\x03run\x18\x01 \x01(\x0c\x12\x13\n\x0bqueue_calls\x18\x02 \x01(\x04\x12\x13\n\x0bqueue_bytes\x18\x03 \x01(\x04\x12\x16\n\x0ekernel_timeout\x18\x04 \x01(\x01\x12\r\n\x05hosts\x18\x05 \x03(\t\x12\x12\n\nfirst_port\x18\x06 \x01(\r\x12\x11\n\tlast_port\x18\x07 \x01(\r\x12\x16\n\x0emax_call_bytes\x18\x08 \x01(\x04\x12\x0f\n\x07session\x18\t \x01(\x06\"\x1c\n\x0b\x44irectCalls\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\"#\n\x10\x41waitDirectCalls\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\",\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x11\n\tcome_back\x18\x02 \x01(\x08\"y\n\x05Stage\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\x07\x63ontent\x18\x03 \x01(\x0cH\x00\x12\x10\n\x06module\x18\x04 \x01(\tH\x00\x12\x10\n\x08\x66ilename\x18\x05 \x01(\t\x12\x10\n\x08replaces\x18\x06 \x01(\x04\x42\x08\n\x06source\"\x19\n\x06\x43ommit\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\"\x18\n\x05\x41\x62ort\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\"\'\n\x06Retire\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04keep\x18\x02 \x01(\x08\",\n\x07Restore\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x10\n\x08replaces\x18\x02 \x01(\x04\"\x0c\n\nTrimMemory\"j\n\x06Mirror\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32 .opdispatch.v1.RegistrationBatch\x12\x10\n\x08replaces\x18\x04 \x01(\x04\"p\n\x11RegistrationBatch\x12\x32\n\rregistrations\x18\x01 \x03(\x0b\x32\x1b.opdispatch.v1.Registration\x12\x0e\n\x06sha256\x18\x03 \x01(\t\x12\x17\n\x0fmax_concurrency\x18\x02 \x01(\r\"\x9a\x02\n\x0cRegistration\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x39\n\tnamespace\x18\x02 \x01(\x0b\x32$.opdispatch.v1.NamespaceRegistrationH\x00\x12;\n\ndefinition\x18\x03 \x01(\x0b\x32%.opdispatch.v1.DefinitionRegistrationH\x00\x12\x43\n\x0eimplementation\x18\x04 \x01(\x0b\x32).opdispatch.v1.ImplementationRegistrationH\x00\x12\x37\n\x08\x66\x61llback\x18\x05 \x01(\x0b\x32#.opdispatch.v1.FallbackRegistrationH\x00\x42\x06\n\x04kind\"*\n\x15NamespaceRegistration\x12\x11\n\tnamespace\x18\x01 \x01(\t\"6\n\x16\x44\x65\x66initionRegistration\x12\x0e\n\x06schema\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\"h\n\x1aImplementationRegistration\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12+\n\x06kernel\x18\x03 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"P\n\x14\x46\x61llbackRegistration\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x06kernel\x18\x02 \x01(\x0b\x32\x1b.opdispatch.v1.KernelTraits\"O\n\x0cKernelTraits\x12\x13\n\x0b\x66\x61llthrough\x18\x01 \x01(\x08\x12\x13\n\x0bwith_keyset\x18\x02 \x01(\x08\x12\x15\n\rdocumentation\x18\x03 \x01(\t2d\n\x12InterpreterService\x12N\n\x07Session\x12!.opdispatch.v1.InterpreterMessage\x1a\x1c.opdispatch.v1.DaemonMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opdispatch.v1.interpreter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INTERPRETERMESSAGE']._serialized_start=104
-  _globals['_INTERPRETERMESSAGE']._serialized_end=468
-  _globals['_HELLO']._serialized_start=471
-  _globals['_HELLO']._serialized_end=667
-  _globals['_DONE']._serialized_start=669
-  _globals['_DONE']._serialized_end=675
-  _globals['_HEARTBEAT']._serialized_start=677
-  _globals['_HEARTBEAT']._serialized_end=748
-  _globals['_OVERDUECALL']._serialized_start=750
-  _globals['_OVERDUECALL']._serialized_end=807
-  _globals['_DIRECTPORTS']._serialized_start=809
-  _globals['_DIRECTPORTS']._serialized_end=837
-  _globals['_DAEMONMESSAGE']._serialized_start=840
-  _globals['_DAEMONMESSAGE']._serialized_end=1431
-  _globals['_WELCOME']._serialized_start=1434
-  _globals['_WELCOME']._serialized_end=1579
-  _globals['_DIRECTCALLRULES']._serialized_start=1582
-  _globals['_DIRECTCALLRULES']._serialized_end=1773
-  _globals['_DIRECTCALLS']._serialized_start=1775
-  _globals['_DIRECTCALLS']._serialized_end=1803
-  _globals['_AWAITDIRECTCALLS']._serialized_start=1805
-  _globals['_AWAITDIRECTCALLS']._serialized_end=1840
-  _globals['_GOODBYE']._serialized_start=1842
-  _globals['_GOODBYE']._serialized_end=1886
-  _globals['_STAGE']._serialized_start=1888
-  _globals['_STAGE']._serialized_end=2009
-  _globals['_COMMIT']._serialized_start=2011
-  _globals['_COMMIT']._serialized_end=2036
-  _globals['_ABORT']._serialized_start=2038
-  _globals['_ABORT']._serialized_end=2062
-  _globals['_RETIRE']._serialized_start=2064
-  _globals['_RETIRE']._serialized_end=2103
-  _globals['_RESTORE']._serialized_start=2105
-  _globals['_RESTORE']._serialized_end=2149
-  _globals['_TRIMMEMORY']._serialized_start=2151
-  _globals['_TRIMMEMORY']._serialized_end=2163
-  _globals['_MIRROR']._serialized_start=2165
-  _globals['_MIRROR']._serialized_end=2271
-  _globals['_REGISTRATIONBATCH']._serialized_start=2273
-  _globals['_REGISTRATIONBATCH']._serialized_end=2385
-  _globals['_REGISTRATION']._serialized_start=2388
-  _globals['_REGISTRATION']._serialized_end=2670
-  _globals['_NAMESPACEREGISTRATION']._serialized_start=2672
-  _globals['_NAMESPACEREGISTRATION']._serialized_end=2714
-  _globals['_DEFINITIONREGISTRATION']._serialized_start=2716
-  _globals['_DEFINITIONREGISTRATION']._serialized_end=2770
-  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_start=2772
-  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_end=2876
-  _globals['_FALLBACKREGISTRATION']._serialized_start=2878
-  _globals['_FALLBACKREGISTRATION']._serialized_end=2958
-  _globals['_KERNELTRAITS']._serialized_start=2960
-  _globals['_KERNELTRAITS']._serialized_end=3039
-  _globals['_INTERPRETERSERVICE']._serialized_start=3041
-  _globals['_INTERPRETERSERVICE']._serialized_end=3141
+  _globals['_INTERPRETERMESSAGE']._serialized_start=134
+  _globals['_INTERPRETERMESSAGE']._serialized_end=498
+  _globals['_HELLO']._serialized_start=501
+  _globals['_HELLO']._serialized_end=697
+  _globals['_DONE']._serialized_start=699
+  _globals['_DONE']._serialized_end=705
+  _globals['_HEARTBEAT']._serialized_start=707
+  _globals['_HEARTBEAT']._serialized_end=829
+  _globals['_OVERDUECALL']._serialized_start=831
+  _globals['_OVERDUECALL']._serialized_end=888
+  _globals['_DIRECTPORTS']._serialized_start=890
+  _globals['_DIRECTPORTS']._serialized_end=918
+  _globals['_DAEMONMESSAGE']._serialized_start=921
+  _globals['_DAEMONMESSAGE']._serialized_end=1512
+  _globals['_WELCOME']._serialized_start=1515
+  _globals['_WELCOME']._serialized_end=1660
+  _globals['_DIRECTCALLRULES']._serialized_start=1663
+  _globals['_DIRECTCALLRULES']._serialized_end=1854
+  _globals['_DIRECTCALLS']._serialized_start=1856
+  _globals['_DIRECTCALLS']._serialized_end=1884
+  _globals['_AWAITDIRECTCALLS']._serialized_start=1886
+  _globals['_AWAITDIRECTCALLS']._serialized_end=1921
+  _globals['_GOODBYE']._serialized_start=1923
+  _globals['_GOODBYE']._serialized_end=1967
+  _globals['_STAGE']._serialized_start=1969
+  _globals['_STAGE']._serialized_end=2090
+  _globals['_COMMIT']._serialized_start=2092
+  _globals['_COMMIT']._serialized_end=2117
+  _globals['_ABORT']._serialized_start=2119
+  _globals['_ABORT']._serialized_end=2143
+  _globals['_RETIRE']._serialized_start=2145
+  _globals['_RETIRE']._serialized_end=2184
+  _globals['_RESTORE']._serialized_start=2186
+  _globals['_RESTORE']._serialized_end=2230
+  _globals['_TRIMMEMORY']._serialized_start=2232
+  _globals['_TRIMMEMORY']._serialized_end=2244
+  _globals['_MIRROR']._serialized_start=2246
+  _globals['_MIRROR']._serialized_end=2352
+  _globals['_REGISTRATIONBATCH']._serialized_start=2354
+  _globals['_REGISTRATIONBATCH']._serialized_end=2466
+  _globals['_REGISTRATION']._serialized_start=2469
+  _globals['_REGISTRATION']._serialized_end=2751
+  _globals['_NAMESPACEREGISTRATION']._serialized_start=2753
+  _globals['_NAMESPACEREGISTRATION']._serialized_end=2795
+  _globals['_DEFINITIONREGISTRATION']._serialized_start=2797
+  _globals['_DEFINITIONREGISTRATION']._serialized_end=2851
+  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_start=2853
+  _globals['_IMPLEMENTATIONREGISTRATION']._serialized_end=2957
+  _globals['_FALLBACKREGISTRATION']._serialized_start=2959
+  _globals['_FALLBACKREGISTRATION']._serialized_end=3039
+  _globals['_KERNELTRAITS']._serialized_start=3041
+  _globals['_KERNELTRAITS']._serialized_end=3120
+  _globals['_INTERPRETERSERVICE']._serialized_start=3122
+  _globals['_INTERPRETERSERVICE']._serialized_end=3222
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from google.rpc import status_pb2 as _status_pb2
+from opdispatch_wire.v1 import registry_pb2 as _registry_pb2
 from opdispatch_wire.v1 import remote_pb2 as _remote_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -57,12 +58,14 @@ class Done(_message.Message):
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("direct_calls_in_flight", "direct_calls_total")
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers")
     DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     direct_calls_in_flight: int
     direct_calls_total: int
-    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ...) -> None: ...
+    transfers: _containers.RepeatedCompositeFieldContainer[_registry_pb2.DeviceTransfers]
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ...) -> None: ...
 
 class OverdueCall(_message.Message):
     __slots__ = ("operator", "lane", "id")

@@ -218,7 +218,7 @@ class ListInterpretersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Interpreter(_message.Message):
-    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued", "remote_values", "remote_bytes")
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued", "transfers", "remote_values", "remote_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,7 @@ class Interpreter(_message.Message):
     RESERVED_FOR_FIELD_NUMBER: _ClassVar[int]
     CALLS_QUEUED_FIELD_NUMBER: _ClassVar[int]
     BYTES_QUEUED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     REMOTE_VALUES_FIELD_NUMBER: _ClassVar[int]
     REMOTE_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -255,9 +256,22 @@ class Interpreter(_message.Message):
     reserved_for: str
     calls_queued: int
     bytes_queued: int
+    transfers: _containers.RepeatedCompositeFieldContainer[DeviceTransfers]
     remote_values: int
     remote_bytes: int
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., remote_values: _Optional[int] = ..., remote_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[DeviceTransfers, _Mapping]]] = ..., remote_values: _Optional[int] = ..., remote_bytes: _Optional[int] = ...) -> None: ...
+
+class DeviceTransfers(_message.Message):
+    __slots__ = ("device", "to_device", "from_device", "from_peers")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    TO_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FROM_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FROM_PEERS_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    to_device: int
+    from_device: int
+    from_peers: int
+    def __init__(self, device: _Optional[str] = ..., to_device: _Optional[int] = ..., from_device: _Optional[int] = ..., from_peers: _Optional[int] = ...) -> None: ...
 
 class ReviveInterpreterRequest(_message.Message):
     __slots__ = ("name",)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Value(_message.Message):
-    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument", "remote", "reference")
+    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument", "remote", "reference", "sparse_coo", "sparse_csr", "quantized", "nested")
     NONE_FIELD_NUMBER: _ClassVar[int]
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,10 @@ class Value(_message.Message):
     ARGUMENT_FIELD_NUMBER: _ClassVar[int]
     REMOTE_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_COO_FIELD_NUMBER: _ClassVar[int]
+    SPARSE_CSR_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZED_FIELD_NUMBER: _ClassVar[int]
+    NESTED_FIELD_NUMBER: _ClassVar[int]
     none: NoneValue
     boolean: bool
     integer: int
@@ -36,7 +40,11 @@ class Value(_message.Message):
     argument: ArgumentRef
     remote: RemoteTensor
     reference: Reference
-    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ..., remote: _Optional[_Union[RemoteTensor, _Mapping]] = ..., reference: _Optional[_Union[Reference, _Mapping]] = ...) -> None: ...
+    sparse_coo: SparseCooTensor
+    sparse_csr: SparseCsrTensor
+    quantized: QuantizedTensor
+    nested: NestedTensor
+    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ..., remote: _Optional[_Union[RemoteTensor, _Mapping]] = ..., reference: _Optional[_Union[Reference, _Mapping]] = ..., sparse_coo: _Optional[_Union[SparseCooTensor, _Mapping]] = ..., sparse_csr: _Optional[_Union[SparseCsrTensor, _Mapping]] = ..., quantized: _Optional[_Union[QuantizedTensor, _Mapping]] = ..., nested: _Optional[_Union[NestedTensor, _Mapping]] = ...) -> None: ...
 
 class NoneValue(_message.Message):
     __slots__ = ()
@@ -78,7 +86,7 @@ class ArgumentRef(_message.Message):
     def __init__(self, position: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad", "padding", "memory", "chunked")
+    __slots__ = ("dtype", "shape", "device", "dispatch_keys", "data", "requires_grad", "padding", "memory", "chunked", "device_memory")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +96,7 @@ class Tensor(_message.Message):
     PADDING_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     CHUNKED_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     device: str
@@ -97,7 +106,78 @@ class Tensor(_message.Message):
     padding: bytes
     memory: SharedMemory
     chunked: ChunkedData
-    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ..., padding: _Optional[bytes] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., chunked: _Optional[_Union[ChunkedData, _Mapping]] = ...) -> None: ...
+    device_memory: DeviceMemory
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., data: _Optional[bytes] = ..., requires_grad: _Optional[bool] = ..., padding: _Optional[bytes] = ..., memory: _Optional[_Union[SharedMemory, _Mapping]] = ..., chunked: _Optional[_Union[ChunkedData, _Mapping]] = ..., device_memory: _Optional[_Union[DeviceMemory, _Mapping]] = ...) -> None: ...
+
+class DeviceMemory(_message.Message):
+    __slots__ = ("device_id", "handle", "offset", "length", "lease")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    device_id: bytes
+    handle: bytes
+    offset: int
+    length: int
+    lease: bytes
+    def __init__(self, device_id: _Optional[bytes] = ..., handle: _Optional[bytes] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., lease: _Optional[bytes] = ...) -> None: ...
+
+class SparseCooTensor(_message.Message):
+    __slots__ = ("shape", "indices", "values", "dispatch_keys", "requires_grad")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    indices: Tensor
+    values: Tensor
+    dispatch_keys: int
+    requires_grad: bool
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., indices: _Optional[_Union[Tensor, _Mapping]] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ...) -> None: ...
+
+class SparseCsrTensor(_message.Message):
+    __slots__ = ("shape", "crow_indices", "col_indices", "values", "dispatch_keys", "requires_grad")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    CROW_INDICES_FIELD_NUMBER: _ClassVar[int]
+    COL_INDICES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    crow_indices: Tensor
+    col_indices: Tensor
+    values: Tensor
+    dispatch_keys: int
+    requires_grad: bool
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., crow_indices: _Optional[_Union[Tensor, _Mapping]] = ..., col_indices: _Optional[_Union[Tensor, _Mapping]] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ...) -> None: ...
+
+class QuantizedTensor(_message.Message):
+    __slots__ = ("int_repr", "scale", "zero_point", "dispatch_keys", "requires_grad")
+    INT_REPR_FIELD_NUMBER: _ClassVar[int]
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    ZERO_POINT_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    int_repr: Tensor
+    scale: float
+    zero_point: int
+    dispatch_keys: int
+    requires_grad: bool
+    def __init__(self, int_repr: _Optional[_Union[Tensor, _Mapping]] = ..., scale: _Optional[float] = ..., zero_point: _Optional[int] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ...) -> None: ...
+
+class NestedTensor(_message.Message):
+    __slots__ = ("values", "offsets", "dispatch_keys", "requires_grad")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    DISPATCH_KEYS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    values: Tensor
+    offsets: Tensor
+    dispatch_keys: int
+    requires_grad: bool
+    def __init__(self, values: _Optional[_Union[Tensor, _Mapping]] = ..., offsets: _Optional[_Union[Tensor, _Mapping]] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ...) -> None: ...
 
 class ChunkedData(_message.Message):
     __slots__ = ("number", "length")
@@ -120,7 +200,7 @@ class SharedMemory(_message.Message):
     def __init__(self, region: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., read_only: _Optional[bool] = ...) -> None: ...
 
 class RemoteTensor(_message.Message):
-    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source", "place")
+    __slots__ = ("id", "session", "interpreter", "dtype", "shape", "device", "dispatch_keys", "requires_grad", "source", "place", "layout", "bytes")
     ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +211,8 @@ class RemoteTensor(_message.Message):
     REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     id: bytes
     session: bytes
     interpreter: str
@@ -141,7 +223,9 @@ class RemoteTensor(_message.Message):
     requires_grad: bool
     source: ValueSource
     place: int
-    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ...) -> None: ...
+    layout: str
+    bytes: int
+    def __init__(self, id: _Optional[bytes] = ..., session: _Optional[bytes] = ..., interpreter: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., device: _Optional[str] = ..., dispatch_keys: _Optional[int] = ..., requires_grad: _Optional[bool] = ..., source: _Optional[_Union[ValueSource, _Mapping]] = ..., place: _Optional[int] = ..., layout: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class ValueSource(_message.Message):
     __slots__ = ("lane", "address", "place")

@@ -1,0 +1,77 @@
+"""The derivatives of the operators of the library ``array``: one table, by topic.
+
+elementwise     element by element
+reductions      sums, extrema, what is cumulative, order
+manipulation    moved, cut and joined
+scatter         what was taken from places, some more than once
+indexing        indexing and assignment, and taking from places
+products        of vectors, matrices and tensors
+linalg          inverses, determinants, powers, diagonals
+decompositions  of matrices
+norms           of vectors and matrices
+fft             Fourier transforms
+no_derivative   the operators that have none
+grad_operator   the way back as an operator
+"""
+
+from __future__ import annotations
+
+import functools
+
+from opdispatch.array_derivatives.decompositions import DECOMPOSITIONS
+from opdispatch.array_derivatives.elementwise import BINARY, CHOICES, UNARY
+from opdispatch.array_derivatives.fft import FFT
+from opdispatch.array_derivatives.grad_operator import register_grad
+from opdispatch.array_derivatives.indexing import INDEXING
+from opdispatch.array_derivatives.linalg import LINALG
+from opdispatch.array_derivatives.manipulation import MANIPULATION
+from opdispatch.array_derivatives.no_derivative import CONSTANT
+from opdispatch.array_derivatives.norms import NORMS
+from opdispatch.array_derivatives.products import PRODUCTS
+from opdispatch.array_derivatives.reductions import REDUCTIONS
+from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
+from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative_kernel import FindOperator, make_derivative_kernel
+from opdispatch.library import Library
+
+DERIVATIVES: dict[str, Formulas] = {
+    **UNARY,
+    **BINARY,
+    **CHOICES,
+    **REDUCTIONS,
+    **MANIPULATION,
+    **INDEXING,
+    **PRODUCTS,
+    **LINALG,
+    **DECOMPOSITIONS,
+    **NORMS,
+    **FFT,
+}
+"""By operator, overload by overload: a formula for each argument that has a gradient."""
+
+WRITES = ("setitem_.Scalar", "setitem_.Tensor")
+VIEWS = (
+    *("broadcast_to", "expand_dims", "flip", "getitem", "imag", "linalg_diagonal"),
+    *("matrix_transpose", "moveaxis", "permute_dims", "real", "squeeze", "unstack"),
+    *("astype", "reshape"),
+)
+"""Of their first argument; the last two where they can."""
+
+
+def register_derivatives(library: Library) -> None:
+    """Registers all of them with the library that has the operators, in one publication."""
+    dispatcher = library.dispatcher
+    with dispatcher.transaction():
+        register_grad(library)
+        for name, formulas in [*DERIVATIVES.items(), *((name, {}) for name in CONSTANT)]:
+            schema = dispatcher.get_schema(f"{library.ns}::{name}").schema
+            kernel = make_derivative_kernel(schema, formulas, _finder(library, name))
+            library.impl(name, kernel, "Autograd", with_keyset=True)
+        for names, make in ((WRITES, make_write_kernel), (VIEWS, make_view_kernel)):
+            for name in names:
+                kernel = make(_finder(library, name))
+                library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)
+
+
+def _finder(library: Library, name: str) -> FindOperator:
+    return functools.cache(lambda: library.dispatcher.get_schema(f"{library.ns}::{name}"))

@@ -1,0 +1,191 @@
+"""Derivatives of operators that work element by element."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from typing import Any
+
+from opdispatch.array_derivatives.namespace import as_complex, conj, masked, xp, zeros_like
+from opdispatch.functionalities.derivative import Formula, Formulas
+
+
+def _sign(grad: Any, x: Any, result: Any) -> Any:
+    """That of a complex number on the unit circle moves along the circle."""
+    if x.dtype.kind != "c":
+        return zeros_like(grad)
+    size = xp.abs(x)
+    along = (grad - xp.real(grad * xp.conj(result)) * result) / xp.where(size == 0, 1.0, size)
+    return masked(size != 0, along)
+
+
+def _acosh(grad: Any, x: Any) -> Any:
+    return grad / conj(xp.sqrt(x - 1) * xp.sqrt(x + 1))
+
+
+UNARY: dict[str, Formulas] = {
+    "abs": {"x": lambda grad, x: grad * xp.sign(x)},
+    "acos": {"x": lambda grad, x: -grad / conj(xp.sqrt(1 - x * x))},
+    "acosh": {"x": _acosh},
+    "asin": {"x": lambda grad, x: grad / conj(xp.sqrt(1 - x * x))},
+    "asinh": {"x": lambda grad, x: grad / conj(xp.sqrt(x * x + 1))},
+    "atan": {"x": lambda grad, x: grad / conj(x * x + 1)},
+    "atanh": {"x": lambda grad, x: grad / conj(1 - x * x)},
+    "ceil": {"x": zeros_like},
+    "conj": {"x": lambda grad: conj(grad)},
+    "cos": {"x": lambda grad, x: -grad * conj(xp.sin(x))},
+    "cosh": {"x": lambda grad, x: grad * conj(xp.sinh(x))},
+    "exp": {"x": lambda grad, result: grad * conj(result)},
+    "expm1": {"x": lambda grad, result: grad * conj(result + 1)},
+    "floor": {"x": zeros_like},
+    "imag": {"x": lambda grad: as_complex(grad) * 1j},
+    "log": {"x": lambda grad, x: grad / conj(x)},
+    "log10": {"x": lambda grad, x: grad / (conj(x) * math.log(10))},
+    "log1p": {"x": lambda grad, x: grad / conj(x + 1)},
+    "log2": {"x": lambda grad, x: grad / (conj(x) * math.log(2))},
+    "negative": {"x": lambda grad: -grad},
+    "positive": {"x": lambda grad: grad},
+    "real": {"x": lambda grad: grad},
+    "reciprocal": {"x": lambda grad, result: -grad * conj(result * result)},
+    "round": {"x": zeros_like},
+    "sign": {"x": _sign},
+    "sin": {"x": lambda grad, x: grad * conj(xp.cos(x))},
+    "sinh": {"x": lambda grad, x: grad * conj(xp.cosh(x))},
+    "sqrt": {"x": lambda grad, result: grad / (2 * conj(result))},
+    "square": {"x": lambda grad, x: grad * (2 * conj(x))},
+    "tan": {"x": lambda grad, result: grad * conj(1 + result * result)},
+    "tanh": {"x": lambda grad, result: grad * conj(1 - result * result)},
+    "trunc": {"x": zeros_like},
+}
+
+
+def _conj(x: Any) -> Any:
+    """Of a tensor or a number."""
+    return x.conjugate() if isinstance(x, complex) else x if _is_number(x) else conj(x)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float | complex)
+
+
+def _log(x: Any) -> Any:
+    """Of a tensor or a number: where it has none, what NumPy gives."""
+    if not _is_number(x):
+        return xp.log(x)
+    if isinstance(x, complex):
+        return cmath.log(x) if x else -math.inf
+    return math.log(x) if x > 0 else -math.inf if x == 0 else math.nan
+
+
+def _pow_base(grad: Any, x1: Any, x2: Any) -> Any:
+    if _is_number(x2):
+        return zeros_like(grad) if x2 == 0 else grad * conj(x2 * x1 ** (x2 - 1))
+    return masked(x2 != 0, grad * conj(x2 * x1 ** (x2 - 1)))
+
+
+def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
+    gradient = grad * conj(result * _log(x1))
+    if _is_number(x1) and x1 != 0:
+        return gradient
+    # A power of zero stays zero.
+    real = xp.real(x2) if x2.dtype.kind == "c" else x2
+    is_zero = real >= 0 if _is_number(x1) else xp.logical_and(x1 == 0, real >= 0)
+    return masked(xp.logical_not(is_zero), gradient)
+
+
+def _larger(grad: Any, x1: Any, x2: Any) -> Any:
+    """Of the first of two, of which the larger one counts; half of it where they are equal."""
+    return masked(x1 >= x2, xp.where(x1 == x2, grad / 2, grad))
+
+
+def _smaller(grad: Any, x1: Any, x2: Any) -> Any:
+    return masked(x1 <= x2, xp.where(x1 == x2, grad / 2, grad))
+
+
+def _copysign(grad: Any, x1: Any, result: Any) -> Any:
+    return grad * masked(x1 != 0, result / x1)
+
+
+def _exchanged(formula: Formula) -> Formula:
+    """The formula of the first of two for the second."""
+    return lambda grad, x1, x2: formula(grad, x2, x1)
+
+
+_OF_BOTH: dict[str, tuple[Formula, Formula]] = {
+    "add": (lambda grad: grad, lambda grad: grad),
+    "atan2": (
+        lambda grad, x1, x2: grad * x2 / (x1 * x1 + x2 * x2),
+        lambda grad, x1, x2: -grad * x1 / (x1 * x1 + x2 * x2),
+    ),
+    "copysign": (_copysign, zeros_like),
+    "divide": (
+        lambda grad, x2: grad / _conj(x2),
+        lambda grad, x1, x2: -grad * conj((x1 / x2) / x2),
+    ),
+    "floor_divide": (zeros_like, zeros_like),
+    "hypot": (
+        lambda grad, x1, result: grad * (x1 / result),
+        lambda grad, x2, result: grad * (x2 / result),
+    ),
+    "logaddexp": (
+        lambda grad, x1, x2: grad / (1 + xp.exp(x2 - x1)),
+        lambda grad, x1, x2: grad / (1 + xp.exp(x1 - x2)),
+    ),
+    "maximum": (_larger, _exchanged(_larger)),
+    "minimum": (_smaller, _exchanged(_smaller)),
+    "multiply": (
+        lambda grad, x2: grad * _conj(x2),
+        lambda grad, x1: grad * _conj(x1),
+    ),
+    "pow": (_pow_base, _pow_exponent),
+    "remainder": (
+        lambda grad: grad,
+        lambda grad, x1, x2: -grad * xp.floor_divide(x1, x2),
+    ),
+    "subtract": (lambda grad: grad, lambda grad: -grad),
+}
+
+BINARY: dict[str, Formulas] = {
+    f"{name}.{overload}": formulas
+    for name, (first, second) in _OF_BOTH.items()
+    for overload, formulas in (
+        ("Tensor", {"x1": first, "x2": second}),
+        ("Scalar", {"x1": first}),
+        ("ScalarFirst", {"x2": second}),
+    )
+}
+
+
+def _clip(grad: Any, x: Any, min: Any, max: Any) -> Any:
+    if min is not None:
+        grad = masked(x >= min, grad)
+    return grad if max is None else masked(x <= max, grad)
+
+
+def _clip_min(grad: Any, x: Any, min: Any, max: Any) -> Any:
+    counts = x < min
+    return masked(counts if max is None else xp.logical_and(counts, min < max), grad)
+
+
+def _clip_max(grad: Any, x: Any, min: Any, max: Any) -> Any:
+    counts = x > max
+    return masked(counts if min is None else xp.logical_or(counts, max < min), grad)
+
+
+def _first(grad: Any, condition: Any) -> Any:
+    return masked(condition, grad)
+
+
+def _second(grad: Any, condition: Any) -> Any:
+    return xp.where(condition, 0.0, grad)
+
+
+CHOICES: dict[str, Formulas] = {
+    "clip": {"x": _clip},
+    "clip.ScalarMax": {"x": _clip, "min": _clip_min},
+    "clip.ScalarMin": {"x": _clip, "max": _clip_max},
+    "clip.Tensor": {"x": _clip, "min": _clip_min, "max": _clip_max},
+    "where": {"x1": _first, "x2": _second},
+    "where.ScalarOther": {"x1": _first},
+    "where.ScalarSelf": {"x2": _second},
+}

@@ -1,0 +1,70 @@
+"""Derivatives of indexing and assignment, and of taking from places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.array_derivatives.namespace import OPERATORS, xp
+from opdispatch.array_derivatives.scatter import add_along, add_at_elements, places_of
+from opdispatch.functionalities.derivative import Formulas
+
+
+def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
+    """Zeros, with the gradient where its elements were taken from."""
+    whole = xp.zeros(x_shape, dtype=grad.dtype, device=grad.device)
+    return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, [], grad)
+
+
+def _placed_by_arrays(
+    grad: Any, x_shape: Any, start: Any, stop: Any, step: Any, indices: Any
+) -> Any:
+    """The same, where an element may have been taken more than once."""
+    if all(each is None or each.dtype.kind == "b" for each in indices):  # not so by masks
+        whole = xp.zeros(x_shape, dtype=grad.dtype, device=grad.device)
+        return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, indices, grad)
+    places = OPERATORS.operators.getitem.Tensor(
+        places_of(x_shape, grad.device), start, stop, step, indices
+    )
+    return add_at_elements(x_shape, places, grad)
+
+
+def _cleared(grad: Any, start: Any, stop: Any, step: Any, indices: Any) -> Any:
+    """The gradient of what was there before."""
+    return OPERATORS.operators.setitem_.Scalar(+grad, start, stop, step, indices, 0.0)
+
+
+def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_shape: Any) -> Any:
+    """The gradient of what was written, which may have more dimensions, of extent 1."""
+    if indices:
+        part = OPERATORS.operators.getitem.Tensor(grad, start, stop, step, indices)
+    else:
+        part = OPERATORS.operators.getitem.default(grad, start, stop, step)
+    more = len(value_shape) - part.ndim
+    return xp.reshape(part, ((1,) * more + part.shape)) if more > 0 else part
+
+
+def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
+    return add_along(x_shape, 0 if axis is None else axis, indices, grad)
+
+
+def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
+    places = places_of(x_shape, grad.device)
+    return add_at_elements(x_shape, xp.take_along_axis(places, indices, axis=axis), grad)
+
+
+def _repeat(grad: Any, x_shape: Any, repeats: Any, axis: int | None) -> Any:
+    if axis is None:
+        return add_at_elements(x_shape, xp.repeat(places_of(x_shape, grad.device), repeats), grad)
+    places = xp.repeat(xp.arange(x_shape[axis], device=grad.device), repeats)
+    return add_along(x_shape, axis, places, grad)
+
+
+INDEXING: dict[str, Formulas] = {
+    "getitem": {"x": _placed},
+    "getitem.Tensor": {"x": _placed_by_arrays},
+    "repeat.Tensor": {"x": _repeat},
+    "setitem_.Scalar": {"x": _cleared},
+    "setitem_.Tensor": {"x": _cleared, "value": _written},
+    "take": {"x": _take},
+    "take_along_axis": {"x": _take_along_axis},
+}

@@ -1,0 +1,120 @@
+"""Derivatives of linear algebra: inverses, determinants, powers, diagonals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.array_derivatives.manipulation import part_of
+from opdispatch.array_derivatives.namespace import adjoint, as_complex, conj, masked, xp, zeros_like
+from opdispatch.array_derivatives.reductions import product_of_others
+from opdispatch.functionalities.derivative import Formulas
+
+
+def each_matrix(x: Any) -> Any:
+    """Of a number for each matrix, something that matrices are multiplied by."""
+    return xp.expand_dims(xp.expand_dims(x, axis=-1), axis=-1)
+
+
+def _inv(grad: Any, result: Any) -> Any:
+    back = adjoint(result)
+    return -xp.matmul(xp.matmul(back, grad), back)
+
+
+def _det(grad: Any, x: Any, result: Any) -> Any:
+    if x.device == "meta" or not xp.any(result == 0):
+        return each_matrix(grad * conj(result)) * adjoint(xp.linalg.inv(x))
+    # Of a matrix without an inverse: the matrix of its cofactors.
+    u, s, vh = xp.linalg.svd(x)
+    turn = xp.linalg.det(u) * xp.linalg.det(vh)
+    cofactors = xp.matmul(u * xp.expand_dims(product_of_others(s), axis=-2), vh)
+    return each_matrix(grad * conj(turn)) * cofactors
+
+
+def _slogdet(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
+    of_sign, of_log = grads
+    if x.dtype.kind != "c":
+        factor = zeros_like(of_sign) if of_log is None else of_log
+    elif of_sign is None:
+        factor = of_log
+    else:  # a sign moves along the circle, as the imaginary part of the logarithm does
+        turn = as_complex(xp.imag(of_sign * xp.conj(results[0]))) * 1j
+        factor = turn if of_log is None else turn + of_log
+    return each_matrix(factor) * adjoint(xp.linalg.inv(x))
+
+
+def _solve_matrix(grad: Any, x1: Any, x2_shape: Any, result: Any) -> Any:
+    of_right = xp.linalg.solve(adjoint(x1), grad)
+    if len(x2_shape) == 1:
+        return -xp.expand_dims(of_right, axis=-1) * conj(xp.expand_dims(result, axis=-2))
+    return -xp.matmul(of_right, adjoint(result))
+
+
+def _solve_right(grad: Any, x1: Any) -> Any:
+    return xp.linalg.solve(adjoint(x1), grad)
+
+
+def _matrix_power(grad: Any, x: Any, n: int) -> Any:
+    """The sum of all ``x^i grad x^(n-1-i)`` (with adjoints): a block of one power."""
+    if n == 0:
+        return zeros_like(grad)
+    base = adjoint(x if n > 0 else xp.linalg.inv(x))
+    zeros, count = zeros_like(base), base.shape[-1]
+    rows = [xp.concat([base, grad], axis=-1), xp.concat([zeros, base], axis=-1)]
+    power = xp.linalg.matrix_power(xp.concat(rows, axis=-2), abs(n))
+    block = part_of(part_of(power, -2, 0, count), -1, count, 2 * count)
+    return block if n > 0 else -xp.matmul(xp.matmul(base, block), base)
+
+
+def _pinv(grad: Any, x: Any, result: Any) -> Any:
+    """Golub and Pereyra's, for matrices of constant rank."""
+    # https://doi.org/10.1137/0710036
+    a, p, g = x, result, adjoint(grad)
+    ph = adjoint(p)
+    if a.shape[-2] <= a.shape[-1]:
+        k = g @ p
+        kph = k @ ph
+        return -adjoint(p @ k) + kph - (a @ p) @ kph + (ph @ p) @ (g - k @ a)
+    k = p @ g
+    phk = ph @ k
+    return -adjoint(k @ p) + (g - a @ k) @ p @ ph + phk - (phk @ p) @ a
+
+
+def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
+    """Zeros, with the gradient on the diagonal."""
+    rows, columns = x_shape[-2:]
+    before = max(0, -offset)
+    rest = list(grad.shape)
+    parts = [grad]
+    for place, count in ((0, before), (2, rows - before - grad.shape[-1])):
+        rest[-1] = count
+        parts.insert(place, xp.zeros(rest, dtype=grad.dtype, device=grad.device))
+    return masked(
+        _diagonal_mask(rows, columns, offset, grad),
+        xp.expand_dims(xp.concat(parts, axis=-1), axis=-1),
+    )
+
+
+def _diagonal_mask(rows: int, columns: int, offset: int, like: Any) -> Any:
+    return xp.eye(rows, columns, k=offset, dtype=xp.bool, device=like.device)
+
+
+def _trace(grad: Any, x_shape: Any, offset: int) -> Any:
+    rows, columns = x_shape[-2:]
+    return masked(_diagonal_mask(rows, columns, offset, grad), each_matrix(grad))
+
+
+_PINV: Formulas = {"x": _pinv}
+
+LINALG: dict[str, Formulas] = {
+    "linalg_det": {"x": _det},
+    "linalg_diagonal": {"x": _diagonal},
+    "linalg_inv": {"x": _inv},
+    "linalg_matrix_power": {"x": _matrix_power},
+    "linalg_pinv": _PINV,
+    "linalg_pinv.Tensor": _PINV,
+    "linalg_slogdet": {"x": _slogdet},
+    "linalg_solve": {"x1": _solve_matrix, "x2": _solve_right},
+    "linalg_trace": {"x": _trace},
+    "matrix_transpose": {"x": lambda grad: xp.matrix_transpose(grad)},
+}

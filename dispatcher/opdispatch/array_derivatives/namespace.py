@@ -1,0 +1,50 @@
+"""The namespace that formulas are written in: ``opdispatch.array_api``, imported when one is used.
+
+The operators that it calls are registered before their derivatives are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class _Namespace:
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        module = importlib.import_module(self._module)
+        value = module.OPERATORS if name == "operators" else getattr(module, name)
+        setattr(self, name, value)
+        return value
+
+
+xp: Any = _Namespace("opdispatch.array_api")
+OPERATORS: Any = _Namespace("opdispatch.array_api.operators")
+"""``OPERATORS.operators.getitem`` and others that the standard has as no functions."""
+
+
+def conj(x: Any) -> Any:
+    """The complex conjugate; real tensors as they are, without a copy."""
+    return xp.conj(x) if x.dtype.kind == "c" else x
+
+
+def adjoint(x: Any) -> Any:
+    """The conjugate transpose of each matrix."""
+    return conj(xp.matrix_transpose(x))
+
+
+def as_complex(x: Any) -> Any:
+    """Of the complex type of the same precision."""
+    return x if x.dtype.kind == "c" else xp.astype(x, xp.result_type(x.dtype, xp.complex64))
+
+
+def zeros_like(grad: Any) -> Any:
+    """The gradient of what is constant almost everywhere."""
+    return xp.zeros_like(grad)
+
+
+def masked(mask: Any, x: Any) -> Any:
+    """``x`` where the mask is set, zeros elsewhere."""
+    return xp.where(mask, x, 0.0)

@@ -1,0 +1,185 @@
+"""Derivatives of reductions, of what is cumulative, and of sorting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.array_derivatives.manipulation import cut, part_of
+from opdispatch.array_derivatives.namespace import conj, masked, xp, zeros_like
+from opdispatch.functionalities.derivative import Formulas
+
+Axes = Sequence[int] | None
+
+
+def _axes_of(shape: Sequence[int], axis: Axes) -> list[int]:
+    return [*range(len(shape))] if axis is None else [each % len(shape) for each in axis]
+
+
+def kept(grad: Any, shape: Sequence[int], axis: Axes, keepdims: bool) -> Any:
+    """With the dimensions that a reduction of that shape took away."""
+    if keepdims:
+        return grad
+    axes = _axes_of(shape, axis)
+    return xp.reshape(grad, [1 if n in axes else extent for n, extent in enumerate(shape)])
+
+
+def _sum(grad: Any, x_shape: Any, axis: Axes, keepdims: bool) -> Any:
+    """That of each element is its sum's."""
+    return xp.broadcast_to(kept(grad, x_shape, axis, keepdims), x_shape)
+
+
+def _count(shape: Sequence[int], axis: Axes) -> int:
+    return math.prod(shape[n] for n in _axes_of(shape, axis))
+
+
+def _mean(grad: Any, x_shape: Any, axis: Axes, keepdims: bool) -> Any:
+    return _sum(grad / _count(x_shape, axis), x_shape, axis, keepdims)
+
+
+def _var(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool) -> Any:
+    freedom = max(0, _count(x.shape, axis) - correction)
+    from_mean = x - xp.mean(x, axis=axis, keepdims=True)
+    return kept(grad, x.shape, axis, keepdims) * (2 * from_mean) / freedom
+
+
+def _std(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool, result: Any) -> Any:
+    of_var = masked(result != 0, grad / (2 * result))
+    return _var(of_var, x, axis, correction, keepdims)
+
+
+def shared(grad: Any, mask: Any, axis: Axes) -> Any:
+    """A gradient where the mask is set, in equal parts."""
+    mask = xp.astype(mask, grad.dtype)
+    return grad / xp.sum(mask, axis=axis, keepdims=True) * mask
+
+
+def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
+    """That of the largest or smallest elements, which share it."""
+    mask = x == kept(result, x.shape, axis, keepdims)
+    return shared(kept(grad, x.shape, axis, keepdims), mask, axis)
+
+
+# -- products: where an element is zero, that of the others cannot be had by dividing --------------
+
+
+def _has_zeros(x: Any) -> bool:
+    return x.device == "meta" or bool(xp.any(x == 0))
+
+
+def product_of_others(x: Any) -> Any:
+    """For each element, the product of all others of the last dimension."""
+    count = x.shape[-1]
+    before = part_of(xp.cumulative_prod(x, axis=-1, include_initial=True), -1, 0, count)
+    back = xp.cumulative_prod(xp.flip(x, axis=-1), axis=-1, include_initial=True)
+    return before * xp.flip(part_of(back, -1, 0, count), axis=-1)
+
+
+def _prod(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
+    grad = kept(grad, x.shape, axis, keepdims)
+    if not _has_zeros(x):
+        return grad * conj(kept(result, x.shape, axis, keepdims) / x)
+    axes = _axes_of(x.shape, axis)
+    order = [n for n in range(len(x.shape)) if n not in axes] + axes
+    moved = xp.permute_dims(x, order)
+    rest = moved.shape[: len(order) - len(axes)]
+    others = product_of_others(xp.reshape(moved, (*rest, _count(x.shape, axis))))
+    others = xp.permute_dims(
+        xp.reshape(others, moved.shape), [order.index(n) for n in range(len(order))]
+    )
+    return grad * conj(others)
+
+
+def _sums_from_the_end(x: Any, axis: int) -> Any:
+    return xp.flip(xp.cumulative_sum(xp.flip(x, axis=axis), axis=axis), axis=axis)
+
+
+def _along(x: Any, axis: int | None) -> tuple[Any, int]:
+    """At least of one dimension, and the axis, which may be left out where there is one."""
+    return (x if x.shape else xp.reshape(x, (1,))), 0 if axis is None else axis
+
+
+def _without_initial(x: Any, axis: int, include_initial: bool) -> Any:
+    return part_of(x, axis, 1, x.shape[axis]) if include_initial else x
+
+
+def _cumulative_sum(grad: Any, x_shape: Any, axis: int | None, include_initial: bool) -> Any:
+    axis = 0 if axis is None else axis
+    grad = _without_initial(grad, axis, include_initial)
+    return xp.reshape(_sums_from_the_end(grad, axis), x_shape)
+
+
+def _cumulative_prod(
+    grad: Any, x: Any, axis: int | None, include_initial: bool, result: Any
+) -> Any:
+    given = x.shape
+    x, axis = _along(x, axis)
+    grad = _without_initial(grad, axis, include_initial)
+    result = _without_initial(result, axis, include_initial)
+    if not _has_zeros(x):
+        gradient = _sums_from_the_end(grad * conj(result), axis) / conj(x)
+        return xp.reshape(gradient, given)
+    # From the last element to the first: what comes after it is worth one sum for each.
+    each_x, each_grad = xp.unstack(conj(x), axis=axis), xp.unstack(grad, axis=axis)
+    before = xp.unstack(conj(result), axis=axis)
+    later, parts = None, []
+    for n in reversed(range(len(each_x))):
+        later = each_grad[n] if later is None else each_grad[n] + each_x[n + 1] * later
+        parts.append(before[n - 1] * later if n else later)
+    return xp.reshape(xp.stack(parts[::-1], axis=axis), given)
+
+
+# -- differences and order -------------------------------------------------------------------------
+
+
+def _of_differences(grad: Any, extent: int, axis: int, n: int) -> Any:
+    """The gradient of what ``n`` differences were taken of, of that extent."""
+    if grad.shape[axis] == 0:
+        shape = list(grad.shape)
+        shape[axis] = extent
+        return xp.zeros(shape, dtype=grad.dtype, device=grad.device)
+    for _ in range(n):
+        zero = zeros_like(part_of(grad, axis, 0, 1))
+        grad = xp.concat([zero, grad], axis=axis) - xp.concat([grad, zero], axis=axis)
+    return grad
+
+
+def _diff_parts(grad: Any, x_shape: Any, axis: int, n: int, prepend: Any, append: Any) -> list[Any]:
+    extents = [
+        0 if each is None else each.shape[axis] if each.shape else 1 for each in (prepend, append)
+    ]
+    extents.insert(1, x_shape[axis])
+    return cut(_of_differences(grad, sum(extents), axis, n), extents, axis)
+
+
+def _diff(grad: Any, x_shape: Any, axis: int, n: int, prepend: Any, append: Any) -> Any:
+    return _diff_parts(grad, x_shape, axis, n, prepend, append)[1]
+
+
+def _diff_prepend(grad: Any, x_shape: Any, axis: int, n: int, prepend: Any, append: Any) -> Any:
+    return _diff_parts(grad, x_shape, axis, n, prepend, append)[0]
+
+
+def _diff_append(grad: Any, x_shape: Any, axis: int, n: int, prepend: Any, append: Any) -> Any:
+    return _diff_parts(grad, x_shape, axis, n, prepend, append)[2]
+
+
+def _sort(grad: Any, x: Any, axis: int, descending: bool, stable: bool) -> Any:
+    order = xp.argsort(x, axis=axis, descending=descending, stable=stable)
+    return xp.take_along_axis(grad, xp.argsort(order, axis=axis), axis=axis)
+
+
+REDUCTIONS: dict[str, Formulas] = {
+    "cumulative_prod": {"x": _cumulative_prod},
+    "cumulative_sum": {"x": _cumulative_sum},
+    "diff": {"x": _diff, "prepend": _diff_prepend, "append": _diff_append},
+    "max": {"x": _extremum},
+    "mean": {"x": _mean},
+    "min": {"x": _extremum},
+    "prod": {"x": _prod},
+    "sort": {"x": _sort},
+    "std": {"x": _std},
+    "sum": {"x": _sum},
+    "var": {"x": _var},
+}

@@ -1,0 +1,54 @@
+"""Sums and products of 16-bit floating-point numbers: added up in float32, and rounded once.
+
+NumPy adds bfloat16 in bfloat16, where 256 + 1 is 256; its products of bfloat16 are float32, and
+those of float16 do without BLAS. PyTorch's kernels for the CPU accumulate in float32 as well, and
+have the dtype of their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.arrays import MetaArray
+from opdispatch.scalar_type import find_dtype_of_name
+
+_FLOAT32 = np.dtype(np.float32)
+_FLOAT16 = np.dtype(np.float16)
+_BFLOAT16 = find_dtype_of_name("bfloat16")
+
+_PRODUCTS = ("linalg_matrix_power", "matmul", "tensordot", "vecdot")
+_SUMS = (
+    *("clip", "cumulative_prod", "cumulative_sum", "linalg_matrix_norm", "linalg_trace"),
+    *("linalg_vector_norm", "mean", "prod", "std", "sum", "var"),
+)
+
+
+def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``call`` with arrays of 16-bit numbers converted, and its result converted back.
+
+    The result has the dtype of the arrays, unless another is asked for. None for
+    operators that need it for no dtype. NumPy itself adds float16 in float32, but for products.
+    """
+    name = function.schema.name.name
+    if name not in (*_PRODUCTS, *_SUMS):
+        return None
+    dtypes = (_BFLOAT16, _FLOAT16) if name in _PRODUCTS else (_BFLOAT16,)
+
+    def call_in_float32(*args: Any, **kwargs: Any) -> Any:
+        given = {each.dtype for each in args if hasattr(each, "dtype")}
+        if len(given) != 1 or not given.issubset(dtypes):
+            return call(*args, **kwargs)
+        result = call(*(_converted(each, _FLOAT32) for each in args), **kwargs)
+        return result if kwargs.get("dtype") is not None else _converted(result, given.pop())
+
+    return call_in_float32
+
+
+def _converted(value: Any, dtype: np.dtype[Any]) -> Any:
+    if type(value) is MetaArray:
+        return MetaArray(value.shape, dtype)
+    return value.astype(dtype) if hasattr(value, "dtype") else value

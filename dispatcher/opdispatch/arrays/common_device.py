@@ -1,0 +1,42 @@
+"""The device of a call whose tensors must all be on one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from opdispatch.arrays.layouts import device_of
+from opdispatch.arrays.tensor_types import find_key_bits
+from opdispatch.errors import DeviceError
+
+
+def common_device(operator: str, *values: Any) -> str | None:
+    """Where the plain arrays among the arguments of a kernel are, in lists of them as well.
+
+    Arrays of the host without dimensions go with any device, and only decide where there is no
+    other. None if there is no array. Raises DeviceError, as PyTorch words it, for arrays on two
+    devices (``ATen/core/op_registration/adaption.h``).
+    """
+    found: str | None = None
+    number: str | None = None
+    for array in _arrays_in(values):
+        device = device_of(array)
+        if device == "cpu" and not array.shape:
+            number = device
+        elif found is None:
+            found = device
+        elif device != found:
+            raise DeviceError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{found} and {device}! (when checking the arguments of {operator})",
+                hint="move one of them with Tensor.to",
+            )
+    return found or number
+
+
+def _arrays_in(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from (item for item in value if find_key_bits(item) is not None)
+        elif find_key_bits(value) is not None:
+            yield value

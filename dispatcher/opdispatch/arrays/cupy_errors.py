@@ -1,0 +1,184 @@
+"""What CuPy and CUDA raise, as errors of ours; and why there is no GPU, in a sentence.
+
+Note [Errors that stick]
+    After some errors nothing works any more in that process: an illegal address, an assertion, an
+    error of the memory or of the GPU itself. CUDA gives the same error for whatever is asked
+    next, until another process begins anew. So where CUDA has refused something, it is asked for
+    something harmless; if it refuses that, too, the GPU is lost for this process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+
+INSTALL_HINT = "`pip install 'opdispatch[cuda12]'`, or cuda13, whichever fits the driver"
+
+# Without one of them there is no driver (the second one is that of WSL).
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+_ASKED = re.compile(r"allocating ([\d,]+) bytes")
+
+# driver_types.h, cudaError_t.
+_MEMORY_ALLOCATION = 2
+_INSUFFICIENT_DRIVER = 35
+# CUDA has not worked from the start: not initialized, a stub of the driver, a driver that is too
+# old, one that calls for a newer one, no device, versions that do not fit.
+_NEVER_WORKED = frozenset({3, 34, _INSUFFICIENT_DRIVER, 36, 100, 803, 804})
+# Of these the manual says that the process must be ended: a memory error, a link error, an
+# illegal address, a kernel that ran too long, an assertion, and faults of instructions.
+_STICKY = frozenset({214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719})
+
+
+def import_cupy(device: str) -> Any:
+    """The module. Raises DeviceError, which says what is missing."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise DeviceError(
+            f"this process has no CuPy for arrays on {device!r}: {_explain_import(error)}",
+            hint=INSTALL_HINT,
+        ) from error
+
+
+def has_driver() -> bool:
+    """Whether the system has a driver of NVIDIA's; nothing is imported."""
+    return any(path.exists() for path in _DRIVERS)
+
+
+def explain_absence() -> str:
+    """Why CuPy can use no GPU here, in words; empty if it can."""
+    if importlib.util.find_spec("cupy") is None:
+        return f"CuPy is not installed ({INSTALL_HINT})"
+    if not has_driver():
+        return "CuPy is installed, but the system has no NVIDIA driver"
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as error:
+        return _explain_import(error)
+    try:
+        if cupy.cuda.runtime.getDeviceCount():
+            return ""
+    except Exception as error:  # whatever an installation that does not fit may raise
+        return _explain_driver(cupy, error)
+    return "the NVIDIA driver finds no GPU"
+
+
+def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError | None:
+    """What an exception says of the current device, called ``device``; None: nothing.
+
+    See Note [Errors that stick].
+    """
+    if isinstance(error, cupy.cuda.memory.OutOfMemoryError) or _is_refused_memory(error):
+        return memory_error(cupy, error, device)
+    chain = list(_chain(error))
+    if any("libnvrtc" in str(each) for each in chain if not isinstance(each, DeviceError)):
+        return DeviceError(
+            f"kernels for {device} cannot be compiled: CUDA's compiler, NVRTC, is not there "
+            f"({' '.join(str(error).split())})",
+            hint="`pip install 'cupy-cuda12x[ctk]'` brings it along, or cupy-cuda13x",
+        )
+    found = next((each for each in chain if _is_cudas(each)), None)
+    if found is None:
+        return None
+    status = getattr(found, "status", None)
+    if status in _NEVER_WORKED:
+        return DeviceError(f"{device} cannot be used: {_explain_driver(cupy, found)}")
+    if status in _STICKY or _refuses_everything(cupy):
+        return DeviceLostError(
+            f"{device} has failed, and with it all that this process had there "
+            f"({type(found).__name__}: {found})",
+            device=device,
+        )
+    return None
+
+
+def memory_error(
+    cupy: Any, error: BaseException, device: str, what: str = "", asked: int = 0
+) -> DeviceMemoryError:
+    """The error of an allocation, with the figures of the current device, called ``device``.
+
+    ``what`` could not be done, in words.
+    """
+    if not asked and (found := _ASKED.search(str(error))):
+        asked = int(found[1].replace(",", ""))
+    facts = {"device": device}
+    if asked:
+        facts["asked"] = str(asked)
+    try:
+        free, total = cupy.cuda.runtime.memGetInfo()
+        pool = cupy.get_default_memory_pool()
+        held, used = pool.total_bytes(), pool.used_bytes()
+    except Exception:  # CUDA may have no room even for that
+        figures = f"({error})"
+    else:
+        facts |= {"free": str(free), "total": str(total), "held": str(held), "used": str(used)}
+        figures = (
+            f"{free} of its {total} bytes are free, and CuPy's pool in this process holds {held}, "
+            f"of which {used} are in use"
+        )
+    what = what or f"there is no room for {asked or 'more'} bytes on {device}"
+    return DeviceMemoryError(
+        f"{what}: {figures}",
+        hint="let go of arrays and remote tensors there, or limit what others take",
+        **facts,
+    )
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, and those that it comes from."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _is_cudas(error: BaseException) -> bool:
+    """Whether CuPy has raised it because a library of CUDA has refused something."""
+    return type(error).__module__.partition(".")[0] in ("cupy", "cupy_backends")
+
+
+def _is_refused_memory(error: BaseException) -> bool:
+    return _is_cudas(error) and getattr(error, "status", None) == _MEMORY_ALLOCATION
+
+
+def _refuses_everything(cupy: Any) -> bool:
+    try:
+        cupy.cuda.runtime.memGetInfo()
+    except Exception as error:
+        return not _is_refused_memory(error)
+    return False
+
+
+def _explain_import(error: ImportError) -> str:
+    if error.name == "cupy":
+        return "CuPy is not installed"
+    return f"CuPy is installed, but cannot be imported ({' '.join(str(error).split())})"
+
+
+def _explain_driver(cupy: Any, error: BaseException) -> str:
+    if getattr(error, "status", None) == _INSUFFICIENT_DRIVER:
+        runtime = cupy.cuda.runtime
+        driver = runtime.driverGetVersion()
+        if not driver:
+            return "the system has no NVIDIA driver"
+        needed = _version(runtime.runtimeGetVersion())
+        return f"the NVIDIA driver is for CUDA {_version(driver)}, and too old for CuPy's {needed}"
+    return f"CUDA says {error}"
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def loaded_cupy() -> Any:
+    """CuPy, if this process has imported it; else None."""
+    return sys.modules.get("cupy")

@@ -1,0 +1,42 @@
+"""How many bytes went between the host and each device, in this process, since its start."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTransfers:
+    """What went to one device from host memory, and came from there, in bytes."""
+
+    to_device: int = 0
+    from_device: int = 0
+    from_peers: int = 0
+    """What was copied on the device itself, from another process."""
+
+
+_mutex = threading.Lock()  # protects the changes of _transfers, whose values are replaced whole
+_transfers: dict[str, DeviceTransfers] = {}
+
+
+def count_transfer(
+    device: str, *, to_device: int = 0, from_device: int = 0, from_peers: int = 0
+) -> None:
+    """Counts a copy of a backend's, of so many bytes."""
+    with _mutex:
+        before = _transfers.get(device, DeviceTransfers())
+        _transfers[device] = DeviceTransfers(
+            before.to_device + to_device,
+            before.from_device + from_device,
+            before.from_peers + from_peers,
+        )
+
+
+def device_transfers() -> dict[str, DeviceTransfers]:
+    """By device, such as ``"cuda:0"``: those that there were.
+
+    Backends count what they copy; what kernels copy with the library of their arrays, nobody does.
+    """
+    with _mutex:
+        return dict(sorted(_transfers.items()))

@@ -1,0 +1,186 @@
+"""What a layout has to answer: a way to lay out a tensor in several dense arrays.
+
+    array   ->  parts(array), facts(array)      the dense arrays that it consists of, and the rest
+    array   <-  assemble(parts, facts)
+
+A tensor that is not laid out densely travels, moves and is kept as its parts. Whoever gets parts
+from outside checks them first: ``check_parts`` looks at shapes and dtypes, so that it can be asked
+of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from opdispatch.arrays.backend import ArrayBackend
+from opdispatch.arrays.backends import find_backend
+from opdispatch.arrays.devices import COMPONENTS
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.errors import ArgumentError, DeviceError
+
+_INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class Facts(NamedTuple):
+    """What makes an array again out of its parts, as far as its layout has it."""
+
+    shape: tuple[int, ...] = ()
+    scale: float = 1.0
+    zero_point: int = 0
+
+
+class Layout(ABC):
+    """One layout. Any thread may use it."""
+
+    name: ClassVar[str]
+    """What it is called here: ``"sparse_coo"``, ``"sparse_csr"``, ``"quantized"``, ``"nested"``."""
+    pytorch_name: ClassVar[str]
+    """What ``torch.Tensor.layout`` says of such a tensor, without ``torch.``"""
+    functionality: ClassVar[DispatchKey]
+    """The key that stands in the place of Dense in such a tensor's keys."""
+    part_names: ClassVar[tuple[str, ...]]
+    """What the parts are called, in their order: as the methods of ``torch.Tensor``."""
+    elements_name: ClassVar[str]
+    """The part whose dtype is that of the whole."""
+    fact_names: ClassVar[tuple[str, ...]]
+    """The fields of ``Facts`` that count."""
+    index_parts: ClassVar[frozenset[str]] = frozenset()
+    """The parts whose elements say where others are. They must not change once checked."""
+
+    def key_bits(self, component: BackendComponent) -> int:
+        """The dispatch key word of a plain array of this layout."""
+        return bits_of_key(to_runtime_key(self.functionality, component))
+
+    @abstractmethod
+    def owns(self, cls: type) -> bool:
+        """Whether instances of ``cls`` are laid out so. Imports nothing."""
+
+    def component_of(self, cls: type) -> BackendComponent | None:
+        """The backend of all instances of a class that it owns; None: each has its own."""
+        return None
+
+    def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
+        """The shape of the whole."""
+        return facts.shape
+
+    @abstractmethod
+    def elements(self, array: Any) -> Any:
+        """The part ``elements_name``, which says where the whole is, too. Copies nothing."""
+
+    @abstractmethod
+    def parts(self, array: Any) -> tuple[Any, ...]:
+        """The dense arrays, all of one backend and on one device."""
+
+    @abstractmethod
+    def facts(self, array: Any) -> Facts:
+        """The rest."""
+
+    @abstractmethod
+    def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Raises ArgumentError unless shapes and dtypes of the parts fit the facts.
+
+        ``at`` stands before the name of what is wrong.
+        """
+
+    @abstractmethod
+    def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Raises ArgumentError unless elements of ``index_parts`` are in range."""
+
+    @abstractmethod
+    def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
+        """The array over such parts, which are not copied where that can be avoided.
+
+        Raises ArgumentError for what its library refuses, and DeviceError.
+        """
+
+    @abstractmethod
+    def read_only(self, array: Any) -> Any:
+        """A view whose elements cannot be written to, where they are in NumPy's arrays."""
+
+    def backend_of(self, array: Any) -> ArrayBackend:
+        """The backend of its parts."""
+        backend = find_backend(type(self.elements(array)))
+        assert backend is not None, "parts are arrays of backends"
+        return backend
+
+    def key_bits_of(self, array: Any) -> int:
+        """The dispatch key word of that array."""
+        return self.key_bits(COMPONENTS[self.backend_of(array).device_type])
+
+    def nbytes(self, array: Any) -> int:
+        """The bytes of all parts."""
+        return sum(int(part.nbytes) for part in self.parts(array))
+
+
+def namespace_of(array: Any) -> Any:
+    """The array API standard's functions for an array. Raises DeviceError if it has none."""
+    import array_api_compat  # takes longer than most need it
+
+    try:
+        return array_api_compat.array_namespace(array)
+    except TypeError as error:
+        raise DeviceError(
+            f"arrays of type {type(array).__qualname__} have no namespace of the array API",
+            hint="move the tensor to the host",
+        ) from error
+
+
+def read_only_view(array: Any) -> Any:
+    """A view of NumPy's that cannot be written to; what is no array of NumPy's, as it is."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
+    """Raises ArgumentError unless it has int32 or int64 elements, and that shape.
+
+    None in a shape is any extent.
+    """
+    if array.dtype not in _INDEX_DTYPES:
+        raise ArgumentError(f"{name} has dtype {array.dtype}; expected int64 or int32")
+    check_shape(array, name, shape)
+
+
+def check_shape(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
+    """Raises ArgumentError unless it has that shape."""
+    have = tuple(array.shape)
+    fits = len(have) == len(shape) and all(
+        extent in (wanted, None) or wanted is None
+        for extent, wanted in zip(have, shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+        raise ArgumentError(f"{name} has shape {list(have)}; expected [{wanted}]")
+
+
+def check_range(array: Any, name: str, extent: int) -> None:
+    """Raises ArgumentError unless all elements are at least 0 and below ``extent``."""
+    if not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= extent:
+        wrong = low if low < 0 else high
+        raise ArgumentError(f"{name} has {wrong}, which is no place among {extent}")
+
+
+def check_starts(array: Any, name: str, end: int) -> None:
+    """Raises ArgumentError unless elements begin with 0, never decrease, and end with ``end``."""
+    first, last = int(array[0]), int(array[-1])
+    if first != 0 or last != end:
+        which, wrong, right = ("begins", first, 0) if first else ("ends", last, end)
+        raise ArgumentError(f"{name} {which} with {wrong}; expected {right}")
+    falls = array[1:] < array[:-1]
+    if bool(falls.any()):
+        place = int(falls.argmax()) + 1
+        raise ArgumentError(
+            f"{name} decreases from {int(array[place - 1])} to {int(array[place])} at {place}; "
+            "each is where the next one begins"
+        )

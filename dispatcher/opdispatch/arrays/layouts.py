@@ -1,0 +1,112 @@
+"""The layouts that there are besides the dense one, and what is the same for all tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays.backends import backend_of_device, find_backend
+from opdispatch.arrays.layout import Facts, Layout
+from opdispatch.arrays.nested import NESTED
+from opdispatch.arrays.quantized import QUANTIZED
+from opdispatch.arrays.sparse_coo import SparseCoo
+from opdispatch.arrays.sparse_csr import SparseCsr
+
+SPARSE_COO, SPARSE_CSR = SparseCoo(), SparseCsr()
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout for layout in (SPARSE_COO, SPARSE_CSR, QUANTIZED, NESTED)
+}
+"""By what they are called here."""
+
+__all__ = [
+    "LAYOUTS",
+    "NESTED",
+    "QUANTIZED",
+    "SPARSE_COO",
+    "SPARSE_CSR",
+    "checked_array",
+    "copy_of",
+    "device_of",
+    "elements_of",
+    "find_layout",
+    "on_device",
+    "on_host",
+]
+
+# Of the classes that were seen; no library of kernels brings such classes along. Types come one at
+# a time, so that it may be read without a lock.
+_layout_of_class: dict[type, Layout] = {}
+
+
+def find_layout(cls: type) -> Layout | None:
+    """The layout whose arrays are of that class; None for dense ones, and for what is no array."""
+    if cls is np.ndarray or cls.__module__ == "builtins":
+        return None
+    layout = _layout_of_class.get(cls)
+    if layout is None:
+        layout = next((each for each in LAYOUTS.values() if each.owns(cls)), None)
+        if layout is not None:
+            _layout_of_class[cls] = layout
+    return layout
+
+
+def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str = "") -> Any:
+    """The array of such parts. Raises ArgumentError unless they fit together, and DeviceError."""
+    layout.check_parts(parts, facts, at)
+    layout.check_elements(parts, facts, at)
+    return layout.assemble(parts, facts)
+
+
+def elements_of(array: Any) -> Any:
+    """The dense array that says where one of any layout is: itself, if it is dense."""
+    layout = find_layout(type(array))
+    return array if layout is None else layout.elements(array)
+
+
+def device_of(array: Any) -> str:
+    """Where an array of any backend and layout is. Raises TypeError if it is of none."""
+    backend = find_backend(type(array))
+    if backend is not None:
+        return backend.device_of(array)
+    layout = find_layout(type(array))
+    if layout is None:
+        raise TypeError(f"no backend has arrays of type {type(array).__qualname__}")
+    elements = layout.elements(array)
+    return layout.backend_of(array).device_of(elements)
+
+
+def on_device(array: Any, device: str) -> Any:
+    """A copy on ``device`` of an array of any backend and layout.
+
+    Raises DeviceError, for a layout that is not to be had there as well, and DeviceMemoryError.
+    """
+    target = backend_of_device(device)
+    layout = find_layout(type(array))
+    if layout is None:
+        backend = find_backend(type(array))
+        assert backend is not None, "a tensor's array is one of a backend"
+        return target.from_host(backend.to_host(array), device)
+    backend = layout.backend_of(array)
+    parts = [target.from_host(backend.to_host(part), device) for part in layout.parts(array)]
+    return layout.assemble(parts, layout.facts(array))
+
+
+def copy_of(array: Any) -> Any:
+    """A copy, all of its own, of an array of a layout. Raises DeviceMemoryError."""
+    layout = find_layout(type(array))
+    assert layout is not None, "dense arrays are copied by their backends"
+    copy = layout.backend_of(array).copy
+    return layout.assemble([copy(part) for part in layout.parts(array)], layout.facts(array))
+
+
+def on_host(array: Any) -> Any:
+    """An array of any backend and layout in host memory: itself, if it is there.
+
+    Raises DeviceError.
+    """
+    layout = find_layout(type(array))
+    if layout is None:
+        backend = find_backend(type(array))
+        return array if backend is None else backend.to_host(array)
+    return array if device_of(array) == "cpu" else on_device(array, "cpu")

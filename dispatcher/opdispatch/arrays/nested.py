@@ -1,0 +1,175 @@
+"""Nested tensors, arrays of different lengths one after the other: key ``NestedTensorCPU``, ...
+
+Their lengths differ in the first dimension; the others are the same. That is PyTorch's layout
+``torch.jagged``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays.backends import backend_of_device, device_of, find_backend
+from opdispatch.arrays.layout import (
+    Facts,
+    Layout,
+    check_indices,
+    check_starts,
+    namespace_of,
+    read_only_view,
+)
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class NestedArray:
+    """Component i is ``values[offsets[i] : offsets[i + 1]]``.
+
+    Both are arrays of one backend, which are not copied: ``values`` of at least one dimension,
+    ``offsets`` of int64 or int32, from 0 to the length of ``values``. Raises ArgumentError for
+    offsets that are not in order.
+    """
+
+    values: Any
+    offsets: Any
+
+    def __post_init__(self) -> None:
+        parts = self.values, self.offsets
+        NESTED.check_parts(parts, Facts())
+        NESTED.check_elements(parts, Facts())
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """How many components there are, None, and the dimensions that they have in common."""
+        return NESTED.shape_of((self.values, self.offsets), Facts())
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the values."""
+        dtype: np.dtype[Any] = np.dtype(self.values.dtype)
+        return dtype
+
+    @property
+    def key_bits(self) -> int:
+        """The dispatch key word: NestedTensorCPU, NestedTensorCUDA, ..."""
+        return NESTED.key_bits_of(self)
+
+    def unbind(self) -> list[Any]:
+        """The components: views."""
+        places = _on_host(self.offsets).tolist()
+        return [self.values[a:b] for a, b in itertools.pairwise(places)]
+
+    def to_padded(self, padding: float) -> Any:
+        """A dense array of all components, each filled up to the longest with ``padding``."""
+        lengths = np.diff(_on_host(self.offsets))
+        longest = int(lengths.max(initial=0))
+        shape = (len(lengths), longest, *self.values.shape[1:])
+        dense = namespace_of(self.values).full(shape, padding, dtype=self.values.dtype)
+        for row, component in zip(dense, self.unbind(), strict=True):
+            row[: component.shape[0]] = component
+        return dense
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise ArgumentError(
+            "a nested array is no dense one", hint="use unbind() or to_padded(padding)"
+        )
+
+
+class Nested(Layout):
+    """``values`` of shape [n, ...], and ``offsets`` of shape [components + 1]."""
+
+    name = "nested"
+    pytorch_name = "jagged"
+    functionality = DispatchKey.NestedTensor
+    part_names = ("values", "offsets")
+    elements_name = "values"
+    fact_names = ()
+    index_parts = frozenset({"offsets"})
+
+    def owns(self, cls: type) -> bool:
+        """Whether it is NestedArray."""
+        return issubclass(cls, NestedArray)
+
+    def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
+        """How many components there are, None, and the dimensions that they have in common."""
+        values, offsets = parts
+        return (offsets.shape[0] - 1, None, *values.shape[1:])
+
+    def elements(self, array: Any) -> Any:
+        """The values."""
+        return array.values
+
+    def parts(self, array: Any) -> tuple[Any, ...]:
+        """As they are."""
+        return array.values, array.offsets
+
+    def facts(self, array: Any) -> Facts:
+        """None."""
+        return Facts()
+
+    def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Values of a dimension at least, and an offset at least."""
+        values, offsets = parts
+        if not values.shape:
+            raise ArgumentError(f"{at}values has no dimension; components are parts of the first")
+        check_indices(offsets, f"{at}offsets", (None,))
+        if not offsets.shape[0]:
+            raise ArgumentError(
+                f"{at}offsets is empty; expected one more than there are components"
+            )
+
+    def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Offsets from 0 to the end, in order."""
+        values, offsets = parts
+        check_starts(_on_host(offsets), f"{at}offsets", int(values.shape[0]))
+
+    def assemble(self, parts: Sequence[Any], facts: Facts) -> NestedArray:
+        """A NestedArray."""
+        return NestedArray(*parts)
+
+    def read_only(self, array: Any) -> NestedArray:
+        """Over views."""
+        return NestedArray(read_only_view(array.values), read_only_view(array.offsets))
+
+
+NESTED = Nested()
+
+
+def nest(components: Sequence[Any]) -> NestedArray:
+    """A nested array of copies of dense ones: of one dtype, device and rest of the shape.
+
+    Raises ArgumentError for others, and for none.
+    """
+    if not components:
+        raise ArgumentError("a nested tensor of no arrays has no dtype; expected one at least")
+    first = components[0]
+    for place, component in enumerate(components):
+        backend = find_backend(type(component))
+        if backend is None or not component.shape:
+            what = "no dimension" if backend is not None else f"type {type(component).__qualname__}"
+            raise ArgumentError(f"array {place} has {what}; expected arrays of one or more")
+        if component.dtype != first.dtype or component.shape[1:] != first.shape[1:]:
+            raise ArgumentError(
+                f"array {place} has dtype {component.dtype} and shape {list(component.shape)}; "
+                f"expected {first.dtype} and [any{''.join(f', {n}' for n in first.shape[1:])}], as "
+                "array 0 has"
+            )
+        if device_of(component) != device_of(first):
+            raise ArgumentError(
+                f"array {place} is on {device_of(component)!r}, and array 0 on "
+                f"{device_of(first)!r}; expected one device"
+            )
+    values = namespace_of(first).concat(list(components))
+    ends = np.cumsum([0, *(component.shape[0] for component in components)], dtype=np.int64)
+    device = device_of(first)
+    return NestedArray(values, backend_of_device(device).from_host(ends, device))
+
+
+def _on_host(offsets: Any) -> Any:
+    backend = find_backend(type(offsets))
+    return offsets if backend is None else backend.to_host(offsets)

@@ -1,0 +1,126 @@
+"""What the sparse layouts have in common: arrays of SciPy on the host, of CuPy on a GPU.
+
+Both libraries are optional, and imported when an array is made. An array of theirs is known by
+the names of its class.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from opdispatch.arrays.backends import device_of, find_backend
+from opdispatch.arrays.layout import Layout, read_only_view
+from opdispatch.dispatch_key import BackendComponent
+from opdispatch.errors import ArgumentError, DeviceError
+
+_COMPONENTS = {
+    "scipy.sparse.": BackendComponent.CPU,
+    "cupyx.scipy.sparse.": BackendComponent.CUDA,
+}
+# What SciPy computes with: no float16, and none of ml_dtypes.
+_KINDS = "biufc"
+_LEAST_FLOAT_BYTES = 4
+
+
+class SparseLayout(Layout):
+    """A sparse layout, whose classes have one of ``class_names``."""
+
+    class_names: ClassVar[frozenset[str]]
+    pytorch_name: ClassVar[str]
+    elements_name = "values"
+    fact_names = ("shape",)
+
+    def owns(self, cls: type) -> bool:
+        """Whether it is a class of SciPy's or CuPy's, by its name: they need not be there."""
+        return self.component_of(cls) is not None
+
+    def component_of(self, cls: type) -> BackendComponent | None:
+        """CPU for SciPy's, CUDA for CuPy's."""
+        for base in cls.__mro__:
+            if base.__name__ in self.class_names:
+                for package, component in _COMPONENTS.items():
+                    if f"{base.__module__}.".startswith(package):
+                        return component
+        return None
+
+    def elements(self, array: Any) -> Any:
+        """The values."""
+        return array.data
+
+    def read_only(self, array: Any) -> Any:
+        """A shallow copy over views."""
+        return self._over(array, read_only_view)
+
+    def _over(self, array: Any, change: Callable[[Any], Any]) -> Any:
+        """A copy whose own arrays are those of ``array``, changed."""
+        if self.component_of(type(array)) is not BackendComponent.CPU:
+            return array
+        other = copy.copy(array)
+        for name in self._own_arrays():
+            value = getattr(array, name)
+            changed = tuple(map(change, value)) if isinstance(value, tuple) else change(value)
+            setattr(other, name, changed)
+        return other
+
+    @abstractmethod
+    def _own_arrays(self) -> tuple[str, ...]:
+        """The attributes of SciPy's arrays that are arrays, or tuples of them."""
+
+    def to_dense(self, array: Any) -> Any:
+        """The dense array. Values of one place are added up. Raises ArgumentError."""
+        try:
+            return array.toarray()
+        except ValueError as error:  # NumPy's, of a shape that no memory has
+            raise ArgumentError(
+                f"an array of shape {list(array.shape)} cannot be dense ({error})"
+            ) from error
+
+
+def sparse_module(array: Any) -> Any:
+    """``scipy.sparse`` or ``cupyx.scipy.sparse``, for dense arrays of that kind.
+
+    Raises DeviceError where there is none.
+    """
+    backend = find_backend(type(array))
+    component = backend.component if backend is not None else None
+    if component is BackendComponent.CPU:
+        name, package = "scipy.sparse", "scipy"
+    elif component is BackendComponent.CUDA:
+        name, package = "cupyx.scipy.sparse", "the cupy package that fits the machine's CUDA"
+    else:
+        raise DeviceError(
+            f"there are no sparse arrays on {device_of(array)!r}; they are on 'cpu' or 'cuda'"
+        )
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DeviceError(
+            f"this process has no {name} for sparse arrays ({error})", hint=f"install {package}"
+        ) from error
+
+
+@contextmanager
+def sparse_errors(what: str) -> Iterator[None]:
+    """What the libraries refuse, as one sentence."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ArgumentError(f"{what} cannot be made ({error})") from error
+
+
+def check_values(array: Any, name: str) -> None:
+    """Raises ArgumentError unless sparse arrays can have elements of that dtype."""
+    dtype = np.dtype(array.dtype)
+    is_small = dtype.kind == "f" and dtype.itemsize < _LEAST_FLOAT_BYTES
+    if dtype.kind not in _KINDS or is_small:
+        raise ArgumentError(
+            f"{name} has dtype {dtype}; expected bool, integers, float32, float64, complex64 or "
+            "complex128"
+        )

@@ -1,0 +1,87 @@
+"""Sparse tensors as coordinates: key ``SparseCPU``, ``SparseCUDA``.
+
+``scipy.sparse.coo_array`` and ``coo_matrix``, ``cupyx.scipy.sparse.coo_matrix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays.layout import (
+    Facts,
+    check_indices,
+    check_range,
+    check_shape,
+    namespace_of,
+)
+from opdispatch.arrays.sparse import SparseLayout, check_values, sparse_errors, sparse_module
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.errors import ArgumentError
+
+
+class SparseCoo(SparseLayout):
+    """``indices`` of shape [dimensions, n], and ``values`` of shape [n]."""
+
+    name = pytorch_name = "sparse_coo"
+    functionality = DispatchKey.Sparse
+    class_names = frozenset({"coo_array", "coo_matrix"})
+    part_names = ("indices", "values")
+    index_parts = frozenset({"indices"})
+
+    def parts(self, array: Any) -> tuple[Any, ...]:
+        """The coordinates, copied into one array, and the values."""
+        if hasattr(array, "coords"):
+            return np.stack(array.coords), array.data
+        return namespace_of(array.row).stack([array.row, array.col]), array.data  # CuPy's
+
+    def facts(self, array: Any) -> Facts:
+        """The shape."""
+        return Facts(tuple(map(int, array.shape)))
+
+    def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """A row of coordinates for each dimension, and a column for each value."""
+        indices, values = parts
+        if not facts.shape or min(facts.shape) < 0:
+            raise ArgumentError(
+                f"{at}shape is {list(facts.shape)}; expected at least one dimension, none negative"
+            )
+        check_values(values, f"{at}values")
+        check_shape(values, f"{at}values", (None,))
+        check_indices(indices, f"{at}indices", (len(facts.shape), values.shape[0]))
+
+    def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Each coordinate is within its dimension."""
+        for dimension, extent in enumerate(facts.shape):
+            check_range(parts[0][dimension], f"{at}indices[{dimension}]", extent)
+
+    def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
+        """A ``coo_array``, or CuPy's ``coo_matrix``."""
+        indices, values = parts
+        module = sparse_module(values)
+        make = getattr(module, "coo_array", None) or module.coo_matrix
+        with sparse_errors(f"a sparse_coo array of shape {list(facts.shape)}"):
+            return make((values, tuple(indices)), shape=facts.shape)
+
+    def from_dense(self, array: Any) -> Any:
+        """The elements that are not 0. Raises ArgumentError, DeviceError."""
+        check_values(array, "a tensor that is to be sparse_coo")
+        module = sparse_module(array)
+        make = getattr(module, "coo_array", None) or module.coo_matrix
+        with sparse_errors(f"a sparse_coo array of shape {list(array.shape)}"):
+            if not array.shape:
+                raise ValueError("it needs at least one dimension")
+            return make(array)
+
+    def coalesced(self, array: Any) -> Any:
+        """One whose places are all different and in order, values of one place added up."""
+        if getattr(array, "has_canonical_format", False):
+            return array
+        other = array.copy()
+        other.sum_duplicates()
+        return other
+
+    def _own_arrays(self) -> tuple[str, ...]:
+        return ("coords", "data")

@@ -1,0 +1,76 @@
+"""Sparse matrices by rows: key ``SparseCsrCPU``, ``SparseCsrCUDA``.
+
+``scipy.sparse.csr_array`` and ``csr_matrix``, ``cupyx.scipy.sparse.csr_matrix``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.arrays.layout import Facts, check_indices, check_range, check_shape, check_starts
+from opdispatch.arrays.sparse import SparseLayout, check_values, sparse_errors, sparse_module
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.errors import ArgumentError
+
+
+class SparseCsr(SparseLayout):
+    """``crow_indices`` of shape [rows + 1], ``col_indices`` and ``values`` of shape [n].
+
+    Row i has the values from ``crow_indices[i]`` to ``crow_indices[i + 1]``.
+    """
+
+    name = pytorch_name = "sparse_csr"
+    functionality = DispatchKey.SparseCsr
+    class_names = frozenset({"csr_array", "csr_matrix"})
+    part_names = ("crow_indices", "col_indices", "values")
+    index_parts = frozenset({"crow_indices", "col_indices"})
+
+    def parts(self, array: Any) -> tuple[Any, ...]:
+        """As they are."""
+        return array.indptr, array.indices, array.data
+
+    def facts(self, array: Any) -> Facts:
+        """The shape."""
+        return Facts(tuple(map(int, array.shape)))
+
+    def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Two dimensions, an entry for each row and the end, and a column for each value."""
+        crow_indices, col_indices, values = parts
+        if len(facts.shape) != 2 or min(facts.shape) < 0:
+            raise ArgumentError(
+                f"{at}shape is {list(facts.shape)}; expected two dimensions, none negative"
+            )
+        check_values(values, f"{at}values")
+        check_shape(values, f"{at}values", (None,))
+        check_indices(crow_indices, f"{at}crow_indices", (facts.shape[0] + 1,))
+        check_indices(col_indices, f"{at}col_indices", (values.shape[0],))
+
+    def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
+        """Rows follow each other, and each column is one of the matrix."""
+        crow_indices, col_indices, values = parts
+        check_starts(crow_indices, f"{at}crow_indices", int(values.shape[0]))
+        check_range(col_indices, f"{at}col_indices", facts.shape[1])
+
+    def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
+        """A ``csr_array``, or CuPy's ``csr_matrix``."""
+        crow_indices, col_indices, values = parts
+        module = sparse_module(values)
+        make = getattr(module, "csr_array", None) or module.csr_matrix
+        with sparse_errors(f"a sparse_csr array of shape {list(facts.shape)}"):
+            array = make((values, col_indices, crow_indices), shape=facts.shape)
+        array.data = values  # SciPy copies views of much larger arrays
+        return array
+
+    def from_dense(self, array: Any) -> Any:
+        """The elements of a matrix that are not 0. Raises ArgumentError, DeviceError."""
+        check_values(array, "a tensor that is to be sparse_csr")
+        module = sparse_module(array)
+        make = getattr(module, "csr_array", None) or module.csr_matrix
+        with sparse_errors(f"a sparse_csr array of shape {list(array.shape)}"):
+            if len(array.shape) != 2:
+                raise ValueError("it needs two dimensions")
+            return make(array)
+
+    def _own_arrays(self) -> tuple[str, ...]:
+        return ("indptr", "indices", "data")

@@ -1,0 +1,21 @@
+"""Reverse-mode derivatives: the graph that calls leave behind, and the way back through it.
+
+node          a step of the way back, and what it needs of its inputs
+variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``grad_fn``, version
+view_nodes    the history of views that are written to
+saved_tensor  tensors that are kept for the way back, and are checked when they are used
+engine        ``backward`` and ``grad``: the way back
+gradcheck     whether derivatives are right
+
+Mirrors ``torch/csrc/autograd``. The kernels that leave the graph behind are made in
+``functionalities/autograd.py``, of the formulas that a library gives.
+"""
+
+from __future__ import annotations
+
+from opdispatch.autograd.engine import backward, grad
+from opdispatch.autograd.gradcheck import gradcheck, gradgradcheck
+from opdispatch.autograd.node import Node
+from opdispatch.autograd.variable import Variable
+
+__all__ = ["Node", "Variable", "backward", "grad", "gradcheck", "gradgradcheck"]

@@ -1,0 +1,287 @@
+"""The way back through the graph.
+
+Nodes are done in descending order of their numbers, each once, when all gradients of its results
+are there: see ``Node``. There is no recursion, so that a graph may be as deep as memory allows, and
+a node is let go of as soon as it is done.
+
+Mirrors ``torch/csrc/autograd/engine.cpp`` and ``torch/autograd/__init__.py``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from opdispatch.autograd.node import Edge, Facts, Node
+from opdispatch.autograd.variable import AccumulateGrad, Variable, accumulate_grad, edge_of
+from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import set_grad_enabled
+
+if TYPE_CHECKING:
+    from opdispatch.tensor import Tensor
+
+Tensors: TypeAlias = "Variable | Sequence[Variable]"
+
+
+def backward(
+    tensors: Tensors,
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensors | None = None,
+) -> None:
+    """Adds the gradients of ``tensors`` to ``grad`` of the leaves, or of ``inputs`` alone.
+
+    ``grad_tensors`` are the gradients of ``tensors`` themselves; each may be left out (None) for a
+    tensor of one element. The graph is let go of unless ``retain_graph`` (or ``create_graph``,
+    which records the way back as well). Raises AutogradError. As ``torch.autograd.backward``.
+    """
+    roots = _roots(_listed(tensors), grad_tensors)
+    keep = create_graph if retain_graph is None else retain_graph
+    if inputs is None:
+        _run(roots, {}, keep=keep, create_graph=create_graph, accumulates=True)
+        return
+    wanted = _listed(inputs)
+    if not wanted:
+        raise AutogradError("the inputs of backward are an empty list; leave them out for all")
+    edges = [_wanted_edge(tensor) for tensor in wanted]
+    captured = _run(
+        roots, dict.fromkeys(edges), keep=keep, create_graph=create_graph, accumulates=False
+    )
+    for tensor, edge in zip(wanted, edges, strict=True):
+        if (gradient := captured[edge]) is not None:
+            accumulate_grad(tensor, gradient)
+
+
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of ``outputs`` with respect to ``inputs``, one tensor for each.
+
+    With ``allow_unused``, None for an input that ``outputs`` do not depend on; without, an
+    AutogradError. The rest is as for ``backward``. As ``torch.autograd.grad``.
+    """
+    wanted = _listed(inputs)
+    if not wanted:
+        raise AutogradError("grad was given no inputs")
+    roots = _roots(_listed(outputs), grad_outputs)
+    edges = [_wanted_edge(tensor) for tensor in wanted]
+    keep = create_graph if retain_graph is None else retain_graph
+    captured = _run(
+        roots, dict.fromkeys(edges), keep=keep, create_graph=create_graph, accumulates=False
+    )
+    results = tuple(captured[edge] for edge in edges)
+    if not allow_unused and (unused := [n for n, each in enumerate(results) if each is None]):
+        raise AutogradError(
+            f"input {unused[0]} of grad was not used in the graph of the outputs",
+            hint="with allow_unused=True its gradient is None",
+        )
+    return results
+
+
+def _listed(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, Variable) else list(tensors)
+
+
+def _wanted_edge(tensor: Any) -> Edge:
+    edge = edge_of(tensor)
+    if edge is None:
+        raise AutogradError("a tensor whose gradient is asked for does not require one")
+    return edge
+
+
+def _roots(outputs: Sequence[Any], gradients: Any) -> list[tuple[Edge, Any]]:
+    """Where the way begins, with the gradients there."""
+    given = [None] * len(outputs) if gradients is None else _listed(gradients)
+    if len(given) != len(outputs):
+        raise AutogradError(f"{len(given)} gradients were given for {len(outputs)} tensors")
+    roots = []
+    for place, (output, gradient) in enumerate(zip(outputs, given, strict=True)):
+        edge = edge_of(output)
+        if edge is None:
+            raise AutogradError(
+                f"tensor {place} does not require a gradient, and no recorded call has made it"
+            )
+        roots.append((edge, _root_gradient(place, output, gradient)))
+    return roots
+
+
+def _root_gradient(place: int, output: Any, gradient: Any) -> Any:
+    if gradient is None:
+        if output.size != 1:
+            raise AutogradError(
+                "a gradient can be left out for a tensor of one element only, and tensor "
+                f"{place} has shape {list(output.shape)}"
+            )
+        if output.dtype.kind == "c":
+            raise AutogradError(f"a gradient must be given for tensor {place}, which is complex")
+        return namespace().ones_like(output.detach())
+    if tuple(gradient.shape) != tuple(output.shape):
+        raise AutogradError(
+            f"gradient {place} has shape {list(gradient.shape)}, and the tensor that it is of "
+            f"{list(output.shape)}"
+        )
+    if (gradient.dtype.kind == "c") != (output.dtype.kind == "c"):
+        raise AutogradError(
+            f"gradient {place} is of {gradient.dtype}, and the tensor that it is of is of "
+            f"{output.dtype}: both are complex, or neither"
+        )
+    return gradient
+
+
+def _run(
+    roots: Iterable[tuple[Edge, Any]],
+    captured: dict[Edge, Any],
+    *,
+    keep: bool,
+    create_graph: bool,
+    accumulates: bool,
+) -> dict[Edge, Any]:
+    """Goes all the way; the gradients that arrived at the edges in ``captured``."""
+    roots = list(roots)
+    needed = None if accumulates else _leading_to(captured, [edge.node for edge, _ in roots])
+    wanted: dict[Node, list[Edge]] = {}
+    for edge in captured:
+        wanted.setdefault(edge.node, []).append(edge)
+    pending = _Pending()
+    with set_grad_enabled(create_graph):
+        for edge, gradient in roots:
+            if needed is None or edge.node in needed:
+                pending.add(edge, gradient)
+        while (node := pending.next_node()) is not None:
+            gradients = pending.take(node)
+            if node.hooks is not None:
+                _call_hooks(node, gradients)
+            for edge in wanted.get(node, ()):
+                captured[edge] = gradients[edge.number]
+            if needed is not None and (isinstance(node, AccumulateGrad) or not needed[node]):
+                continue
+            if not any(gradient is not None for gradient in gradients):
+                continue
+            results = node.apply(gradients)
+            if not keep:
+                node.release()
+            _hand_on(node, results, pending, needed)
+    return captured
+
+
+def _hand_on(
+    node: Node, results: Sequence[Any], pending: _Pending, needed: dict[Node, bool] | None
+) -> None:
+    if len(results) != len(node.edges):
+        raise AutogradError(
+            f"{node.name} returned {len(results)} gradients; expected {len(node.edges)}"
+        )
+    for place, (edge, gradient) in enumerate(zip(node.edges, results, strict=True)):
+        if edge is None or gradient is None or (needed is not None and edge.node not in needed):
+            continue
+        facts = node.facts[place]
+        assert facts is not None, "there are facts wherever there is an edge"
+        pending.add(edge, _fit(node, place, gradient, facts))
+
+
+def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
+    """A gradient like the tensor that it is of: what was broadcast is added up.
+
+    ``validate_outputs`` of PyTorch's engine. So formulas need not know what was broadcast, nor
+    which of their arguments were real. Raises AutogradError for a shape that does not come of this
+    one.
+    """
+    shape, dtype = facts
+    given = gradient.array
+    if given.shape != shape:
+        gradient = _summed_to(node, place, gradient, shape)
+    if given.dtype is not dtype and given.dtype != dtype:
+        xp = namespace()
+        if given.dtype.kind == "c" and dtype.kind != "c":
+            gradient = xp.real(gradient)
+        if gradient.dtype != dtype:
+            gradient = xp.astype(gradient, dtype)
+    return gradient
+
+
+def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) -> Any:
+    given = tuple(gradient.shape)
+    leading = len(given) - len(shape)
+    fits = leading >= 0 and all(
+        extent in (1, own) for extent, own in zip(shape, given[leading:], strict=True)
+    )
+    if not fits:
+        raise AutogradError(
+            f"{node.name} returned a gradient of shape {list(given)} for argument {place}, which "
+            f"has shape {list(shape)}"
+        )
+    xp = namespace()
+    axes = tuple(range(leading)) + tuple(
+        leading + axis
+        for axis, extent in enumerate(shape)
+        if extent == 1 and given[leading + axis] != 1
+    )
+    if axes:
+        gradient = xp.sum(gradient, axis=axes, keepdims=True, dtype=gradient.dtype)
+    return xp.reshape(gradient, shape) if leading else gradient
+
+
+def _call_hooks(node: Node, gradients: list[Any]) -> None:
+    for number, hook in node.hooks or ():
+        if gradients[number] is not None:
+            replaced = hook(gradients[number])
+            if replaced is not None:
+                gradients[number] = replaced
+
+
+def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, bool]:
+    """The nodes from which a captured edge can be reached, and whether their own edges lead on."""
+    reachable: dict[int, Node] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node.number not in reachable:
+            reachable[node.number] = node
+            stack.extend(edge.node for edge in node.edges if edge is not None)
+    wanted = {edge.node for edge in captured}
+    needed: dict[Node, bool] = {}
+    for number in sorted(reachable):  # edges go to lower numbers, so those are known first
+        node = reachable[number]
+        leads_on = any(edge is not None and edge.node in needed for edge in node.edges)
+        if leads_on or node in wanted:
+            needed[node] = leads_on
+    return needed
+
+
+class _Pending:
+    """Gradients that have arrived at nodes which have not been done yet."""
+
+    def __init__(self) -> None:
+        self._gradients: dict[Node, list[Any]] = {}
+        self._order: list[tuple[int, Node]] = []
+
+    def add(self, edge: Edge, gradient: Any) -> None:
+        """Adds to what has arrived."""
+        node, number = edge
+        arrived = self._gradients.get(node)
+        if arrived is None:
+            arrived = self._gradients[node] = [None] * node.num_results
+            heapq.heappush(self._order, (-node.number, node))
+        before = arrived[number]
+        arrived[number] = gradient if before is None else before + gradient
+
+    def next_node(self) -> Node | None:
+        """The one to be done next."""
+        return heapq.heappop(self._order)[1] if self._order else None
+
+    def take(self, node: Node) -> list[Any]:
+        """What has arrived there."""
+        return self._gradients.pop(node)
+
+
+def namespace() -> Any:
+    """``opdispatch.array_api``, which is above this module."""
+    return importlib.import_module("opdispatch.array_api")

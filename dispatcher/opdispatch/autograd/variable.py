@@ -1,0 +1,328 @@
+"""What a tensor knows of the graph: the part of it that is PyTorch's ``torch::autograd::Variable``.
+
+Note [Versions]
+    A tensor that was written to has another version. All tensors over the same elements (a base,
+    its views, what ``detach`` gives) share one ``VersionCounter``, made when the second of them is.
+    What is kept for the way back remembers the version it had.
+
+Note [Views]
+    A differentiable view remembers its base and how it is made of it. When either is written to,
+    the history of the base changes: a write through the view becomes a ``CopySlices`` of the base,
+    and every view finds its own ``grad_fn`` anew, by being made again of the base's history.
+
+``torch/csrc/autograd/{variable,VariableTypeUtils}.h``
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.arrays import find_backend
+from opdispatch.autograd.node import Edge, Facts, Hook, Node
+from opdispatch.errors import AutogradError
+
+if TYPE_CHECKING:
+    from opdispatch.tensor import Tensor
+
+DIFFERENTIABLE_KINDS = "fcV"
+"""NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
+
+
+class VersionCounter:
+    """How often elements were written to."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class ViewOf:
+    """How a view is made of its base: calls of operators, one after the other."""
+
+    __slots__ = ("base", "made_by", "replays", "version")
+
+    def __init__(
+        self,
+        base: Tensor,
+        replays: tuple[Callable[[Any], Any], ...],
+        made_by: str,
+        version: int,
+    ) -> None:
+        self.base = base
+        self.replays = replays
+        self.made_by = made_by
+        """Why it must not be written to where gradients are recorded; empty: it may be."""
+        self.version = version
+        """That of the base when the view's ``grad_fn`` was found."""
+
+    def replay(self, base: Any) -> Any:
+        """The same view of another base."""
+        for make in self.replays:
+            base = make(base)
+        return base
+
+
+class AutogradMeta:
+    """What a tensor needs once it is part of a graph, has been written to, or is a view."""
+
+    # Of most tensors, most of this stays as it is: so these are not slots.
+    edge: Edge | None = None
+    """Where its gradient goes: to the node that made it; that of a leaf to ``AccumulateGrad``."""
+    grad: Any = None
+    counter: VersionCounter | None = None
+    view: ViewOf | None = None
+    retains_grad = False
+
+
+def meta_of(tensor: Any) -> AutogradMeta:
+    """A tensor's, made if it has none."""
+    meta: AutogradMeta | None = tensor.autograd_meta
+    if meta is None:
+        meta = tensor.autograd_meta = AutogradMeta()
+    return meta
+
+
+def version_of(tensor: Any) -> int:
+    """How often its elements were written to."""
+    meta = tensor.autograd_meta
+    return 0 if meta is None or meta.counter is None else meta.counter.value
+
+
+def counter_of(tensor: Any) -> VersionCounter:
+    """Its counter, to be shared or counted up."""
+    meta = meta_of(tensor)
+    if meta.counter is None:
+        meta.counter = VersionCounter()
+    return meta.counter
+
+
+def facts_of(tensor: Any) -> Facts:
+    """What a gradient of it must be like."""
+    return tensor.array.shape, tensor.array.dtype
+
+
+def edge_of(tensor: Any) -> Edge | None:
+    """Where its gradient goes; None if it requires none."""
+    if not tensor.requires_grad_flag:
+        return None
+    meta: AutogradMeta | None = tensor.autograd_meta
+    if meta is None:
+        meta = tensor.autograd_meta = AutogradMeta()
+    elif meta.view is not None:
+        renew_history(tensor)
+    edge = meta.edge
+    if edge is None:
+        edge = meta.edge = Edge(AccumulateGrad(tensor), 0)
+    return edge
+
+
+def grad_fn_of(tensor: Any) -> Node | None:
+    """The node that made it; None for a leaf."""
+    meta: AutogradMeta | None = tensor.autograd_meta
+    if meta is None:
+        return None
+    if meta.view is not None:
+        renew_history(tensor)
+    node = None if meta.edge is None else meta.edge.node
+    return None if type(node) is AccumulateGrad else node
+
+
+def renew_history(tensor: Any) -> None:
+    """Gives a view whose base has another history since its own. See Note [Views]."""
+    meta = meta_of(tensor)
+    view = meta.view
+    if view is not None and view.version != version_of(view.base) and view.base.requires_grad:
+        from opdispatch.autograd.view_nodes import ReplayedView
+
+        meta.edge = Edge(ReplayedView(view), 0)
+        view.version = version_of(view.base)
+        tensor.requires_grad_flag = True
+
+
+class AccumulateGrad(Node):
+    """Where the way ends: adds to ``grad`` of a tensor that nothing has made.
+
+    The tensor keeps it, and not the other way round: nobody could see a gradient of one that is
+    gone.
+    """
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: Any) -> None:
+        super().__init__((), ())
+        self._variable = weakref.ref(variable)
+
+    @property
+    def name(self) -> str:
+        """Its PyTorch name."""
+        return "AccumulateGrad"
+
+    @property
+    def variable(self) -> Any:
+        """The tensor, or None if it is gone."""
+        return self._variable()
+
+    def apply(self, grads: list[Any]) -> tuple[()]:
+        """Adds the gradient to it."""
+        if (variable := self._variable()) is not None:
+            accumulate_grad(variable, grads[0])
+        return ()
+
+
+def accumulate_grad(variable: Tensor, gradient: Any) -> None:
+    """Adds a gradient to ``grad``.
+
+    The first one is copied: what arrives may have arrived elsewhere, too. One with a history is
+    not, and is added without writing to what is there.
+    """
+    meta = meta_of(variable)
+    if meta.grad is None:
+        meta.grad = gradient if gradient.requires_grad else copy_of(gradient)
+    elif gradient.requires_grad or meta.grad.requires_grad:
+        meta.grad = meta.grad + gradient
+    else:
+        meta.grad[...] = meta.grad + gradient
+
+
+def copy_of(tensor: Any) -> Any:
+    """A tensor of the same elements, without a history."""
+    backend = find_backend(type(tensor.array))
+    assert backend is not None, "a tensor's array is one of a backend"
+    return type(tensor)(backend.copy(tensor.array))
+
+
+class Variable:
+    """A base of ``Tensor``: its part in derivatives.
+
+    ``requires_grad_flag`` is what was set, or follows from how the tensor was made.
+    """
+
+    __slots__ = ()
+
+    autograd_meta: AutogradMeta | None
+    requires_grad_flag: bool
+    array: Any
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are recorded for it. Setting it raises AutogradError unless it is a
+        leaf, of a type that can have them."""
+        return self.requires_grad_flag
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if not self.is_leaf:
+            if value:
+                return
+            raise AutogradError(
+                "requires_grad can only be changed of a leaf, and this tensor was made by "
+                f"{self.grad_fn}",
+                hint="use detach() for one that records nothing",
+            )
+        check_differentiable(self.array.dtype, value)
+        self.requires_grad_flag = bool(value)  # type: ignore[misc]  # a slot of Tensor
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Sets ``requires_grad``; returns the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that made it, or None."""
+        return grad_fn_of(self)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded call has made it."""
+        return grad_fn_of(self) is None
+
+    @property
+    def grad(self) -> Any:
+        """What ``backward`` has added up here: a tensor, or None. Can be set."""
+        return None if self.autograd_meta is None else self.autograd_meta.grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if value is not None:
+            if not isinstance(value, Variable):
+                raise AutogradError(f"grad is a Tensor or None, not {type(value).__name__}")
+            mine, given = facts_of(self), facts_of(value)
+            if mine != given:
+                raise AutogradError(
+                    f"a gradient of shape {list(given[0])} and type {given[1]} was given to a "
+                    f"tensor of shape {list(mine[0])} and type {mine[1]}"
+                )
+        meta_of(self).grad = value
+
+    @property
+    def _version(self) -> int:
+        """How often its elements were written to, by operators that say so."""
+        return version_of(self)
+
+    def retain_grad(self) -> None:
+        """Has ``backward`` set ``grad`` of a tensor that is no leaf, too. Raises AutogradError."""
+        if not self.requires_grad:
+            raise AutogradError("a tensor that requires no gradient cannot retain one")
+        meta = meta_of(self)
+        if self.grad_fn is None or meta.retains_grad:
+            return
+        meta.retains_grad = True
+        reference = weakref.ref(self)
+
+        def keep(grad: Any) -> None:
+            tensor = reference()
+            if tensor is not None:
+                meta_of(tensor).grad = grad if grad.requires_grad else copy_of(grad)
+
+        assert meta.edge is not None
+        meta.edge.node.add_hook(meta.edge.number, keep)
+
+    def register_hook(self, hook: Hook) -> HookHandle:
+        """Has ``hook`` see each gradient of this tensor; what it returns replaces it.
+
+        The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
+        """
+        edge = edge_of(self)
+        if edge is None:
+            raise AutogradError("a hook was given to a tensor that requires no gradient")
+        edge.node.add_hook(edge.number, hook)
+        return HookHandle(edge, hook)
+
+    def backward(
+        self,
+        gradient: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Adds the gradients of this tensor to ``grad`` of the leaves, or of ``inputs``.
+
+        See ``opdispatch.autograd.backward``.
+        """
+        from opdispatch.autograd.engine import backward
+
+        backward(self, gradient, retain_graph, create_graph, inputs)
+
+
+class HookHandle:
+    """What ``register_hook`` returns."""
+
+    def __init__(self, edge: Edge, hook: Hook) -> None:
+        self._edge, self._hook = edge, hook
+
+    def remove(self) -> None:
+        """Undoes the registration. Idempotent."""
+        self._edge.node.remove_hook(self._edge.number, self._hook)
+
+
+def check_differentiable(dtype: Any, requires_grad: bool) -> None:
+    """Raises AutogradError if elements of that type cannot require gradients, and are to."""
+    if requires_grad and dtype.kind not in DIFFERENTIABLE_KINDS:
+        raise AutogradError(
+            "only tensors of floating-point and complex types can require gradients, and this one "
+            f"is of {dtype}"
+        )

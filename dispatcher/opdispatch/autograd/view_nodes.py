@@ -1,0 +1,134 @@
+"""The history of views that are written to. See Note [Views] in ``variable.py``.
+
+Mirrors ``CopySlices`` of ``torch/csrc/autograd/functions/tensor.h``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch.autograd.node import Edge, Facts, Gradients, Node
+from opdispatch.autograd.variable import ViewOf, copy_of, edge_of, facts_of, meta_of
+from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import enable_grad, is_grad_enabled
+
+
+class ReplayedView(Node):
+    """A view of a base whose history has changed: gradients go to where it is in the base."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, view: ViewOf) -> None:
+        super().__init__((edge_of(view.base),), (facts_of(view.base),))
+        self._view = view
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "ReplayedView"
+
+    def apply(self, grads: list[Any]) -> Gradients:
+        """Zeros, but for the view."""
+        [facts] = self.facts
+        assert facts is not None
+        return (place_in(self._view, facts, grads[0]),)
+
+
+class CopySlices(Node):
+    """What a write through a view is to its base.
+
+    ``written`` is the node of the operator that wrote: of its own first edge, the view's, this node
+    takes care.
+    """
+
+    __slots__ = ("_view", "_written")
+
+    def __init__(self, base: Edge | None, facts: Facts, view: ViewOf, written: Node) -> None:
+        super().__init__((base, *written.edges[1:]), (facts, *written.facts[1:]))
+        self._view = view
+        self._written = written
+
+    @property
+    def name(self) -> str:
+        """Its PyTorch name."""
+        return "CopySlices"
+
+    def apply(self, grads: list[Any]) -> Gradients:
+        """The gradients of the base as it was, and of what was written."""
+        [grad] = grads
+        of_view = self._view.replay(grad)
+        first, *others = self._written.apply([of_view])
+        if self.edges[0] is None:
+            return (None, *others)
+        kept = +grad if grad.requires_grad else copy_of(grad)
+        here = self._view.replay(kept)
+        if shares_elements(kept, here):
+            here[...] = 0.0 if first is None else first
+            return (kept, *others)
+        # Of a gradient whose elements are in another order than the base's, ``reshape`` copies.
+        change = -of_view if first is None else first - of_view
+        [facts] = self.facts[:1]
+        assert facts is not None
+        return (grad + place_in(self._view, facts, change), *others)
+
+    def release(self) -> None:
+        """Lets go of what the operator's node keeps."""
+        self._written.release()
+
+
+def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
+    """Zeros like the base, with a gradient where the view is: what the view's derivative says."""
+    from opdispatch.autograd.engine import grad, namespace
+
+    shape, dtype = facts
+    whole = namespace().zeros(shape, dtype=dtype, device=view.base.device).requires_grad_()
+    with enable_grad():
+        part = view.replay(whole)
+    [placed] = grad(part, whole, gradient, create_graph=is_grad_enabled())
+    return placed
+
+
+def shares_elements(base: Any, other: Any) -> bool:
+    """Whether two tensors have the same elements, the second those of a view of the first; an
+    array library may have copied them."""
+    if other.array is base.array:
+        return True
+    if type(other.array) is np.ndarray and type(base.array) is np.ndarray:
+        return bool(np.may_share_memory(other.array, base.array))
+    return getattr(other.array, "base", None) is not None
+
+
+def check_may_be_written_to(tensor: Any) -> None:
+    """Raises AutogradError for a leaf that requires gradients, a view of one, and some views."""
+    view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
+    if view is not None and view.made_by and (tensor.requires_grad or view.base.requires_grad):
+        raise AutogradError(
+            f"a view that {view.made_by} cannot be written to where gradients are recorded",
+            hint="write to a copy of it",
+        )
+    if view is not None and view.base.requires_grad and view.base.is_leaf:
+        raise AutogradError(
+            "a view of a leaf that requires gradients cannot be written to",
+            hint="do so under no_grad, or to a copy",
+        )
+    if tensor.requires_grad and tensor.is_leaf:
+        raise AutogradError(
+            "a leaf that requires gradients cannot be written to",
+            hint="do so under no_grad, or to a copy",
+        )
+
+
+def rebase_history(tensor: Any, node: Node) -> None:
+    """Makes ``node`` what has made a tensor that was written to; of a view, it is the base's."""
+    meta = meta_of(tensor)
+    tensor.requires_grad_flag = True
+    view = meta.view
+    if view is None:
+        meta.edge = Edge(node, 0)
+        return
+    base = view.base
+    meta_of(base).edge = Edge(CopySlices(edge_of(base), facts_of(base), view, node), 0)
+    base.requires_grad_flag = True
+    view.version = -1  # so that its own is found anew

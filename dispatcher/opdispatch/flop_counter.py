@@ -1,0 +1,125 @@
+"""``FlopCounterMode``: how many floating-point operations a block takes, operator by operator.
+
+Mirrors ``torch/utils/flop_counter.py``. What is counted follows from shapes alone, so that a model
+of tensors on ``meta`` can be counted, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from opdispatch.array_flops import ARRAY_FLOPS, FlopFormula
+from opdispatch.arrays import find_key_bits
+from opdispatch.torch_dispatch_mode import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_F = TypeVar("_F", bound=FlopFormula)
+_formulas: dict[str, FlopFormula] = dict(ARRAY_FLOPS)
+
+
+def register_flop_formula(targets: str | Sequence[str]) -> Callable[[_F], _F]:
+    """Decorates a formula for the operators of these names, ``"image::blur"``, in any overload.
+
+    It is called with the arguments that are given, with its shape in the place of each tensor, and
+    with ``out_shape=``, and returns a number. A later one replaces an earlier one.
+    """
+
+    def register(formula: _F) -> _F:
+        for target in (targets,) if isinstance(targets, str) else targets:
+            _formulas[target] = formula
+        return formula
+
+    return register
+
+
+class FlopCounterMode(TorchDispatchMode):
+    """Counts the floating-point operations of the calls in the block.
+
+    Of an operator without a formula, those that its kernel calls are counted; if none is, it takes
+    none, or moves elements only. With ``display``, the table is printed at the end of the
+    block. ``custom_mapping`` has formulas for this counter alone. Entered again, it starts anew.
+    For one block at a time.
+    """
+
+    def __init__(
+        self,
+        display: bool = True,
+        custom_mapping: Mapping[str, FlopFormula] | None = None,
+    ) -> None:
+        super().__init__()
+        self._display = display
+        self._formulas = dict(custom_mapping or {})
+        self._flops: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+
+    def get_total_flops(self) -> int:
+        """Of all operators together."""
+        return self._flops.total()
+
+    def get_flop_counts(self) -> dict[str, int]:
+        """By the names of operators, without overloads; the largest first."""
+        return dict(self._flops.most_common())
+
+    def get_table(self) -> str:
+        """Operators with how often they were called, what they took, and its share of all."""
+        total = self.get_total_flops()
+        rows = [("operator", "calls", "flops", "%")]
+        rows += [
+            (name, str(self._calls[name]), f"{flops:,}", f"{100 * flops / max(total, 1):.1f}")
+            for name, flops in self._flops.most_common()
+        ]
+        rows.append(("total", str(self._calls.total()), f"{total:,}", ""))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                [name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])],
+            ).rstrip()
+            for name, *numbers in rows
+        )
+
+    def __torch_dispatch__(
+        self,
+        func: OperatorHandle,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.name.name
+        formula = self._formulas.get(name) or _formulas.get(name)
+        if formula is None:
+            return self.call_kernel(func, types, args, kwargs)
+        result = func(*args, **kwargs)
+        named = {key: _shape_of(value) for key, value in kwargs.items()}
+        flops = formula(*map(_shape_of, args), out_shape=_shape_of(result), **named)
+        self._flops[name] += flops
+        self._calls[name] += 1
+        return result
+
+    def __enter__(self) -> Self:
+        self._flops.clear()
+        self._calls.clear()
+        return super().__enter__()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(exc_type, exc, traceback)
+        if self._display:
+            print(self.get_table())
+
+
+def _shape_of(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_shape_of, value))
+    if find_key_bits(value) is None:
+        return value
+    return tuple(getattr(value, "shape", ()))

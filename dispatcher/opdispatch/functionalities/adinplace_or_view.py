@@ -1,0 +1,83 @@
+"""The key ADInplaceOrView: versions are counted, and views know their bases.
+
+PyTorch generates a kernel for each operator that writes or gives views
+(``torch/csrc/autograd/ADInplaceOrViewType.cpp``); all others fall through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from opdispatch.autograd.variable import AutogradMeta, ViewOf, counter_of
+from opdispatch.autograd.view_nodes import shares_elements
+from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET, DispatchKeySet
+from opdispatch.functionalities.autograd import KeysBelow
+from opdispatch.functionalities.derivative_kernel import FindOperator
+from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.tensor import Tensor
+
+Kernel = Callable[..., Any]
+_BELOW = KeysBelow(AFTER_ADINPLACEORVIEW_KEYSET)
+
+
+def make_write_kernel(operator: FindOperator) -> Kernel:
+    """For an operator that writes to its first argument; to be registered ``with_keyset``."""
+
+    def write(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = operator().redispatch(_BELOW[keys], first, *args, **kwargs)
+        if type(first) is Tensor:
+            counter_of(first).value += 1
+        return result
+
+    return write
+
+
+def make_view_kernel(operator: FindOperator) -> Kernel:
+    """For an operator whose results share its first argument's elements, or may.
+
+    To be registered ``with_keyset``.
+    """
+
+    def view(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = operator().redispatch(_BELOW[keys], first, *args, **kwargs)
+        if type(first) is not Tensor:
+            return result
+        if type(result) is Tensor:
+            if shares_elements(first, result):
+                _note(first, result, partial(_replay, operator, args, kwargs))
+        elif isinstance(result, list):
+            for place, each in enumerate(result):
+                if type(each) is Tensor and shares_elements(first, each):
+                    replay = partial(_replay_one, operator, args, kwargs, place)
+                    _note(first, each, replay, "is one of several")
+        return result
+
+    return view
+
+
+def _replay(operator: FindOperator, args: Any, kwargs: Any, base: Any) -> Any:
+    return operator()(base, *args, **kwargs)
+
+
+def _replay_one(operator: FindOperator, args: Any, kwargs: Any, place: int, base: Any) -> Any:
+    return operator()(base, *args, **kwargs)[place]
+
+
+def _note(first: Tensor, result: Tensor, replay: Kernel, made_by: str = "") -> None:
+    """Makes ``result`` a view of ``first``, or of what that is a view of."""
+    given = first.autograd_meta
+    counter = counter_of(first) if given is None or given.counter is None else given.counter
+    meta = result.autograd_meta
+    if meta is None:
+        meta = result.autograd_meta = AutogradMeta()
+    meta.counter = counter
+    if not made_by and not AUTOGRAD_STATE.get().grad_mode:
+        made_by = "was made under no_grad"
+    outer = None if given is None else given.view
+    if outer is None:
+        meta.view = ViewOf(first, (replay,), made_by, counter.value)
+    else:
+        replays = (*outer.replays, replay)
+        meta.view = ViewOf(outer.base, replays, made_by or outer.made_by, counter.value)

@@ -1,0 +1,180 @@
+"""The Autocast keys: kernels that cast floating-point tensors, and call the operator with those.
+
+A policy says to what:
+
+    lower_precision_fp    the dtype of the block: `get_autocast_dtype`
+    fp32                  float32
+    fp32_set_opt_dtype    the result is asked for in float32, by the argument ``dtype``
+    promote               the widest among the arguments: float32, if one of them is
+    cast_inputs           one that is said when the kernel is made
+
+Cast are tensors of the key's device type, of any floating-point dtype but float64. A leaf that
+requires gradients is cast once in the outermost block. The key is off while the operator runs: what
+its kernels call is not cast again.
+
+Mirrors ``ATen/autocast_mode.{h,cpp}``. PyTorch's cache has one entry a tensor: after a nested block
+of another dtype, or a write to the tensor, it gives what is not asked for. Here, an entry is of a
+dtype, a version, and of whether gradients were recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import find_key_bits
+from opdispatch.autocast_mode import AUTOCAST_STATE, autocast_key, get_autocast_dtype
+from opdispatch.autograd.variable import version_of
+from opdispatch.dispatch_key import BackendComponent
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError
+from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.local_dispatch_key_set import ExcludeDispatchKeyGuard
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_FLOAT32 = np.dtype(np.float32)
+
+Policy = Callable[["OperatorHandle", str, list[Any]], None]
+"""Changes the stack of a call of an operator, for tensors of a device type."""
+
+
+def make_autocast_kernel(policy: Policy, device_type: str) -> KernelFunction:
+    """A kernel for the Autocast key of ``device_type``, of any operator.
+
+    Raises ArgumentError if there is no such key.
+    """
+    key = autocast_key(device_type)
+    off = DispatchKeySet.of(key)
+    below = DispatchKeySet.full_after(key)
+
+    def call_with_casts(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        with ExcludeDispatchKeyGuard(off):
+            policy(op, device_type, stack)
+            op.redispatch_boxed(keys & below, stack)
+
+    return KernelFunction.from_boxed(call_with_casts)
+
+
+# -- policies ----------------------------------------------------------------------------------
+
+
+def lower_precision_fp(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
+    """Casts to the dtype of the block."""
+    _cast_all(stack, get_autocast_dtype(device_type), device_type)
+
+
+def fp32(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
+    """Casts to float32."""
+    _cast_all(stack, _FLOAT32, device_type)
+
+
+def fp32_set_opt_dtype(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
+    """Sets the argument ``dtype`` to float32 if it is not given, and the first one is eligible."""
+    names = [argument.name for argument in op.call_signature.schema.arguments]
+    place = names.index("dtype")
+    if stack[place] is None and is_eligible(stack[0], device_type):
+        stack[place] = _FLOAT32
+
+
+def promote(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
+    """Casts to float32 if a tensor is of that, else to the dtype of the block.
+
+    Raises ArgumentError if one is neither.
+    """
+    lower = get_autocast_dtype(device_type)
+    dtypes = {value.dtype for value in _flat(stack) if is_eligible(value, device_type)}
+    if _FLOAT32 not in dtypes and (others := sorted(map(str, dtypes - {lower}))):
+        raise ArgumentError(
+            f"{op.name} was given tensors of {' and '.join(others)} under autocast, which promotes "
+            f"float32 and {lower}",
+            hint="convert them, or call it under autocast(enabled=False)",
+            operator=str(op.name),
+        )
+    _cast_all(stack, _FLOAT32 if _FLOAT32 in dtypes else lower, device_type)
+
+
+def cast_inputs(dtype: Any) -> Policy:
+    """Casts to ``dtype``."""
+    target = np.dtype(dtype)
+
+    def cast_to_it(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
+        _cast_all(stack, target, device_type)
+
+    return cast_to_it
+
+
+# -- casts -------------------------------------------------------------------------------------
+
+
+def is_eligible(value: Any, device_type: str) -> bool:
+    """Whether it is a tensor of that device type, of a floating-point dtype but float64."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not _is_castable(dtype):
+        return False
+    bits = find_key_bits(value)
+    return bits is not None and bool(bits & _bit_of(device_type))
+
+
+def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
+    """A value in that dtype, if it is eligible; each tensor of a list. Else as it is."""
+    if type(value) is list:
+        return [cached_cast(each, dtype, device_type) for each in value]
+    if not is_eligible(value, device_type) or value.dtype == dtype:
+        return value
+    cache = AUTOCAST_STATE.get().cache
+    if cache is None or not _is_kept(value, dtype, device_type):
+        return _astype()(value, dtype)
+    key = (id(value), dtype, AUTOGRAD_STATE.get().grad_mode)
+    found = cache.get(key)
+    if found is not None and found[1] is value.array and found[2] == version_of(value):
+        return found[3]
+    cast = _astype()(value, dtype)
+    # The tensor is kept with it, so that no other one can have its identity.
+    cache[key] = (value, value.array, version_of(value), cast)
+    return cast
+
+
+def _is_kept(value: Any, dtype: np.dtype[Any], device_type: str) -> bool:
+    """Whether a cast is likely to be asked for again: mostly those of a model's weights."""
+    return (
+        type(value) is Tensor
+        and value.requires_grad_flag
+        and value.dtype == _FLOAT32
+        and dtype == get_autocast_dtype(device_type)
+        and AUTOCAST_STATE.get().cache_enabled
+        and value.is_leaf
+        and (value.autograd_meta is None or value.autograd_meta.view is None)
+    )
+
+
+def _cast_all(stack: list[Any], dtype: np.dtype[Any], device_type: str) -> None:
+    stack[:] = [cached_cast(value, dtype, device_type) for value in stack]
+
+
+def _flat(stack: list[Any]) -> list[Any]:
+    return [each for value in stack for each in (value if type(value) is list else [value])]
+
+
+@functools.cache
+def _is_castable(dtype: np.dtype[Any]) -> bool:
+    # Those of ml_dtypes are of kind V to NumPy.
+    return dtype.itemsize < 8 and dtype.name.startswith(("float", "bfloat"))
+
+
+@functools.cache
+def _bit_of(device_type: str) -> int:
+    name = autocast_key(device_type).name.removeprefix("Autocast")
+    return 1 << BackendComponent[name]
+
+
+@functools.cache
+def _astype() -> Any:
+    return importlib.import_module("opdispatch.array_api.operators").OPERATORS.astype.default

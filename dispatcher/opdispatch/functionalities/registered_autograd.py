@@ -1,0 +1,278 @@
+"""Kernels for the key Autograd made of a function that goes back: ``register_autograd``.
+
+Mirrors ``torch/_library/autograd.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opdispatch.autograd.node import Edge, Facts, Gradients, Node
+from opdispatch.autograd.saved_tensor import SavedResult, SavedTensor
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import AutogradError, RegistrationError
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functionalities.autograd import (
+    BELOW,
+    BELOW_AUTOGRAD,
+    edges_of,
+    flat_list,
+    requires_gradients,
+    set_history,
+)
+from opdispatch.functionalities.derivative import title_of
+from opdispatch.functionalities.derivative_kernel import FindOperator
+from opdispatch.grad_mode import no_grad
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.tensor import Tensor
+
+Backward = Callable[..., Any]
+SetupContext = Callable[..., Any]
+
+
+class Context:
+    """``ctx``: what ``setup_context`` keeps of a call for ``backward``; takes any attribute."""
+
+    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        """Whether each positional argument has a gradient that is wanted; of a list, a list."""
+        self._to_save: tuple[Any, ...] = ()
+        self._saved: list[Any] | None = None
+        self._node: Node | None = None
+        self._materializes = True
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps arguments or results of the call; each is a tensor or None.
+
+        Whether they were written to meanwhile is checked when they are used. Raises AutogradError.
+        """
+        for tensor in tensors:
+            if tensor is not None and type(tensor) is not Tensor:
+                raise AutogradError(
+                    f"save_for_backward keeps tensors, not {type(tensor).__name__}",
+                    hint="make it an attribute of the context",
+                )
+        self._to_save = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether ``backward`` is given zeros for results without a gradient, or None."""
+        self._materializes = value
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was kept. Raises AutogradError if it was written to, or let go of."""
+        if self._saved is None or self._node is None:
+            raise AutogradError(
+                "the way back asks for saved tensors that are not there: they were let go of the "
+                "first time, or are asked for before the call has ended",
+                hint="use retain_graph=True the first time",
+            )
+        node = self._node
+        return tuple(None if each is None else each.unpack(node) for each in self._saved)
+
+
+class RegisteredNode(Node):
+    """A call of an operator whose derivative was registered."""
+
+    __slots__ = ("_backward", "_context", "_results", "_schema", "_widths")
+
+    def __init__(
+        self,
+        schema: FunctionSchema,
+        backward: Backward,
+        context: Context,
+        edges: tuple[Edge | None, ...],
+        facts: tuple[Facts | None, ...],
+        widths: Sequence[int | None],
+    ) -> None:
+        super().__init__(edges, facts)
+        self._schema, self._backward, self._context = schema, backward, context
+        self._widths = widths
+        """Of each positional argument: how many tensors a list has; None for what is no list."""
+        self._results: list[Any] = []
+        """For each result, (shape, dtype, device); of a list of tensors, a list of such."""
+
+    @property
+    def name(self) -> str:
+        """The operator's name, as of a derivative made of formulas."""
+        return title_of(self._schema)
+
+    def keep(self, results: Sequence[Any]) -> None:
+        """Keeps what zeros for each result are made of, and what the context saves."""
+        flat = flat_list(results)
+        self.num_results = len(flat)
+        self._results = [
+            [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
+            for result in results
+        ]
+        context = self._context
+        context._saved = [self._saved(each, flat) for each in context._to_save]
+        context._to_save = ()
+        context._node = None
+
+    def _saved(self, tensor: Any, results: Sequence[Any]) -> Any:
+        if tensor is None:
+            return None
+        for number, result in enumerate(results):
+            if tensor is result:
+                return SavedResult(tensor, number)
+        return SavedTensor(tensor)
+
+    def apply(self, grads: list[Any]) -> Gradients:
+        """Calls ``backward``."""
+        left = iter(grads)
+        given = [
+            [self._given(next(left), each) for each in facts]
+            if isinstance(facts, list)
+            else self._given(next(left), facts)
+            for facts in self._results
+        ]
+        context = self._context
+        context._node = self  # not for longer: it would be a circle
+        try:
+            found = self._backward(context, *given)
+        finally:
+            context._node = None
+        return self._checked(found if isinstance(found, tuple) else (found,))
+
+    def _given(self, grad: Any, facts: Any) -> Any:
+        if grad is not None or facts is None or not self._context._materializes:
+            return grad
+        from opdispatch.autograd.engine import namespace
+
+        shape, dtype, device = facts
+        return namespace().zeros(shape, dtype=dtype, device=device)
+
+    def _checked(self, found: tuple[Any, ...]) -> Gradients:
+        """The gradients one by one. Raises AutogradError for too many, too few, or others."""
+        arguments = [a.name for a in self._schema.arguments if not a.kwarg_only]
+        if len(found) != len(arguments):
+            raise self._error(
+                f"returned {len(found)} gradients; expected {len(arguments)}, one for each of "
+                f"({', '.join(arguments)})"
+            )
+        flat: list[Any] = []
+        for argument, width, gradient in zip(arguments, self._widths, found, strict=True):
+            each = [gradient]
+            if width is not None:
+                each = [None] * width if gradient is None else gradient
+                if not isinstance(each, list | tuple) or len(each) != width:
+                    raise self._error(
+                        f"returned for {argument!r} no list of {width} gradients, one for each "
+                        "tensor that was given, or None"
+                    )
+            for one in each:
+                place = len(flat)
+                if one is not None and type(one) is not Tensor:
+                    raise self._error(
+                        f"returned for {argument!r} a {type(one).__name__}; expected a Tensor or "
+                        "None"
+                    )
+                if one is not None and self.facts[place] is None and not self._is_tensor(argument):
+                    raise self._error(f"returned a gradient for {argument!r}, which is no tensor")
+                flat.append(one)
+        return flat
+
+    def _is_tensor(self, argument: str) -> bool:
+        return any(a.name == argument and a.type.dispatches for a in self._schema.arguments)
+
+    def _error(self, message: str) -> AutogradError:
+        name = str(self._schema.name)
+        return AutogradError(f"the backward of {name} {message}", operator=name)
+
+    def release(self) -> None:
+        """Lets go of the tensors that were saved."""
+        self._context._saved = None
+
+
+def make_registered_kernel(
+    schema: FunctionSchema,
+    backward: Backward,
+    setup_context: SetupContext | None,
+    operator: FindOperator,
+) -> Callable[..., Any]:
+    """A kernel for the key Autograd of ``operator()``, to be registered ``with_keyset``.
+
+    Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
+    arguments are tensors, as PyTorch does.
+    """
+    _check_schema(schema)
+    has_keyword_only = any(a.kwarg_only for a in schema.arguments)
+
+    def below(keys: DispatchKeySet, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        token = BELOW_AUTOGRAD.enter()  # as PyTorch, whether or not the call is recorded
+        try:
+            return operator().redispatch(BELOW[keys], *args, **kwargs)
+        finally:
+            LOCAL_STATE.reset(token)
+
+    def kernel(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        if not requires_gradients(args):
+            return below(keys, args, kwargs)
+        context = Context(tuple(_needs(each) for each in args))
+        widths = [len(each) if isinstance(each, list) else None for each in args]
+        given = flat_list(args)
+        node = RegisteredNode(schema, backward, context, *edges_of(given), widths)
+        with no_grad():
+            result = below(keys, args, kwargs)
+        is_one = len(schema.returns) == 1
+        results = [
+            [_as_tensor(one, given) for one in each]
+            if isinstance(each, list)
+            else _as_tensor(each, given)
+            for each in ([result] if is_one else result)
+        ]
+        output = results[0] if is_one else tuple(results)
+        if setup_context is not None:
+            with no_grad():
+                if has_keyword_only:
+                    setup_context(
+                        ctx=context, inputs=args, keyword_only_inputs=kwargs, output=output
+                    )
+                else:
+                    setup_context(ctx=context, inputs=args, output=output)
+        for number, each in enumerate(flat_list(results)):
+            if type(each) is Tensor:
+                set_history(each, node, number, ())
+        node.keep(results)
+        return output
+
+    kernel.__name__ = kernel.__qualname__ = title_of(schema)
+    return kernel
+
+
+def _check_schema(schema: FunctionSchema) -> None:
+    named = [a.name for a in schema.arguments if a.kwarg_only and a.type.dispatches]
+    reason = ""
+    if schema.is_mutable:
+        reason = "it writes to its arguments"
+    elif any(returned.alias_info is not None for returned in schema.returns):
+        reason = "it gives views of its arguments"
+    elif not schema.returns:
+        reason = "it returns nothing"
+    elif named:
+        reason = f"its keyword-only argument {named[0]!r} is a tensor"
+    if reason:
+        raise RegistrationError(
+            f"a backward cannot be registered for {schema.name}: {reason}",
+            hint="register a kernel for Autograd",
+            operator=str(schema.name),
+        )
+
+
+def _needs(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_needs(each) for each in value]
+    return type(value) is Tensor and value.requires_grad
+
+
+def _facts(result: Any) -> Any:
+    return (result.shape, result.dtype, result.device) if type(result) is Tensor else None
+
+
+def _as_tensor(result: Any, given: Sequence[Any]) -> Any:
+    """A result that can have a history: one of the arguments as another tensor."""
+    if type(result) is Tensor:
+        return result.detach() if any(result is each for each in given) else result
+    return Tensor(result) if hasattr(result, "dtype") and hasattr(result, "shape") else result

@@ -1,0 +1,199 @@
+"""Tensors of other layouts than the dense one <-> the kinds of ``v1.Value`` that they are.
+
+    array, parts, facts  ->  fill_layout          a dense Tensor for each part
+    whoever decodes          layout_from_parts  <-  the decoded parts
+    whoever chooses          WireLayoutTensor       its parts are WireTensors
+
+What parts have to be is said by the layouts themselves, in ``opdispatch.arrays``. Shapes and dtypes
+are checked wherever such a tensor is looked at; elements that say where others are, by whoever
+decodes them, in memory that the sender cannot change any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch import arrays
+from opdispatch.arrays import COMPONENTS, LAYOUTS, Facts, Layout, find_layout, register_tensor_type
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.tensor import Tensor, key_set_of_backend
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import (
+    TensorMemory,
+    WireTensor,
+    check_differentiable,
+    fill_tensor,
+    placed_error,
+)
+from opdispatch_wire.v1 import values_pb2
+
+
+def layout_of(value: Any) -> Layout | None:
+    """The layout of an array, or of a Tensor; None if it is dense, or no tensor."""
+    return find_layout(type(value.array if isinstance(value, Tensor) else value))
+
+
+def fill_layout(
+    message: values_pb2.Value,
+    value: Any,
+    layout: Layout,
+    *,
+    at: str,
+    memory: TensorMemory | None = None,
+) -> None:
+    """Encodes a tensor of that layout into an empty message that is in place already.
+
+    Raises WireError, which starts with the place ``at``.
+    """
+    array = value.array if isinstance(value, Tensor) else value
+    sent = getattr(message, layout.name)
+    sent.SetInParent()
+    facts = layout.facts(array)
+    for name in layout.fact_names:
+        if name == "shape":
+            sent.shape.extend(facts.shape)
+        else:
+            setattr(sent, name, getattr(facts, name))
+    try:
+        parts = layout.parts(array)
+        # One that its library made otherwise than we take it: a sparse_csr vector, for instance.
+        layout.check_parts(parts, facts)
+    except ArgumentError as error:
+        raise WireError(f"{at} is no {layout.name} tensor: {error.message}") from error
+    for name, part in zip(layout.part_names, parts, strict=True):
+        fill_tensor(getattr(sent, name), part, at=f"{at}.{name}", memory=memory)
+    if isinstance(value, Tensor):
+        if not value.key_bits:
+            raise WireError(f"{at}: a tensor without dispatch keys has no representation")
+        if value.requires_grad or value.key_bits != layout.key_bits_of(array):
+            sent.dispatch_keys = value.key_bits
+            sent.requires_grad = value.requires_grad
+
+
+def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any], at: str) -> Any:
+    """An array, or a Tensor, of the layout ``name`` over decoded parts.
+
+    Raises WireError, which starts with the place of what does not fit, or with ``at``.
+    """
+    layout, sent = LAYOUTS[name], getattr(message, name)
+    if any(isinstance(part, Tensor) for part in parts):
+        raise _part_with_keys(at)
+    _check_devices([arrays.device_of(part) for part in parts], at)
+    mine = [
+        _own(part)
+        if part_name in layout.index_parts and getattr(sent, part_name).HasField("memory")
+        else part
+        for part_name, part in zip(layout.part_names, parts, strict=True)
+    ]
+    facts = _facts_of(sent, layout)
+    if sent.requires_grad:
+        check_differentiable(parts[layout.part_names.index(layout.elements_name)].dtype, at=at)
+    try:
+        array = arrays.checked_array(layout, tuple(mine), facts, f"{at}.")
+    except DeviceError as error:
+        raise placed_error(error, at) from error
+    except ArgumentError as error:
+        raise WireError(error.message, hint=error.hint) from error
+    bits = sent.dispatch_keys
+    if sent.requires_grad or bits not in (0, layout.key_bits_of(array)):
+        keys = DispatchKeySet(bits) if bits else None
+        return Tensor(array, keys=keys, requires_grad=sent.requires_grad)
+    return array
+
+
+class WireLayoutTensor:
+    """Such a tensor as it came, its parts checked but not decoded; a tensor for the dispatcher.
+
+    For whoever only chooses a kernel: ``message`` can be passed on as it is.
+    """
+
+    __slots__ = (
+        "device",
+        "dtype",
+        "key_bits",
+        "layout",
+        "message",
+        "nbytes",
+        "requires_grad",
+        "shape",
+    )
+
+    def __init__(
+        self, message: values_pb2.Value, name: str, parts: Sequence[Any], at: str = "$"
+    ) -> None:
+        """Raises WireError if the parts do not fit together."""
+        self.layout, sent = LAYOUTS[name], getattr(message, name)
+        for part in parts:
+            if isinstance(part, WireTensor) and not part.is_plain:
+                raise _part_with_keys(at)
+        self.device = _check_devices([getattr(part, "device", "cpu") for part in parts], at)
+        facts = _facts_of(sent, self.layout)
+        try:
+            self.layout.check_parts(tuple(parts), facts, f"{at}.")
+        except ArgumentError as error:
+            raise WireError(error.message, hint=error.hint) from error
+        self.message = message
+        self.shape = self.layout.shape_of(parts, facts)
+        elements = parts[self.layout.part_names.index(self.layout.elements_name)]
+        self.dtype: np.dtype[Any] = elements.dtype
+        if sent.requires_grad:
+            check_differentiable(self.dtype, at=at)
+        self.nbytes = sum(math.prod(part.shape) * part.dtype.itemsize for part in parts)
+        self.requires_grad: bool = sent.requires_grad
+        self.key_bits = sent.dispatch_keys or _default_key_bits(self.layout, self.device, sent)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        message.CopyFrom(self.message)
+
+    def __repr__(self) -> str:
+        return f"WireLayoutTensor({self.layout.name}, {self.dtype}, shape={list(self.shape)})"
+
+
+register_tensor_type(WireLayoutTensor)
+
+
+def _own(part: Any) -> Any:
+    """A copy that nobody else can write to."""
+    if not isinstance(part, np.ndarray):
+        return part  # it has been copied onto its device
+    copy = part.copy()
+    copy.flags.writeable = part.flags.writeable
+    return copy
+
+
+def _part_with_keys(at: str) -> WireError:
+    return WireError(f"{at} has a part with dispatch keys; the keys are those of the whole")
+
+
+def _default_key_bits(layout: Layout, device: str, sent: Any) -> int:
+    """What a tensor whose message names no keys has, as ``layout_from_parts`` decodes it."""
+    component = COMPONENTS[device.partition(":")[0]]
+    if not sent.requires_grad:
+        return layout.key_bits(component)
+    return key_set_of_backend(component, layout.functionality).bits
+
+
+def _facts_of(sent: Any, layout: Layout) -> Facts:
+    found: dict[str, Any] = {name: getattr(sent, name) for name in layout.fact_names}
+    if "shape" in found:
+        found["shape"] = tuple(found["shape"])
+    return Facts(**found)
+
+
+def _check_devices(devices: Sequence[str], at: str) -> str:
+    """The one device of all parts. Raises WireError if there are two."""
+    if len(set(devices)) > 1:
+        raise WireError(
+            f"{at} has parts on {' and '.join(sorted(set(devices)))}; expected one device"
+        )
+    return devices[0]

@@ -1,0 +1,39 @@
+"""What a kernel has raised, as the error of its call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from opdispatch.arrays import explain_device_error
+from opdispatch.errors import DeviceLostError, DeviceMemoryError, OpdispatchError
+from opdispatch_server.user_traceback import (
+    describe_exception,
+    exception_message,
+    format_user_traceback,
+)
+from opdispatch_wire.errors import KernelError
+
+
+def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -> OpdispatchError:
+    """A KernelError; or a DeviceError, if the kernel is not to blame, or only a device is there to.
+
+    ``what`` names the kernel; ``facts`` are its operator and interpreter, at least.
+    """
+    found = explain_device_error(error)
+    if found is None and isinstance(error, DeviceMemoryError | DeviceLostError):
+        found = error  # a backend's, or that of another operator
+    if found is not None:
+        return type(found)(
+            f"{what} failed: {found.message}",
+            hint=found.hint,
+            traceback=format_user_traceback(error),
+            **{**found.facts, **facts},
+        )
+    message = error.message if isinstance(error, OpdispatchError) else exception_message(error)
+    return KernelError(
+        f"{what} raised {describe_exception(error)}",
+        **facts,
+        exception_type=type(error).__qualname__,
+        exception_message=message,
+        traceback=format_user_traceback(error),
+    )

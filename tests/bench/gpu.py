@@ -1,0 +1,150 @@
+"""What the dispatcher costs on a GPU, and what copies to it take. `make gpu` runs it.
+
+Plain CuPy, and copies of pinned memory made by hand, are timed beside it in the same run.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from opdispatch import Tensor, ops
+from opdispatch import array_api as xp
+from opdispatch.arrays import CupyBackend
+from opdispatch.arrays.cupy_errors import explain_absence, import_cupy
+from tests.bench.timing import median_seconds
+
+HERE = "cuda:0"
+MIB = 1 << 20
+UPLOAD_BYTES = 256 * MIB
+MOVED_BYTES = (4096, MIB, UPLOAD_BYTES)
+
+
+def calls(cupy: Any) -> Table:
+    """A call of an operator of the library ``array`` beside CuPy's function."""
+    x = cupy.ones(4, np.float32)
+    tensor, held = Tensor(x), ops.array.add.Tensor
+    seconds = median_seconds(
+        {
+            "cupy.add(x, x)": lambda: cupy.add(x, x),
+            "ops.array.add.Tensor, held": lambda: held(x, x),
+            "ops.array.add(x, x)": lambda: ops.array.add(x, x),
+            "array_api.add(x, x)": lambda: xp.add(x, x),
+            "Tensor + Tensor": lambda: tensor + tensor,
+        }
+    )
+    cupy.cuda.Device().synchronize()
+    table = _table("four float32 elements on a GPU", "call", "us", "over CuPy's")
+    plain = seconds["cupy.add(x, x)"]
+    for name, took in seconds.items():
+        table.add_row(name, f"{took * 1e6:.2f}", f"{(took - plain) * 1e6:.2f}")
+    return table
+
+
+def uploads(cupy: Any, backend: CupyBackend) -> Table:
+    """A large array to the GPU, complete there, beside a copy of memory that is pinned already."""
+    source = np.ones(UPLOAD_BYTES, np.uint8)
+    pinned = cupy.cuda.alloc_pinned_memory(UPLOAD_BYTES)
+    np.frombuffer(pinned, np.uint8, UPLOAD_BYTES)[:] = 1
+    target, stream = cupy.empty(UPLOAD_BYTES, np.uint8), cupy.cuda.Stream.null
+    runtime = cupy.cuda.runtime
+
+    def copy_pinned() -> None:
+        runtime.memcpyAsync(
+            target.data.ptr, pinned.ptr, UPLOAD_BYTES, runtime.memcpyHostToDevice, stream.ptr
+        )
+        stream.synchronize()
+
+    def complete(copy: Callable[[], object]) -> Callable[[], None]:
+        def call() -> None:
+            copy()
+            stream.synchronize()
+
+        return call
+
+    seconds = median_seconds(
+        {
+            "cudaMemcpyAsync of pinned memory": copy_pinned,
+            "from_host, through two pinned pieces": complete(
+                lambda: backend.from_host(source, HERE)
+            ),
+            "assign, through two pinned pieces": complete(lambda: backend.assign(target, source)),
+            "cupy.asarray": complete(lambda: cupy.asarray(source)),
+            "ndarray.set": complete(lambda: target.set(source)),
+        }
+    )
+    table = _table(f"{UPLOAD_BYTES // MIB} MiB to a GPU", "way", "ms", "GB/s", "of pinned")
+    plain = seconds["cudaMemcpyAsync of pinned memory"]
+    for name, took in seconds.items():
+        speed = f"{UPLOAD_BYTES / took / 1e9:.1f}"
+        table.add_row(name, f"{took * 1e3:.2f}", speed, f"{plain / took:.0%}")
+    return table
+
+
+def moves(cupy: Any, backend: CupyBackend) -> Table:
+    """An array of another process on the same GPU, beside the ways that it could take instead."""
+    table = _table("an array of another process", "bytes", "way", "us", "GB/s")
+    context = multiprocessing.get_context("spawn")
+    for size in MOVED_BYTES:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_share, args=(theirs, size), daemon=True)
+        process.start()
+        memory = ours.recv()
+        array = cupy.ones(size, np.uint8)
+
+        def read(memory: Any = memory, size: int = size) -> None:
+            backend.read_shared(memory, (size,), np.dtype(np.uint8), HERE)
+
+        def copy(array: Any = array) -> None:
+            backend.copy(array)
+            backend.synchronize(HERE)
+
+        def by_host(array: Any = array) -> None:
+            backend.from_host(backend.to_host(array), HERE)
+            backend.synchronize(HERE)
+
+        ways: dict[str, Callable[[], object]] = {
+            "CUDA IPC: open, copy, close": read,
+            "a copy within the process": copy,
+            "to the host and back, not sent": by_host,
+        }
+        for name, took in median_seconds(ways).items():
+            table.add_row(f"{size:,}", name, f"{took * 1e6:.1f}", f"{size / took / 1e9:.2f}")
+        ours.send(None)
+        process.join()
+    return table
+
+
+def _share(pipe: Connection, size: int) -> None:
+    array = import_cupy(HERE).ones(size, np.uint8)
+    pipe.send(CupyBackend().share(array))
+    pipe.recv()
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in ("call", "way") else "right")
+    return table
+
+
+def main() -> None:
+    """Times all and prints tables; says so where there is no GPU."""
+    console = Console(width=100)
+    if why := explain_absence():
+        console.print(f"no GPU is timed: {why}", markup=False)
+        return
+    cupy, backend = import_cupy(HERE), CupyBackend()
+    console.print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
+    for table in (calls(cupy), uploads(cupy, backend), moves(cupy, backend)):
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Sparse, quantized and nested tensors over CuPy's arrays, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    Tensor,
+    nested_tensor,
+    quantize_per_tensor,
+    sparse_coo_tensor,
+    sparse_csr_tensor,
+)
+from opdispatch.arrays import find_layout
+
+pytestmark = pytest.mark.gpu
+
+X = np.array([[0.0, 2.0, 0.0], [3.0, 0.0, 4.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "dense"),
+    [
+        (lambda: sparse_coo_tensor([[0, 1, 1], [1, 0, 2]], X[X != 0], (2, 3)), Tensor.to_dense),
+        (lambda: sparse_csr_tensor([0, 1, 3], [1, 0, 2], X[X != 0], (2, 3)), Tensor.to_dense),
+        (lambda: quantize_per_tensor(X, 0.5, 10, "quint8"), Tensor.dequantize),
+        (lambda: nested_tensor([X, X[:1]]), lambda x: x.to_padded_tensor(0)),
+    ],
+    ids=["sparse_coo", "sparse_csr", "quantized", "nested"],
+)
+def test_a_tensor_of_any_layout_goes_to_a_gpu_and_back(
+    make: Callable[[], Tensor], dense: Callable[[Tensor], Tensor]
+):
+    tensor = make()
+    there = tensor.to("cuda")
+    assert there.device.startswith("cuda:")
+    assert there.layout == tensor.layout
+    assert str(there.key_set) == str(tensor.key_set).replace("CPU", "CUDA")
+    np.testing.assert_array_equal(dense(there).to("cpu"), dense(tensor))
+    back = there.to("cpu")
+    layout = find_layout(type(tensor.array))
+    assert layout is not None
+    for mine, other in zip(layout.parts(tensor.array), layout.parts(back.array), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert layout.facts(tensor.array) == layout.facts(back.array)

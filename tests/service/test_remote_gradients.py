@@ -1,0 +1,101 @@
+"""Gradients of remote tensors: the graph is where the data is; one call goes back through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch import Tensor, no_grad
+from opdispatch import array_api as xp
+from tests.service.running_daemon import RunningDaemon
+
+X = np.array([[1.0, 2.0], [3.0, 4.0]])
+
+
+@pytest.fixture(scope="module")
+def standard(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
+    with shared_daemon.connect() as session:
+        session.load("opdispatch.array_library")
+        yield session
+        session.unload("array_library")
+
+
+def test_one_call_goes_back_through_what_was_called_there(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    x = standard.put(np.ones((2, 2)))
+    loss = xp.sum(xp.exp(w * x) * 2)
+    [gradient] = standard.grad(loss, w)
+    assert gradient.interpreter == w.interpreter
+    np.testing.assert_allclose(gradient.numpy(), 2 * np.exp(X))
+    with pytest.raises(oc.KernelError, match="a second time"):
+        standard.grad(loss, w)
+
+
+def test_views_and_intermediate_values_are_part_of_the_graph(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    row = (w * 3)[0]  # kept as a copy, since it is a view
+    of_row, of_w = standard.grad(xp.sum(row * row), [row, w])
+    np.testing.assert_array_equal(of_row.numpy(), 2 * 3 * X[0])
+    np.testing.assert_array_equal(of_w.numpy(), [2 * 9 * X[0], [0, 0]])
+
+
+def test_gradients_given_unused_inputs_and_second_derivatives(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    other = standard.put(Tensor(X, requires_grad=True))
+    y = xp.exp(w)
+    first, none = standard.grad(
+        y, [w, other], standard.put(np.full((2, 2), 3.0)), create_graph=True, allow_unused=True
+    )
+    assert none is None
+    [second] = standard.grad(xp.sum(first), w)
+    np.testing.assert_allclose(second.numpy(), 3 * np.exp(X))
+    with pytest.raises(oc.KernelError, match="input 1 of grad was not used"):
+        standard.grad(xp.sum(w * 1), [w, other])
+
+
+def test_gradient_descent_moves_nothing(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    for _ in range(5):
+        [gradient] = standard.grad(xp.sum(w * w), w)
+        with no_grad():
+            w -= gradient * 0.1
+    np.testing.assert_allclose(w.numpy(), X * 0.8**5)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_grad_mode_goes_with_the_call(shared_daemon: RunningDaemon, standard: oc.Session, direct):
+    w = standard.put(Tensor(X, requires_grad=True))
+    with pytest.raises(oc.KernelError, match="a leaf that requires gradients"):
+        w[0] = 1.0
+    with no_grad():
+        y = xp.exp(w)
+        with standard.program() as p:
+            p.output(p.ops.array.exp(w), remote=True)
+    for unrecorded in (y, p.result):
+        with pytest.raises(oc.KernelError, match="does not require a gradient"):
+            standard.grad(xp.sum(unrecorded), w)
+    with shared_daemon.connect(direct=direct) as session:
+        tensor = Tensor(X, requires_grad=True)
+        for _ in range(3):
+            with no_grad():
+                result = session.ops.array.exp(tensor)
+            assert not getattr(result, "requires_grad", False)
+            assert session.ops.array.exp(tensor).requires_grad
+
+
+def test_what_has_no_gradient(standard: oc.Session):
+    x = standard.put(X)
+    with pytest.raises(oc.KernelError, match="an array without a history"):
+        standard.grad(xp.sum(x), x)
+
+
+async def test_from_asyncio(shared_daemon: RunningDaemon, standard: oc.Session):
+    async with oc.aio.connect(shared_daemon.address) as session:
+        w = await session.put(Tensor(X, requires_grad=True))
+        y = await session.call("array::exp", w, remote=True)
+        loss = await session.call("array::sum", y, remote=True)
+        [gradient] = await session.grad(loss, w)
+        np.testing.assert_allclose(await gradient.numpy(), np.exp(X))

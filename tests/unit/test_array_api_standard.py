@@ -1,0 +1,389 @@
+"""``opdispatch.array_api`` has what the standard asks for: names, signatures, types, devices."""
+
+from __future__ import annotations
+
+import array
+import inspect
+import itertools
+import pickle
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opdispatch import ArgumentError, DeviceError, MetaArray, Tensor, ops
+from opdispatch import array_api as xp
+from opdispatch.array_api.data_types import DTYPES
+from opdispatch.array_operators.functions import BINARY, UNARY
+
+# https://data-apis.org/array-api/2024.12/API_specification. Of expand_dims, earlier revisions have
+# the axis as a keyword with the default 0.
+SIGNATURES = """
+arange(start, /, stop=None, step=1, *, dtype=None, device=None)
+asarray(obj, /, *, dtype=None, device=None, copy=None)
+astype(x, dtype, /, *, copy=True, device=None)
+broadcast_arrays(*arrays)
+broadcast_to(x, /, shape)
+can_cast(from_, to, /)
+clip(x, /, min=None, max=None)
+concat(arrays, /, *, axis=0)
+diff(x, /, *, axis=-1, n=1, prepend=None, append=None)
+expand_dims(x, /, axis=0)
+eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None)
+flip(x, /, *, axis=None)
+from_dlpack(x, /, *, device=None, copy=None)
+full(shape, fill_value, *, dtype=None, device=None)
+full_like(x, /, fill_value, *, dtype=None, device=None)
+isdtype(dtype, kind)
+linspace(start, stop, /, num, *, dtype=None, device=None, endpoint=True)
+meshgrid(*arrays, indexing='xy')
+moveaxis(x, source, destination, /)
+permute_dims(x, /, axes)
+repeat(x, repeats, /, *, axis=None)
+reshape(x, /, shape, *, copy=None)
+result_type(*arrays_and_dtypes)
+roll(x, /, shift, *, axis=None)
+searchsorted(x1, x2, /, *, side='left', sorter=None)
+squeeze(x, /, axis)
+stack(arrays, /, *, axis=0)
+take(x, indices, /, *, axis=None)
+take_along_axis(x, indices, /, *, axis=-1)
+tile(x, repetitions, /)
+unstack(x, /, *, axis=0)
+where(condition, x1, x2, /)
+linalg.cholesky(x, /, *, upper=False)
+linalg.cross(x1, x2, /, *, axis=-1)
+linalg.diagonal(x, /, *, offset=0)
+linalg.matrix_norm(x, /, *, keepdims=False, ord='fro')
+linalg.matrix_power(x, n, /)
+linalg.qr(x, /, *, mode='reduced')
+linalg.svd(x, /, *, full_matrices=True)
+linalg.trace(x, /, *, offset=0, dtype=None)
+linalg.vector_norm(x, /, *, axis=None, keepdims=False, ord=2)
+fft.fftfreq(n, /, *, d=1.0, dtype=None, device=None)
+fft.rfftfreq(n, /, *, d=1.0, dtype=None, device=None)
+"""
+# Those that several have.
+SHARED = {
+    "(x, /)": [
+        *UNARY,
+        *("matrix_transpose", "nonzero", "linalg.matrix_transpose"),
+        *("unique_all", "unique_counts", "unique_inverse", "unique_values"),
+        *(f"linalg.{name}" for name in ("det", "eigh", "eigvalsh", "inv", "slogdet", "svdvals")),
+    ],
+    "(x1, x2, /)": [*BINARY, "matmul", "linalg.matmul", "linalg.outer", "linalg.solve"],
+    "(type, /)": ["finfo", "iinfo"],
+    "(x1, x2, /, *, axis=-1)": ["vecdot", "linalg.vecdot"],
+    "(x1, x2, /, *, axes=2)": ["tensordot", "linalg.tensordot"],
+    "(x, /, *, rtol=None)": ["linalg.matrix_rank", "linalg.pinv"],
+    "(x, /, *, k=0)": ["tril", "triu"],
+    "(x, /, *, axis=None, keepdims=False)": [
+        *("all", "any", "argmax", "argmin", "count_nonzero", "max", "mean", "min"),
+    ],
+    "(x, /, *, axis=None, dtype=None, keepdims=False)": ["prod", "sum"],
+    "(x, /, *, axis=None, correction=0.0, keepdims=False)": ["std", "var"],
+    "(x, /, *, axis=None, dtype=None, include_initial=False)": [
+        *("cumulative_prod", "cumulative_sum"),
+    ],
+    "(x, /, *, axis=-1, descending=False, stable=True)": ["argsort", "sort"],
+    "(shape, *, dtype=None, device=None)": ["empty", "ones", "zeros"],
+    "(x, /, *, dtype=None, device=None)": ["empty_like", "ones_like", "zeros_like"],
+    "(x, /, *, n=None, axis=-1, norm='backward')": [
+        f"fft.{name}" for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    ],
+    "(x, /, *, s=None, axes=None, norm='backward')": [
+        f"fft.{name}" for name in ("fftn", "ifftn", "rfftn", "irfftn")
+    ],
+    "(x, /, *, axes=None)": ["fft.fftshift", "fft.ifftshift"],
+}
+FUNCTIONS = {
+    **{name: f"({rest}" for name, _, rest in (s.partition("(") for s in SIGNATURES.split("\n"))},
+    **{name: signature for signature, names in SHARED.items() for name in names},
+}
+del FUNCTIONS[""]
+CONSTANTS = {"e", "inf", "nan", "newaxis", "pi", "__array_api_version__"}
+
+OPERATORS = [
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+]
+METHODS = {
+    **{
+        f"__{kind}{name}__": "(other, /)"
+        for name, kind in itertools.product(OPERATORS, ["", "r", "i"])
+    },
+    **{f"__{name}__": "(other, /)" for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{f"__{name}__": "()" for name in ("neg", "pos", "abs", "invert", "dlpack_device")},
+    **{f"__{name}__": "()" for name in ("bool", "int", "float", "complex", "index")},
+    "__array_namespace__": "(*, api_version=None)",
+    "__dlpack__": "(*, stream=None, max_version=None, dl_device=None, copy=None)",
+    "to_device": "(device, /, *, stream=None)",
+}
+
+
+def find(name: str) -> Any:
+    extension, _, rest = name.rpartition(".")
+    return getattr(getattr(xp, extension) if extension else xp, rest)
+
+
+def signature_of(function: Any) -> str:
+    signature = inspect.signature(function)
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+
+
+# -- names and signatures --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_have_the_standards_signatures(name: str):
+    assert signature_of(find(name)) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_so_have_the_methods_of_tensors(name: str):
+    assert signature_of(getattr(xp.ones((2, 2)), name)) == METHODS[name]
+
+
+def test_the_namespace_shows_the_standards_names_and_no_others():
+    top = {name for name in FUNCTIONS if "." not in name}
+    others = {*CONSTANTS, *DTYPES, "linalg", "fft", "__array_namespace_info__"}
+    assert set(dir(xp)) == top | others
+    for extension in ("linalg", "fft"):
+        names = {name for name in FUNCTIONS if name.startswith(extension)}
+        assert {f"{extension}.{name}" for name in dir(getattr(xp, extension))} == names
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_know_where_they_are(name: str):
+    function = find(name)
+    assert function.__name__ == name.rpartition(".")[2]
+    assert function.__doc__
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_methods_know_their_names():
+    for name in METHODS:
+        assert getattr(Tensor, name).__name__ == name
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+FLOATS = [xp.float32, xp.float64, xp.complex64, xp.complex128]
+INTEGERS = [dtype for dtype in DTYPES.values() if dtype.kind in "iu"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_limits_of_floating_point_types_are_numbers_of_pythons(dtype: Any):
+    real = np.finfo(dtype).dtype
+    for asked in (dtype, xp.ones(1, dtype=dtype), np.ones(1, dtype)):
+        info = xp.finfo(asked)
+        assert (info.bits, info.dtype) == (8 * real.itemsize, real)
+        for name in ("eps", "max", "min", "smallest_normal"):
+            assert type(getattr(info, name)) is float
+            assert getattr(info, name) == getattr(np.finfo(real), name)
+    assert isinstance(info.dtype, np.dtype)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_so_are_those_of_integers(dtype: Any):
+    for asked in (dtype, xp.ones(1, dtype=dtype)):
+        info = xp.iinfo(asked)
+        assert (type(info.min), type(info.max), type(info.bits)) == (int, int, int)
+        assert (info.min, info.max) == (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        assert info.dtype == dtype
+
+
+def test_limits_of_more_types():
+    assert xp.finfo(ml_dtypes.bfloat16).eps == 0.0078125
+    for ask, dtype in ((xp.finfo, xp.int8), (xp.iinfo, xp.float32), (xp.iinfo, xp.bool)):
+        with pytest.raises(ArgumentError, match=f"is asked about types of .*, not {dtype}"):
+            ask(dtype)
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.product(DTYPES.values(), repeat=2)])
+def test_what_can_be_cast_is_what_is_promoted_to(one: Any, other: Any):
+    x = xp.ones(1, dtype=one)
+    try:
+        is_other = xp.maximum(x, xp.ones(1, dtype=other)).dtype == other
+    except ArgumentError:
+        is_other = False
+    assert xp.can_cast(one, other) is xp.can_cast(x, other) is is_other
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(["uint64", "uint8", "int8"])])
+def test_a_common_type_does_not_depend_on_the_order(order: tuple[str, ...]):
+    with pytest.raises(ArgumentError, match="has no common type"):
+        xp.result_type(*(getattr(xp, name) for name in order))
+    named = {name: getattr(xp, "int8" if name == "uint64" else name) for name in order}
+    assert xp.result_type(*named.values(), 1) == xp.int16
+
+
+def test_scalars_alone_have_no_common_type():
+    with pytest.raises(ArgumentError, match="at least one array or type"):
+        xp.result_type(1, 2.0)
+
+
+@pytest.mark.parametrize(("real", "full"), [("float32", "complex64"), ("float64", "complex128")])
+def test_a_complex_scalar_makes_real_numbers_complex_of_their_precision(real: str, full: str):
+    x, dtype = xp.ones(2, dtype=getattr(xp, real)), getattr(xp, full)
+    for result in (x + 2j, 2j - x, x * 2j, xp.divide(2j, x)):
+        assert result.dtype == dtype
+    assert xp.result_type(x, 2j) == dtype
+    assert xp.multiply(Tensor(MetaArray((2,), real)), 1j).dtype == dtype
+
+
+def test_complex_numbers_are_not_cut_to_real_ones():
+    z = xp.asarray([1 + 2j, 0j])
+    for x in (z, xp.zeros(2, dtype=xp.complex64, device="meta")):
+        with pytest.raises(ArgumentError, match="no imaginary parts"):
+            xp.astype(x, xp.float64)
+    assert xp.astype(z, xp.bool).array.tolist() == [True, False]
+
+
+# -- values that are easily refused, or lost -------------------------------------------------------
+
+
+def test_numbers_may_be_as_large_as_those_of_uint64():
+    top = 2**64 - 1
+    x = xp.full(2, top, dtype=xp.uint64)
+    assert [int(each) for each in x] == [top, top]
+    assert int((x - (top - 3))[0]) == int(xp.clip(x, 0, top)[1]) - (top - 3) == 3
+    assert int(xp.arange(top - 2, top, dtype=xp.uint64)[1]) == top - 1
+    assert int(xp.full_like(x, top)[0]) == top
+
+
+def test_a_diagonal_may_be_anywhere():
+    x = xp.ones((2, 2))
+    for far in (2**62, 2**63, 2**70):
+        assert not xp.any(xp.eye(2, k=far))
+        assert not xp.any(xp.eye(2, k=-far))
+        assert not xp.any(xp.triu(x, k=far))
+        assert xp.all(xp.tril(x, k=far) == x)
+
+
+@pytest.mark.parametrize("make", [xp.asarray, np.asarray])
+def test_one_limit_may_be_an_array_and_the_other_a_number(make: Any):
+    x, one = make([1.0, 2.0, 3.0]), make([[1.5], [2.5]])
+    for clip in (xp.clip, ops.array.clip):
+        assert np.asarray(clip(x, one, 2.75)).tolist() == [[1.5, 2, 2.75], [2.5, 2.5, 2.75]]
+        assert np.asarray(clip(x, 1.25, one)).tolist() == [[1.25, 1.5, 1.5], [1.25, 2, 2.5]]
+    huge = xp.zeros((2**20, 2**20), device="meta")
+    assert xp.clip(huge, 0.0, huge).shape == xp.clip(huge, huge, 0.0).shape == huge.shape
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_counts_may_be_of_any_type_of_integers(dtype: Any):
+    x, counts = xp.asarray([1, 2]), xp.asarray([0, 3], dtype=dtype)
+    assert xp.repeat(x, counts).array.tolist() == [2, 2, 2]
+    assert xp.take(x, counts[:1]).array.tolist() == [1]
+
+
+def test_several_arrays_are_in_what_the_standard_says():
+    x = xp.asarray([[1, 0], [2, 3]])
+    for result in (xp.unstack(x), xp.nonzero(x)):
+        assert type(result) is tuple
+    for result in (xp.broadcast_arrays(x, x), xp.meshgrid(x[0], x[1])):
+        assert type(result) is list
+    assert xp.broadcast_arrays() == xp.meshgrid() == []
+    found = xp.unique_all(x)
+    assert found._fields == ("values", "indices", "inverse_indices", "counts")
+    assert pickle.loads(pickle.dumps(found)).counts.array.tolist() == [1, 1, 1, 1]
+
+
+def test_a_tensor_without_dimensions_has_nothing_to_go_through():
+    assert [float(each) for each in xp.asarray([1.0, 2.0])] == [1.0, 2.0]
+    assert [each.shape for each in xp.ones((0, 3))] == []
+    for ask in (iter, len, list):
+        with pytest.raises(TypeError, match="0-d tensor"):
+            ask(xp.asarray(1))
+
+
+# -- memory and devices ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_new_arrays_are_on_the_device_of_another(device: str):
+    x = xp.zeros((2, 3), dtype=xp.float32, device=device)
+    assert (x.device, x.to_device(x.device)) == (device, x)
+    here = xp.ones(3, dtype=xp.int8)
+    for new in (
+        *(xp.ones(2, device=x.device), xp.asarray([1], device=x.device), xp.zeros_like(x)),
+        *(xp.full_like(here, 2, device=x.device), xp.empty_like(here, device=x.device)),
+        *(xp.ones_like(here, device=x.device), xp.astype(here, xp.float64, device=x.device)),
+    ):
+        assert new.device == device
+    assert xp.full_like(here, 2, device=x.device).dtype == xp.int8
+    back = xp.zeros_like(x, device="cpu")
+    assert (back.device, back.dtype, back.array.tolist()) == ("cpu", xp.float32, [[0] * 3] * 2)
+
+
+def test_plain_arrays_stay_plain_on_another_device():
+    x = np.ones(3, np.int8)
+    assert type(ops.array.zeros_like(x, device="meta")) is MetaArray
+    assert type(ops.array.astype(x, np.dtype("float32"), device="meta")) is MetaArray
+    with pytest.raises(DeviceError, match="there are no elements"):
+        xp.astype(xp.ones(2, device="meta"), xp.int8, device="cpu")
+
+
+def test_what_need_not_be_copied_is_itself():
+    x = xp.ones(2)
+    assert xp.astype(x, xp.float64, copy=False) is xp.asarray(x, copy=False) is x
+    assert xp.astype(x, xp.float64).array is not x.array
+
+
+def test_buffers_are_taken_as_they_are():
+    for buffer in (memoryview(b"abc"), bytearray(b"abc"), array.array("d", [1, 2])):
+        x = xp.asarray(buffer, copy=False)
+        assert np.shares_memory(x.array, np.asarray(buffer))
+        assert not np.shares_memory(xp.asarray(buffer, copy=True).array, np.asarray(buffer))
+    with pytest.raises(ValueError, match="must copy the elements of an object of type memoryview"):
+        xp.asarray(memoryview(b"abc"), dtype=xp.float64, copy=False)
+    with pytest.raises(ValueError, match="must be copied"):
+        xp.asarray(memoryview(b"abc"), device="meta", copy=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_elements_go_out_and_in_by_dlpack(dtype: Any):
+    x = xp.ones((2, 3), dtype=dtype)
+    assert x.__dlpack_device__() == (1, 0)
+    for asked in ({}, {"copy": True}, {"copy": False}, {"max_version": (1, 0)}, {"stream": None}):
+        assert "dltensor" in repr(x.__dlpack__(dl_device=(1, 0), **asked))
+    for asked in ({}, {"device": "cpu"}, {"device": x.device, "copy": True}, {"copy": False}):
+        y = xp.from_dlpack(x, **asked)
+        assert y.dtype == dtype
+        assert xp.all(y == x)
+        assert np.shares_memory(x.array, y.array) is not asked.get("copy", False)
+
+
+def test_elements_that_cannot_be_had_are_an_error_of_buffers():
+    for device in ((2, 0), (10, 1)):
+        with pytest.raises(BufferError):
+            xp.ones(2).__dlpack__(dl_device=device)
+    nothing = xp.ones(2, device="meta")
+    for ask in (nothing.__dlpack__, nothing.__dlpack_device__):
+        with pytest.raises(BufferError, match="MetaArray, on meta, cannot be had by DLPack"):
+            ask()
+    with pytest.raises(BufferError, match="ndarray does not give its elements"):
+        xp.from_dlpack(np.zeros(2, object))
+
+
+def test_what_the_namespace_says_of_itself_is_so():
+    info = xp.__array_namespace_info__()
+    assert info.capabilities() == {
+        "boolean indexing": True,
+        "data-dependent shapes": True,
+        "max dimensions": 64,
+    }
+    assert xp.ones((1,) * 64).ndim == 64
+    for device in info.devices():
+        for kind in (None, "integral", ("bool", "real floating")):
+            for name, dtype in info.dtypes(device=device, kind=kind).items():
+                assert xp.empty(1, dtype=dtype, device=device).dtype == getattr(xp, name) == dtype
+        defaults = info.default_dtypes(device=device)
+        made = {"real floating": 1.0, "complex floating": 1j, "integral": 1}
+        for kind, scalar in made.items():
+            assert xp.asarray(scalar, device=device).dtype == defaults[kind]
+        assert xp.argmax(xp.ones(2, device=device)).dtype == defaults["indexing"]
+    assert set(info.dtypes(kind="numeric")) == set(info.dtypes()) - {"bool"}

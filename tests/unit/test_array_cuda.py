@@ -1,0 +1,34 @@
+"""The kernels of the library ``array`` for a GPU, as far as they can be looked at without one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import opdispatch.array_library  # noqa: F401 - its operators
+from opdispatch import ops
+from opdispatch.array_operators import cuda
+from opdispatch.array_operators.functions import FUNCTIONS
+from opdispatch.array_operators.kernels import find_function
+from opdispatch.errors import DeviceError
+
+
+@pytest.fixture
+def runtime(cupy_stand_in: Any) -> Iterator[Any]:
+    cuda._import.cache_clear()
+    yield cupy_stand_in.cuda.runtime
+    cuda._import.cache_clear()
+
+
+def test_a_gpu_that_is_not_there_is_an_error_of_the_device(runtime: Any):
+    with pytest.raises(DeviceError, match="zeros: there is no device 'cuda:99'"):
+        ops.array.zeros([2], device="cuda:99")
+
+
+def test_cupy_has_a_function_for_every_operator():
+    pytest.importorskip("cupy")
+    namespace = importlib.import_module("array_api_compat.cupy")
+    assert all(callable(find_function(namespace, function)) for function in FUNCTIONS)

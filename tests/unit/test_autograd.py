@@ -1,0 +1,410 @@
+"""The graph that calls leave behind, and the way back through it."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    ArgumentError,
+    AutogradError,
+    Tensor,
+    enable_grad,
+    inference_mode,
+    no_grad,
+)
+from opdispatch import array_api as xp
+from opdispatch.autograd import backward, grad
+
+
+def leaf(*values, dtype=np.float64):
+    return Tensor(np.array(values, dtype), requires_grad=True)
+
+
+@pytest.fixture
+def x():
+    return leaf(1.0, 2.0, 3.0)
+
+
+# -- what is recorded ------------------------------------------------------------------------------
+
+
+def test_a_call_with_a_tensor_that_requires_gradients_is_recorded(x):
+    y = xp.sin(x) * 2.0
+    assert y.requires_grad
+    assert not y.is_leaf
+    assert x.is_leaf
+    assert y.grad_fn.name == "MultiplyBackward"
+    [(sin, number)] = y.grad_fn.next_functions
+    assert (sin.name, number) == ("SinBackward", 0)
+    assert sin.next_functions[0][0].variable is x
+
+
+def test_nothing_is_recorded_of_others(x):
+    plain = Tensor(np.ones(3))
+    assert xp.sin(plain).grad_fn is None
+    with no_grad():
+        assert not (x * 2).requires_grad
+        with enable_grad():
+            assert (x * 2).requires_grad
+    with inference_mode():
+        assert not (x * 2).requires_grad
+    assert not (x > 1).requires_grad
+    assert not xp.sin(x.detach()).requires_grad
+
+
+def test_requires_grad_is_for_leaves_of_numbers_with_derivatives(x):
+    with pytest.raises(AutogradError, match="floating-point and complex types"):
+        Tensor(np.ones(3, np.int64), requires_grad=True)
+    y = x * 2
+    with pytest.raises(AutogradError, match="can only be changed of a leaf"):
+        y.requires_grad = False
+    y.requires_grad = True
+    assert Tensor(np.ones(2)).requires_grad_().requires_grad
+    assert not x.requires_grad_(False).requires_grad
+
+
+# -- backward and grad -----------------------------------------------------------------------------
+
+
+def test_gradients_add_up_at_the_leaves(x):
+    y = leaf(4.0, 5.0, 6.0)
+    xp.sum(x * y + x).backward()
+    assert (x.grad.array == y.array + 1).all()
+    assert (y.grad.array == x.array).all()
+    xp.sum(x * y).backward()
+    assert (x.grad.array == 2 * y.array + 1).all()
+    x.grad = None
+    assert x.grad is None
+
+
+def test_a_gradient_is_given_for_more_than_one_element(x):
+    y = x * x
+    with pytest.raises(AutogradError, match=r"one element only, and tensor 0 has shape \[3\]"):
+        y.backward()
+    y.backward(xp.asarray([1.0, 0.0, 2.0]))
+    assert x.grad.array.tolist() == [2, 0, 12]
+    with pytest.raises(AutogradError, match=r"gradient 0 has shape \[2\].*\[3\]"):
+        (x * x).backward(xp.ones(2))
+
+
+def test_what_was_broadcast_is_added_up():
+    x, row, number = leaf(*range(6)), leaf(1.0, 2.0, 3.0), leaf(2.0)
+    y = xp.reshape(x, (2, 3)) * row * number
+    [of_row, of_number] = grad(xp.sum(y), [row, number])
+    assert of_row.array.tolist() == [6, 10, 14]
+    assert of_number.array.tolist() == [34]
+
+
+def test_grad_leaves_the_leaves_alone(x):
+    y = leaf(1.0, 1.0, 1.0)
+    z = x * x
+    [of_z, of_x] = grad(xp.sum(z * y), [z, x])
+    assert of_z.array.tolist() == [1, 1, 1]
+    assert of_x.array.tolist() == [2, 4, 6]
+    assert x.grad is None
+    assert y.grad is None
+    with pytest.raises(AutogradError, match="input 1 of grad was not used"):
+        grad(xp.sum(x * 2), [x, y])
+    assert grad(xp.sum(x * 2), [x, y], allow_unused=True)[1] is None
+
+
+def test_backward_for_some_of_the_leaves(x):
+    y = leaf(1.0, 1.0, 1.0)
+    z = x * y
+    backward(xp.sum(z * z), inputs=[y, z])
+    assert x.grad is None
+    assert y.grad.array.tolist() == [2, 8, 18]
+    assert z.grad.array.tolist() == [2, 4, 6]
+
+
+def test_several_outputs_at_once(x):
+    [total] = grad([xp.sum(x), x * 2], x, [None, xp.ones(3)])
+    assert total.array.tolist() == [3, 3, 3]
+    with pytest.raises(AutogradError, match="2 gradients were given for 1 tensors"):
+        grad(xp.sum(x), x, [None, None])
+
+
+def test_second_derivatives(x):
+    [first] = grad(xp.sum(xp.exp(x) * x), x, create_graph=True)
+    [second] = grad(xp.sum(first), x)
+    np.testing.assert_allclose(second.array, (2 + x.array) * np.exp(x.array))
+
+
+def test_complex_gradients_are_conjugate():
+    z = leaf(1 + 2j, 3 - 1j, dtype=np.complex128)
+    r = leaf(2.0, 3.0)
+    [of_z, of_r] = grad(z * r * (2 - 1j), [z, r], xp.ones(2, dtype=xp.complex128))
+    np.testing.assert_array_equal(of_z.array, np.conj(r.array * (2 - 1j)))
+    np.testing.assert_array_equal(of_r.array, np.real(np.conj(z.array * (2 - 1j))))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: grad(xp.sum(x * 1), xp.ones(3)), "does not require one"),
+        (lambda x: xp.sum(xp.ones(3)).backward(), "does not require a gradient"),
+        (lambda x: grad(xp.sum(x), []), "no inputs"),
+        (lambda x: backward(xp.sum(x), inputs=[]), "empty list"),
+        (lambda x: (x * 1).backward(xp.ones(3, dtype=xp.complex64)), "both are complex"),
+        (lambda x: setattr(x, "grad", xp.ones(2)), r"shape \[2\].*shape \[3\]"),
+        (lambda x: setattr(x, "grad", 1.0), "a Tensor or None, not float"),
+    ],
+)
+def test_what_cannot_be_asked_for(x, call, message):
+    with pytest.raises(AutogradError, match=message):
+        call(x)
+
+
+# -- the graph -------------------------------------------------------------------------------------
+
+
+def test_what_was_kept_is_let_go_of(x):
+    y = xp.exp(x)
+    total = xp.sum(y)
+    kept = weakref.ref(y)
+    del y
+    total.backward(retain_graph=True)
+    total.backward()
+    with pytest.raises(AutogradError, match="a second time"):
+        total.backward()
+    gc.collect()
+    assert kept() is None
+    np.testing.assert_allclose(x.grad.array, 2 * np.exp(x.array))
+
+
+def test_a_graph_goes_without_the_collector(x):
+    gc.disable()
+    try:
+        y = xp.exp(x) * x
+        node = weakref.ref(y.grad_fn)
+        del y
+        assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_a_long_chain_needs_no_deep_stack(x):
+    y = x
+    for _ in range(100_000):
+        y = y * 1.0
+    xp.sum(y).backward()
+    assert x.grad.array.tolist() == [1, 1, 1]
+    del y
+
+
+def test_hooks_see_and_replace_gradients(x):
+    seen = []
+    y = x * 2
+    handle = y.register_hook(seen.append)
+    x.register_hook(lambda gradient: gradient * 10)
+    xp.sum(y).backward(retain_graph=True)
+    assert [each.array.tolist() for each in seen] == [[1, 1, 1]]
+    assert x.grad.array.tolist() == [20, 20, 20]
+    handle.remove()
+    handle.remove()
+    xp.sum(y * 1).backward()
+    assert len(seen) == 1
+    with pytest.raises(AutogradError, match="requires no gradient"):
+        xp.ones(3).register_hook(seen.append)
+
+
+def test_a_tensor_in_between_retains_its_gradient_if_it_is_asked_to(x):
+    y = x * 2
+    y.retain_grad()
+    z = y * 3
+    xp.sum(z).backward()
+    assert (y.grad.array.tolist(), z.grad) == ([3, 3, 3], None)
+    with pytest.raises(AutogradError, match="cannot retain one"):
+        xp.ones(3).retain_grad()
+
+
+def test_gradients_of_two_leaves_share_nothing(x):
+    y = leaf(1.0, 1.0, 1.0)
+    xp.sum(x + y).backward()
+    x.grad[...] = 7.0
+    assert y.grad.array.tolist() == [1, 1, 1]
+
+
+def test_an_operator_without_a_derivative_is_named_on_the_way_back(define):
+    double = define("m::double(Tensor x) -> Tensor", CPU=lambda x: Tensor(x.array * 2))
+    x = leaf(1.0)
+    y = double(x)
+    assert y.requires_grad
+    with pytest.raises(AutogradError, match=r"m::double has no derivative.*register_autograd"):
+        xp.sum(y * 2).backward()
+    assert not double(x.detach()).requires_grad
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def test_versions_are_counted_and_shared():
+    x = Tensor(np.zeros((2, 3)))
+    row, same = x[0], x.detach()
+    assert x._version == 0
+    row[1] = 1.0
+    same[...] = 2.0
+    assert x._version == row._version == same._version == 2
+    assert x.array.tolist() == [[2, 2, 2], [2, 2, 2]]
+
+
+def test_what_is_needed_must_not_be_written_to(x):
+    for make in (lambda y: y * y, xp.exp):
+        y = x * 1
+        z = make(y)
+        (y if make is not xp.exp else z)[0] = 5.0
+        with pytest.raises(AutogradError, match="is at version 1; expected version 0 instead"):
+            xp.sum(z).backward()
+
+
+def test_leaves_and_views_of_them_are_not_written_to(x):
+    with pytest.raises(AutogradError, match="a leaf that requires gradients"):
+        x[0] = 1.0
+    with pytest.raises(AutogradError, match="a view of a leaf"):
+        x[:2][0] = 1.0
+    with no_grad():
+        x[0] = 9.0
+    assert x.array.tolist() == [9, 2, 3]
+
+
+def test_writing_is_recorded(x):
+    y = x * 1
+    y[0] = x[2] * 10
+    y[1] = 5.0
+    assert y.array.tolist() == [30, 5, 3]
+    xp.sum(y * y).backward()
+    assert x.grad.array.tolist() == [0, 0, 2 * 30 * 10 + 2 * 3]
+
+
+def test_second_derivatives_of_what_was_written_to(x):
+    y = x * 1
+    y[1:] = +y[1:] * x[0]
+    [first] = grad(xp.sum(y), x, create_graph=True)
+    assert first.array.tolist() == [1 + 2 + 3, 1, 1]
+    [second] = grad(xp.sum(first * xp.asarray([1.0, 10.0, 100.0])), x)
+    assert second.array.tolist() == [10 + 100, 1, 1]
+
+
+def test_a_copy_is_recorded(x):
+    assert grad(xp.sum(xp.asarray(x, copy=True) * 2), x)[0].array.tolist() == [2, 2, 2]
+
+
+def test_writing_makes_a_tensor_part_of_the_graph(x):
+    y = xp.zeros(3)
+    y[1:] = x[:2]
+    assert y.requires_grad
+    xp.sum(y * xp.asarray([1.0, 2.0, 3.0])).backward()
+    assert x.grad.array.tolist() == [2, 3, 0]
+
+
+def test_a_write_through_a_view_is_one_of_its_base(x):
+    y = x * 1
+    view = y[1:]
+    other = y[:2]
+    view[...] = view * 3
+    assert y.grad_fn.name == "CopySlices"
+    assert other.array.tolist() == [1, 6]
+    [of_y] = grad(xp.sum(y), x, retain_graph=True)
+    [of_view] = grad(xp.sum(view), x, retain_graph=True)
+    [of_other] = grad(xp.sum(other), x)
+    assert [of_y.array.tolist(), of_view.array.tolist(), of_other.array.tolist()] == [
+        *([1, 3, 3], [0, 3, 3], [1, 3, 0]),
+    ]
+
+
+def test_views_of_views_are_views_of_the_base(x):
+    y = xp.reshape(x * 1, (3, 1))
+    y[1:][0][...] = x[0] * 4
+    [of_y] = grad(xp.sum(y), x)
+    assert of_y.array.tolist() == [5, 0, 1]
+
+
+def test_a_view_that_was_made_without_gradients_is_not_written_to_with_them(x):
+    y = x * 1
+    with no_grad():
+        view = y[0]
+    with pytest.raises(AutogradError, match="was made under no_grad"):
+        view[...] = 1.0
+
+
+def test_results_of_operators_without_derivatives_that_write_are_recorded(define):
+    fill = define("m::fill_(Tensor(a!) x) -> Tensor(a!)", CPU=lambda x: (x.array.fill(1.0), x)[1])
+    with pytest.raises(AutogradError, match="a leaf that requires gradients"):
+        fill(leaf(2.0))
+    y = leaf(2.0) * 1
+    assert fill(y) is y
+    with pytest.raises(AutogradError, match="m::fill_ has no derivative"):
+        xp.sum(y).backward()
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+VIEWS = {
+    "expand_dims": lambda x: xp.expand_dims(x, axis=0),
+    "flip": xp.flip,
+    "getitem": lambda x: x[1:, 0],
+    "matrix_transpose": xp.matrix_transpose,
+    "moveaxis": lambda x: xp.moveaxis(x, 0, 1),
+    "permute_dims": lambda x: xp.permute_dims(x, (1, 0)),
+    "reshape": lambda x: xp.reshape(x, (-1,)),
+    "reshape of a view": lambda x: xp.reshape(x[:1], (3, 1)),
+    "squeeze": lambda x: xp.squeeze(x[:1], axis=0),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_write_through_any_view_is_one_of_its_base(view, order):
+    """Beside the same without views: by a mask."""
+    x = leaf(*range(6))
+    weights = leaf(*np.arange(1.0, 7.0).reshape(2, 3))
+    weights.array = np.asarray(weights.array, order=order)
+    y = xp.reshape(x, (2, 3)) * 1.0
+    mask = Tensor(np.zeros((2, 3), bool))
+    view(mask)[...] = True
+    expected = xp.where(mask, (y + 0.0) * (y + 0.0), y + 0.0)
+    other = view(y)
+    before = +view(y)
+    view(y)[...] = before * before
+    assert y.array.tolist() == expected.array.tolist()
+    for ours, theirs in ((y * weights, expected * weights), (other, view(expected))):
+        [found] = grad(xp.sum(ours), x, create_graph=True)
+        [wanted] = grad(xp.sum(theirs), x, create_graph=True)
+        assert found.array.tolist() == wanted.array.tolist()
+
+
+def test_parts_of_complex_tensors_are_views():
+    z = leaf(1 + 2j, 3 - 1j, dtype=np.complex128) * 1.0
+    base = z
+    xp.real(z)[...] = 0.0
+    xp.imag(z)[0] = 5.0
+    assert z.array.tolist() == [5j, -1j]
+    [of_z] = grad(z, base, xp.asarray([1 + 1j, 1 + 1j]))
+    assert of_z.array.tolist() == [1 + 1j, 1 + 1j]
+
+
+def test_views_that_are_read_only_have_a_history_of_their_base(x):
+    y = xp.reshape(x, (3, 1)) * xp.ones(3)
+    diagonal, spread = xp.linalg.diagonal(y), xp.broadcast_to(y, (2, 3, 3))
+    y[0] = 2.0
+    assert grad(xp.sum(diagonal), x, retain_graph=True)[0].array.tolist() == [0, 1, 1]
+    assert grad(xp.sum(spread), x)[0].array.tolist() == [0, 6, 6]
+
+
+def test_one_of_several_views_is_not_written_to_where_gradients_are_recorded(x):
+    first, *_ = xp.unstack(xp.expand_dims(x, axis=0) * 1)
+    with pytest.raises(AutogradError, match="a view that is one of several"):
+        first[...] = 1.0
+    first, *_ = xp.unstack(xp.ones((2, 2)))
+    first[...] = 2.0
+    assert first._version == 1
+
+
+def test_what_was_broadcast_is_not_written_to():
+    for given in (xp.ones(3), leaf(1.0) * 1):
+        with pytest.raises(ArgumentError, match="more than one element refers to a single memory"):
+            xp.broadcast_to(given, (2, 3))[0] = 1.0
+    single = xp.broadcast_to(xp.ones(3), (1, 3))
+    assert single.shape == (1, 3)

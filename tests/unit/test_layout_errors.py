@@ -1,0 +1,114 @@
+"""What is no tensor of a layout, or cannot be done with one, is said in one sentence."""
+
+import numpy as np
+import pytest
+from layout_tensors import ALL, DENSE, coo, csr, nested, quantized
+
+from opdispatch import (
+    ArgumentError,
+    NestedArray,
+    QuantizedArray,
+    Tensor,
+    nested_tensor,
+    quantize_per_tensor,
+    sparse_coo_tensor,
+    sparse_csr_tensor,
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: sparse_coo_tensor([[0, 3]], [1, 2], (3,)), r"indices\[0\] has 3, .* among 3"),
+        (lambda: sparse_coo_tensor([[0, -1]], [1, 2], (3,)), r"indices\[0\] has -1"),
+        (lambda: sparse_coo_tensor([[0, 1]], [1], (3,)), r"indices has shape \[1, 2\]; .* \[1, 1]"),
+        (lambda: sparse_coo_tensor([0, 1], [1, 2], (3,)), r"indices has shape \[2\]"),
+        (lambda: sparse_coo_tensor([0, 1], [1, 2]), "say nothing of the size"),
+        (lambda: sparse_coo_tensor([[0.0, 1.0]], [1, 2], (3,)), "indices has dtype float64"),
+        (lambda: sparse_coo_tensor([[0]], [[1]], (3,)), r"values has shape \[1, 1\]"),
+        (lambda: sparse_coo_tensor([[0]], [1], (-3,)), r"shape is \[-3\]"),
+        (lambda: sparse_coo_tensor([[0]], [1], ("n",)), "size is"),
+        (
+            lambda: sparse_coo_tensor([[0]], np.ones(1, np.float16), (3,)),
+            "values has dtype float16",
+        ),
+        (
+            lambda: sparse_csr_tensor([0, 2], [0, 1], [1, 2], (2, 2)),
+            r"crow_indices has shape \[2\]",
+        ),
+        (lambda: sparse_csr_tensor([0, 1, 1], [0, 1], [1, 2], (2, 2)), "crow_indices ends with 1"),
+        (
+            lambda: sparse_csr_tensor([1, 1, 2], [0, 1], [1, 2], (2, 2)),
+            "crow_indices begins with 1",
+        ),
+        (
+            lambda: sparse_csr_tensor([0, 2, 1, 2], [0, 1], [1, 2], (3, 2)),
+            "crow_indices decreases from 2 to 1 at 2",
+        ),
+        (lambda: sparse_csr_tensor([0, 1], [2], [1], (1, 2)), "col_indices has 2"),
+        (lambda: sparse_csr_tensor([0, 1], [0, 0], [1], (1, 2)), r"col_indices has shape \[2\]"),
+        (lambda: sparse_csr_tensor([0, 1], [0], [1], (1,)), "expected two dimensions"),
+        (lambda: sparse_csr_tensor([], [], []), r"crow_indices has shape \[0\]"),
+        (lambda: quantize_per_tensor(DENSE, 0, 0, "quint8"), "scale is 0.0; expected a finite"),
+        (lambda: quantize_per_tensor(DENSE, float("nan"), 0, "quint8"), "scale is nan"),
+        (lambda: quantize_per_tensor(DENSE, 1e-60, 0, "quint8"), "scale is 1e-60; .* in float32"),
+        (lambda: quantize_per_tensor(DENSE, "x", 0, "quint8"), "scale is 'x'"),
+        (lambda: quantize_per_tensor(DENSE, 1, 256, "quint8"), "zero_point is 256; .* 0 to 255"),
+        (lambda: quantize_per_tensor(DENSE, 1, 0, "float32"), "no quantized dtype 'float32'"),
+        (lambda: quantize_per_tensor(DENSE, 1, 0, object()), "no quantized dtype"),
+        (lambda: quantize_per_tensor(DENSE * 1j, 1, 0, "qint8"), "dtype complex128 cannot be"),
+        (lambda: quantize_per_tensor(coo(), 1, 0, "qint8"), "a sparse_coo tensor cannot be a part"),
+        (lambda: QuantizedArray(DENSE, 1, 0), "int_repr has dtype float64"),
+        (lambda: nested_tensor([]), "expected one at least"),
+        (lambda: nested_tensor([1.0]), "array 0 has no dimension"),
+        (lambda: nested_tensor([np.ones(2), np.ones((1, 2))]), r"array 1 .* \[1, 2\]; .* \[any\]"),
+        (lambda: nested_tensor([np.ones(2), np.ones(2, int)]), "array 1 has dtype int64"),
+        (lambda: nested_tensor([[[1], [1, 2]]]), "there is no array of it"),
+        (lambda: NestedArray(np.ones(3), np.array([0, 2, 1, 3])), "offsets decreases from 2 to 1"),
+        (lambda: NestedArray(np.ones(3), np.array([0, 4])), "offsets ends with 4; expected 3"),
+        (lambda: NestedArray(np.ones(3), np.array([-1, 3])), "offsets begins with -1"),
+        (lambda: NestedArray(np.ones(3), np.array([], int)), "offsets is empty"),
+        (lambda: NestedArray(np.ones(()), np.array([0])), "values has no dimension"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "message"),
+    [
+        (csr, lambda t: t.indices(), "indices is of a sparse_coo tensor, .* sparse_csr"),
+        (coo, lambda t: t.crow_indices(), "of a sparse_csr tensor, and this one is sparse_coo"),
+        (quantized, lambda t: t.values(), "of a sparse_coo or sparse_csr or nested tensor"),
+        (coo, lambda t: t.int_repr(), "of a quantized tensor"),
+        (nested, lambda t: t.q_scale(), "of a quantized tensor, and this one is nested"),
+        (coo, lambda t: t.q_zero_point(), "of a quantized tensor"),
+        (coo, lambda t: t.offsets(), "of a nested tensor"),
+        (coo, lambda t: t.to_padded_tensor(0), "of a nested tensor"),
+        (csr, lambda t: t.coalesce(), "of a sparse_coo tensor"),
+        (coo, lambda t: t.unbind(), r"cannot be unbound \(use to_dense\(\)\)"),
+        (coo, lambda t: t.dequantize(), "cannot be dequantized"),
+        (quantized, lambda t: t.to_dense(), r"cannot be made dense \(use dequantize\(\)\)"),
+        (nested, lambda t: t.to_dense(), r"use unbind\(\) or to_padded_tensor"),
+        (quantized, lambda t: t.to_sparse(), "cannot be made sparse"),
+        (nested, lambda t: t.to_sparse_csr(), "cannot be made sparse"),
+        (lambda: Tensor(DENSE), lambda t: t.int_repr(), "and this one is dense"),
+        (lambda: Tensor(DENSE[0]), lambda t: t.to_sparse_csr(), "needs two dimensions"),
+        (lambda: Tensor(np.float64(1)), lambda t: t.to_sparse(), "at least one dimension"),
+        (lambda: Tensor(np.float64(1)), lambda t: t.unbind(), "no items to unbind"),
+        (lambda: Tensor(DENSE[0]).to_sparse(), lambda t: t.to_sparse_csr(), "two dimensions"),
+        *((make, np.asarray, "cannot have its elements in one array") for make in ALL),
+        (lambda: quantized().array, np.asarray, "is no dense one"),
+        (lambda: nested().array, np.asarray, "is no dense one"),
+        (
+            lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**40, 2**40)),
+            lambda t: t.to_dense(),
+            "cannot be dense",
+        ),
+    ],
+)
+def test_a_method_of_another_layout_is_refused_in_words(make, call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call(make())

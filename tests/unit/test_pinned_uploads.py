@@ -1,0 +1,102 @@
+"""Large copies to a GPU go through two pieces of pinned memory, in turn."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opdispatch.arrays import CupyBackend, cupy_backend, pinned_uploads
+from opdispatch.arrays.pinned_uploads import PinnedUploads
+from tests.unit.cupy_stand_in import CUDARuntimeError, Stream
+
+PIECE = 1000
+
+
+@pytest.fixture
+def cupy(cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in, and pieces and arrays that are large but small."""
+    monkeypatch.setattr(pinned_uploads, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(cupy_backend, "LEAST_BYTES", 100)
+    return cupy_stand_in
+
+
+@pytest.mark.parametrize("size", [1, 125, 126, 250, 251, 999])
+@pytest.mark.parametrize("copiers", [1, 3, 4])
+def test_every_element_arrives(cupy: Any, size: int, copiers: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pinned_uploads, "COPIERS", copiers)
+    source = np.random.default_rng(size).random(size)
+    target = cupy.empty((size,), float)
+    PinnedUploads(cupy).copy(source, target)
+    np.testing.assert_array_equal(target.host, source)
+    pieces = [PIECE] * (source.nbytes // PIECE) + [source.nbytes % PIECE] * bool(
+        source.nbytes % PIECE
+    )
+    assert cupy.cuda.runtime.copies == [(piece, 1) for piece in pieces]
+
+
+def test_a_piece_is_filled_again_only_when_the_gpu_has_read_it(cupy: Any):
+    uploads = PinnedUploads(cupy)
+    first, second = (piece.read for piece in uploads._pieces)
+    order: list[str] = []
+    for name, event in (("first", first), ("second", second)):
+        event.synchronize = lambda name=name: order.append(f"{name} was read")
+        event.record = lambda stream, name=name: order.append(f"{name} is read")
+    uploads.copy(np.zeros(3 * PIECE, np.uint8), cupy.empty((3 * PIECE,), np.uint8))
+    assert order == [
+        *("first was read", "first is read"),
+        *("second was read", "second is read"),
+        *("first was read", "first is read"),
+    ]
+
+
+def test_the_host_waits_for_no_stream(cupy: Any):
+    with Stream() as stream:
+        array = CupyBackend().from_host(np.arange(1000.0), "cuda:0")
+    np.testing.assert_array_equal(array.host, np.arange(1000.0))
+    assert stream.waits == Stream.null.waits == 0
+
+
+def test_any_number_of_threads_may_upload(cupy: Any):
+    backend = CupyBackend()
+    arrays = [np.full(500, number, float) for number in range(8)]
+
+    def there_and_back(array: np.ndarray) -> bool:
+        there = [backend.from_host(array, f"cuda:{number % 2}") for number in range(20)]
+        return all((backend.to_host(each) == array).all() for each in there)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(there_and_back, arrays))
+    assert len(backend._uploads) == 2
+
+
+@pytest.mark.parametrize("dtype", [np.int8, bool, np.complex64, ml_dtypes.bfloat16])
+def test_large_arrays_of_any_layout_and_dtype_go_to_their_gpu(cupy: Any, dtype: Any):
+    backend = CupyBackend()
+    source = np.arange(3000).reshape(30, 100).astype(dtype)[::-1, ::3]
+    there = backend.from_host(source, "cuda:1")
+    assert (backend.device_of(there), there.dtype) == ("cuda:1", source.dtype)
+    np.testing.assert_array_equal(backend.to_host(there), source)
+    backend.assign(there, source[::-1])
+    np.testing.assert_array_equal(backend.to_host(there), source[::-1])
+    assert cupy.cuda.runtime.copies
+
+
+def test_where_nothing_can_be_pinned_arrays_go_the_slow_way(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def refuse(size: int) -> object:
+        raise CUDARuntimeError(2, "cudaErrorMemoryAllocation")
+
+    monkeypatch.setattr(cupy.cuda, "alloc_pinned_memory", refuse)
+    backend = CupyBackend()
+    for _ in range(2):
+        array = backend.from_host(np.arange(1000.0), "cuda:0")
+        np.testing.assert_array_equal(backend.to_host(array), np.arange(1000.0))
+    assert cupy.cuda.runtime.copies == []
+    assert [record.message for record in caplog.records] == [
+        "large copies to cuda:0 will be slow: cudaErrorMemoryAllocation"
+    ]

@@ -1,0 +1,260 @@
+"""``register_autograd``: the derivative of an operator of one's own."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    AutogradError,
+    Library,
+    OperatorNotFoundError,
+    RegistrationError,
+    Tensor,
+    no_grad,
+    ops,
+    register_autograd,
+)
+from opdispatch import array_api as xp
+from opdispatch.autograd import grad, gradcheck, gradgradcheck
+
+
+def leaf(*values, dtype=np.float64):
+    return Tensor(np.array(values, dtype), requires_grad=True)
+
+
+def plain(value):
+    return value.array if isinstance(value, Tensor) else value
+
+
+@pytest.fixture
+def lib():
+    with Library("reg", "DEF") as library:
+        library.define("product(Tensor x, Tensor y, float scale=1.0) -> Tensor")
+        library.impl("product", lambda x, y, scale: Tensor(plain(x) * plain(y) * scale), "CPU")
+        yield library
+
+
+def keep(ctx, inputs, output):
+    x, y, ctx.scale = inputs
+    ctx.save_for_backward(x, y)
+
+
+def product_backward(ctx, grad):
+    x, y = ctx.saved_tensors
+    return grad * y * ctx.scale, grad * x * ctx.scale, None
+
+
+def test_the_registered_function_is_the_derivative(lib):
+    lib.register_autograd("product", product_backward, setup_context=keep)
+    x, y = leaf(1.0, 2.0), leaf(3.0, -1.0)
+    z = ops.reg.product(x, y, 2.0)
+    assert z.grad_fn.name == "ProductBackward"
+    assert gradcheck(lambda x, y: ops.reg.product(x, y, 2.0), (x, y))
+    assert gradgradcheck(lambda x, y: ops.reg.product(x, y, 2.0), (x, y))
+    row = leaf([3.0], [4.0])  # what was broadcast is added up
+    assert gradcheck(ops.reg.product, (x, row))
+
+
+def test_nothing_is_recorded_of_others(lib):
+    seen = []
+    lib.register_autograd("product", product_backward, setup_context=lambda **_: seen.append(1))
+    x = leaf(1.0)
+    assert not ops.reg.product(x.detach(), np.ones(1)).requires_grad
+    with no_grad():
+        assert not ops.reg.product(x, x).requires_grad
+    assert ops.reg.product(np.ones(1), np.ones(1)).array.tolist() == [1]
+    assert seen == []
+
+
+def test_it_is_undone_with_its_library(lib):
+    with Library("reg", "FRAGMENT") as fragment:
+        register_autograd("reg::product", product_backward, setup_context=keep, lib=fragment)
+        xp.sum(ops.reg.product(leaf(1.0), leaf(2.0))).backward()
+    with pytest.raises(AutogradError, match="reg::product has no derivative"):
+        ops.reg.product(leaf(1.0), leaf(2.0)).backward()
+
+
+def test_operators_by_handle_and_by_name(lib):
+    register_autograd(ops.reg.product.default, product_backward, setup_context=keep, lib=lib)
+    assert ops.reg.product(leaf(1.0), leaf(2.0)).grad_fn.name == "ProductBackward"
+    with pytest.raises(OperatorNotFoundError):
+        register_autograd("reg::nothing", product_backward, lib=lib)
+
+
+def test_the_context_says_which_gradients_are_wanted(lib):
+    wanted = []
+
+    def backward(ctx, grad):
+        wanted.append(ctx.needs_input_grad)
+        return product_backward(ctx, grad)
+
+    lib.register_autograd("product", backward, setup_context=keep)
+    xp.sum(ops.reg.product(xp.ones(1), leaf(1.0), 3.0)).backward()
+    assert wanted == [(False, True, False)]
+
+
+def test_without_a_context(lib):
+    lib.define("twice(Tensor x) -> Tensor")
+    lib.impl("twice", lambda x: Tensor(plain(x) * 2), "CPU")
+    lib.register_autograd("twice", lambda ctx, grad: grad * 2)
+    assert gradgradcheck(ops.reg.twice, leaf(1.0, 2.0))
+
+
+def test_results_are_kept_without_a_circle(lib):
+    lib.define("exp(Tensor x) -> Tensor")
+    lib.impl("exp", lambda x: Tensor(np.exp(plain(x))), "CPU")
+    lib.register_autograd(
+        "exp",
+        lambda ctx, grad: grad * ctx.saved_tensors[0],
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output),
+    )
+    x = leaf(1.0, 2.0)
+    assert gradgradcheck(ops.reg.exp, x)
+    gc.disable()
+    try:
+        y = ops.reg.exp(x)
+        node = weakref.ref(y.grad_fn)
+        del y
+        assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_what_was_kept_is_checked_and_let_go_of(lib):
+    lib.register_autograd("product", product_backward, setup_context=keep)
+    x = leaf(1.0, 2.0) * 1
+    y = ops.reg.product(x, x)
+    xp.sum(y).backward(retain_graph=True)
+    x[0] = 5.0
+    with pytest.raises(AutogradError, match="ProductBackward needs was modified by an in-place"):
+        xp.sum(y).backward()
+    x = leaf(1.0)
+    y = ops.reg.product(x, x)
+    y.backward()
+    with pytest.raises(AutogradError, match="let go of the first time"):
+        y.backward()
+
+
+@pytest.fixture
+def split(lib):
+    """The first and the second half of a tensor, and how many elements that is."""
+    lib.define("halves(Tensor x) -> (Tensor first, Tensor second, Tensor count)")
+    lib.impl(
+        "halves",
+        lambda x: (
+            *(Tensor(each) for each in np.split(plain(x), 2)),
+            Tensor(np.array(plain(x).size)),
+        ),
+        "CPU",
+    )
+    return ops.reg.halves
+
+
+def test_results_without_a_gradient_have_zeros_or_none(lib, split):
+    seen = []
+
+    def backward(ctx, first, second, count):
+        seen.append(second if second is None else second.array.tolist())
+        return xp.concat([first, xp.zeros_like(first) if second is None else second])
+
+    handle = lib.register_autograd("halves", backward)
+    x = leaf(1.0, 2.0, 3.0, 4.0)
+    first, _, count = split(x)
+    assert (first.requires_grad, count.requires_grad) == (True, False)
+    xp.sum(first * 2).backward()
+    assert x.grad.array.tolist() == [2, 2, 0, 0]
+    handle.close()
+    lib.register_autograd(
+        "halves",
+        backward,
+        setup_context=lambda ctx, inputs, output: ctx.set_materialize_grads(False),
+    )
+    xp.sum(split(x)[0]).backward()
+    assert seen == [[0, 0], None]
+
+
+def test_lists_of_tensors_have_lists_of_gradients(lib):
+    lib.define("scaled(Tensor[] xs, float by) -> Tensor[]")
+    lib.impl("scaled", lambda xs, by: [Tensor(plain(x) * by) for x in xs], "CPU")
+
+    def keep_factor(ctx, inputs, output):
+        ctx.by = inputs[1]
+        assert [type(each) for each in output] == [Tensor, Tensor]
+
+    lib.register_autograd(
+        "scaled",
+        lambda ctx, grads: ([grad * ctx.by for grad in grads], None),
+        setup_context=keep_factor,
+    )
+    x, y = leaf(1.0), leaf(2.0, 3.0)
+    assert gradcheck(lambda x, y: ops.reg.scaled([x, y], 3.0), (x, y))
+    [of_y] = grad(xp.sum(ops.reg.scaled([x.detach(), y], 3.0)[1]), y)
+    assert of_y.array.tolist() == [3, 3]
+
+
+def test_keyword_only_arguments_come_by_name(lib):
+    lib.define("shifted(Tensor x, *, float by=1.0) -> Tensor")
+    lib.impl("shifted", lambda x, *, by: Tensor(plain(x) * by + by), "CPU")
+
+    def keep_by(ctx, inputs, keyword_only_inputs, output):
+        assert len(inputs) == 1
+        ctx.by = keyword_only_inputs["by"]
+
+    lib.register_autograd("shifted", lambda ctx, grad: grad * ctx.by, setup_context=keep_by)
+    assert gradcheck(lambda x: ops.reg.shifted(x, by=4.0), leaf(1.0, 2.0))
+
+
+def test_a_backward_of_no_operators_is_differentiable_once(lib):
+    lib.register_autograd(
+        "product",
+        lambda ctx, grad: (Tensor(plain(grad) * plain(ctx.saved_tensors[1])), None, None),
+        setup_context=keep,
+    )
+    x, y = leaf(1.0), leaf(2.0)
+    [first] = grad(ops.reg.product(x, y), x, create_graph=True)
+    assert first.array.tolist() == [2]
+    assert not first.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("backward", "message"),
+    [
+        (lambda ctx, grad: grad, r"returned 1 gradients; expected 3, .*\(x, y, scale\)"),
+        (lambda ctx, grad: (grad, grad, grad), "a gradient for 'scale', which is no tensor"),
+        (lambda ctx, grad: (1.0, None, None), "for 'x' a float; expected a Tensor or None"),
+        (lambda ctx, grad: (xp.ones(7), None, None), r"shape \[7\] for argument 0, .* \[2\]"),
+        (lambda ctx, grad: (ctx.nothing, None, None), "nothing"),
+    ],
+)
+def test_what_a_backward_must_not_return(lib, backward, message):
+    lib.register_autograd("product", backward, setup_context=keep)
+    error = AttributeError if message == "nothing" else AutogradError
+    with pytest.raises(error, match=message):
+        xp.sum(ops.reg.product(leaf(1.0, 2.0), leaf(2.0, 3.0))).backward()
+
+
+def test_what_cannot_be_kept(lib):
+    lib.register_autograd(
+        "product",
+        product_backward,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    with pytest.raises(AutogradError, match="keeps tensors, not float"):
+        ops.reg.product(leaf(1.0), leaf(2.0))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("f(Tensor(a!) x) -> Tensor(a!)", "it writes to its arguments"),
+        ("f(Tensor(a) x) -> Tensor(a)", "it gives views"),
+        ("f(Tensor x) -> ()", "it returns nothing"),
+        ("f(Tensor x, *, Tensor y) -> Tensor", "keyword-only argument 'y' is a tensor"),
+    ],
+)
+def test_operators_that_can_have_none(lib, schema, reason):
+    lib.define(schema)
+    with pytest.raises(RegistrationError, match=reason):
+        lib.register_autograd("f", product_backward)

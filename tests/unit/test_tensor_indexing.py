@@ -1,0 +1,162 @@
+"""x[index] and x[index] = value, through the operators behind them, against NumPy's own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+import opdispatch.array_library  # noqa: F401
+from opdispatch import ArgumentError, Tensor, capture_dispatch_trace, ops
+from opdispatch import array_api as xp
+
+SHAPE = (3, 4, 2)
+
+
+def elements():
+    return np.arange(24.0).reshape(SHAPE)
+
+
+MASK = elements() > 5
+ROWS = np.array([[0, 2], [1, 1]])
+
+INDICES = [
+    *(1, -1, (2, 3, 1), slice(1, None), (slice(None, None, -1), 0), ...),
+    *((..., 0), (1, ...), (None, 1), (..., None), (slice(0, 2), None, ..., 1)),
+    *(MASK, MASK[:, 0, 0], (slice(None), MASK[0, :, 0]), (0, MASK[0])),
+    *(ROWS, (ROWS, 1, 0), (ROWS, slice(None), ROWS % 2), (slice(1, 3), ROWS, None)),
+    *([0, 2], [], (0, [1, 1]), np.int64(2), (np.array(1), 0), True, (slice(3, 1),)),
+]
+
+
+def names(index):
+    return str(index).replace("\n", "")
+
+
+def with_tensors(index):
+    if isinstance(index, tuple):
+        return tuple(map(with_tensors, index))
+    return Tensor(index) if isinstance(index, np.ndarray) else index
+
+
+def without_elements(x):
+    return xp.zeros(x.shape, dtype=x.dtype, device="meta")
+
+
+@pytest.mark.parametrize("index", INDICES, ids=names)
+def test_what_is_selected_is_what_numpy_selects(index):
+    selected = Tensor(elements())[with_tensors(index)]
+    assert type(selected) is Tensor
+    np.testing.assert_array_equal(selected.array, elements()[index], strict=True)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=names)
+def test_what_is_written_to_is_what_numpy_writes_to(index):
+    for value in (7.0, np.float32(-1), np.array(5.0)):
+        ours, theirs = Tensor(elements()), elements()
+        ours[with_tensors(index)] = value
+        theirs[index] = value
+        np.testing.assert_array_equal(ours.array, theirs)
+
+
+@given(data=st.data(), x=npst.arrays(np.int8, npst.array_shapes(max_dims=4)))
+def test_basic_indices_are_views(data, x):
+    index = data.draw(npst.basic_indices(x.shape, allow_newaxis=True))
+    selected = Tensor(x)[index]
+    np.testing.assert_array_equal(selected.array, x[index])
+    selected[...] = 3
+    assert np.all(x[index] == 3)
+    assert without_elements(Tensor(x))[index].shape == selected.shape
+
+
+@given(data=st.data(), shape=npst.array_shapes(min_dims=1, max_dims=4))
+def test_arrays_of_integers_select_the_same_shapes_without_elements(data, shape):
+    x = np.zeros(shape)
+    taken = data.draw(st.integers(1, len(shape)))
+    arrays = npst.integer_array_indices(shape[:taken], result_shape=npst.array_shapes(max_dims=2))
+    entries = [
+        entry if data.draw(st.booleans()) else data.draw(st.sampled_from([0, slice(None)]))
+        for entry in data.draw(arrays)
+    ]
+    index = tuple(entries)
+    assert without_elements(Tensor(x))[index].shape == x[index].shape
+
+
+def test_nothing_is_written_to_a_tensor_without_elements():
+    x = Tensor(np.zeros((2, 0)) + 1)
+    x[...] = 1.0
+    x += 1.0
+    assert x.shape == (2, 0)
+
+
+def test_one_operator_is_called_for_an_index():
+    x = Tensor(elements())
+    with capture_dispatch_trace() as lines:
+        x[1:, None, 0]
+        x[Tensor(MASK)]
+        x[0] = 1.0
+        x[0] = Tensor(np.ones(2))
+    called = list(dict.fromkeys(str(line.operator) for line in lines))
+    assert called == [
+        *("array::getitem", "array::getitem.Tensor"),
+        *("array::setitem_.Scalar", "array::setitem_.Tensor"),
+    ]
+
+
+def test_a_selected_number_can_be_written_to():
+    x = Tensor(elements())
+    x[0, 0, 0][...] = 9.0
+    assert x[0, 0, 0].item() == 9.0
+
+
+def test_rows_one_after_the_other():
+    assert [row.shape for row in Tensor(elements())] == [(4, 2)] * 3
+    with pytest.raises(TypeError, match="0-d"):
+        iter(Tensor(np.float64(1)))
+
+
+def test_plain_arrays_stay_plain():
+    x = elements()
+    assert type(ops.array.getitem(x, [0], [None], [None])) is np.ndarray
+    assert ops.array.setitem_(x, [0], [None], [None], [], 1.0) is x
+
+
+@pytest.mark.parametrize(
+    ("index", "error"),
+    [
+        ((0, 0, 0, 0), IndexError),
+        (3, IndexError),
+        ((..., ...), IndexError),
+        (np.array([0.5]), IndexError),
+        (MASK[:2], IndexError),
+        (slice(None, None, 0), ValueError),
+        ("rows", IndexError),
+    ],
+    ids=names,
+)
+def test_what_is_no_index_of_the_tensor_is_an_error(index, error):
+    x = Tensor(elements())
+    with pytest.raises(error):
+        x[index]
+    with pytest.raises(error):
+        x[index] = 0.0
+    np.testing.assert_array_equal(x.array, elements())
+
+
+def test_values_that_do_not_fit_are_named_with_both_shapes():
+    with pytest.raises(ValueError, match=r"\(5,?\).*\(4,2\)"):
+        Tensor(elements())[0] = np.ones(5)
+    with pytest.raises(ArgumentError, match=r"\[4, 2\].*\[5\]"):
+        without_elements(Tensor(elements()))[0] = xp.zeros(5, device="meta")
+
+
+def test_masks_have_no_shape_without_elements():
+    with pytest.raises(ArgumentError, match="no shape for an index of bool"):
+        without_elements(Tensor(elements()))[Tensor(MASK)]
+
+
+def test_entries_that_contradict_each_other_are_refused():
+    with pytest.raises(ArgumentError, match="1 starts, 0 stops"):
+        ops.array.getitem(elements(), [0], [], [None])
+    with pytest.raises(ArgumentError, match="2 indices"):
+        ops.array.getitem(elements(), [None], [None], [None], [ROWS, ROWS])
