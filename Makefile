@@ -8,6 +8,9 @@ CUDA ?= 12
 TORCH_OPTIONS ?=
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
+# Where it is set, each of the many processes of the tests would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # They compare with PyTorch itself, and skip where it is not installed.
 TORCH_TESTS := $(addprefix tests/conformance/test_,autograd.py autocast_dtypes.py language_model.py mode_order.py)
 
@@ -27,9 +30,10 @@ $(VENV)/.stamp-%: pyproject.toml
 demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
 	@$(BIN)/python examples/demo.py
 
-# A file at a time in each process: its tests share a daemon.
+# A file at a time in each process: its tests share a daemon. In the order of their names: those
+# with processes come first, and the many short ones leave no core idle at the end.
 test: $(VENV)/.stamp-dev ## the whole test suite, in as many processes as there are cores
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.stamp-dev ## ruff: rules and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,16 +1,15 @@
 """The least that carries calls with shared memory between two processes: for tests and timings.
 
-Packets over a socketpair, descriptors beside them. ``Caller`` is one end; the other is this file
-run as a program, which serves ``KERNELS``.
+Packets over a socketpair, descriptors beside them. ``Caller`` is one end; the other is a process
+that serves ``KERNELS``.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import socket
 import struct
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +37,10 @@ MAX_PACKET = 1 << 17
 MAX_DESCRIPTORS = 8
 PLACE = struct.Struct("<IQ")
 KEPT: list[Any] = []
+
+# The peers are forked from one process that has imported all they need, and has no threads.
+PEERS = multiprocessing.get_context("forkserver")
+PEERS.set_forkserver_preload([__name__])
 
 
 def keep(x: Any) -> None:
@@ -133,8 +136,8 @@ class Caller:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(30)
         with theirs:
-            command = [sys.executable, "-m", "tests.shared_memory_lane", str(theirs.fileno())]
-            self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
+            self.process = PEERS.Process(target=serve, args=(theirs,))
+            self.process.start()
         self.packets = Packets(ours)
         self.arena = TensorArena(budget=MemoryBudget(limit), on_drop=self._drop)
         self.peer = PeerMemory()
@@ -142,7 +145,7 @@ class Caller:
         self.threshold = threshold
 
     def _drop(self, region: int) -> None:
-        if region in self.packets.passed and self.process.poll() is None:
+        if region in self.packets.passed and self.process.is_alive():
             self.packets.send(b"D", struct.pack("<I", region))
 
     def on_release(self, region: int, offset: int) -> None:
@@ -188,7 +191,7 @@ class Caller:
     def close(self) -> None:
         self.packets.sock.close()
         self.packets.passed.clear()  # nobody is left to be told
-        self.process.wait(timeout=30)
+        self.process.join(30)
         self.arena.close()
         self.peer.close()
 
@@ -241,7 +244,3 @@ def answer(request: Any, schema: Any, kernel: Any, memory: CalleeMemory) -> pb.C
     except (ValueError, WireError) as exc:
         error = exc if isinstance(exc, WireError) else WireError(str(exc))
         return pb.CallReply(id=request.id, error=status_from_error(error))
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -10,6 +10,7 @@ Note [Undefined borrows composite kernels]
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +38,7 @@ EXPANDS: dict[DispatchKey, frozenset[DispatchKey]] = {
 """The runtime keys whose slots a kernel of each alias may fill."""
 
 
+@functools.cache  # most runtime keys have the same few sets
 def _registrable_keys_in(keys: DispatchKeySet) -> frozenset[DispatchKey]:
     # Functionalities count too: a kernel for Dense itself fills no slot, but it is a kernel of
     # the CPU's backend for the rules below.

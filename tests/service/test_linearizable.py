@@ -21,11 +21,11 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
 SEED = 20_261
 NAMES = ("red", "green", "blue")
-CHANGERS, CHANGES = 4, 90
+CHANGERS, CHANGES = 4, 60
 ACTIONS = ("new", "same", "all", "one", "back", "scale", "list")
 WEIGHTS = (6, 2, 1, 3, 2, 1, 2)
-CALLERS, CALLS = 4, 500
-INTERPRETERS, KILLS = 3, 6
+CALLERS, CALLS = 4, 350
+INTERPRETERS, KILLS = 3, 4
 # A request that had to do with an interpreter that died may have taken effect or not.
 UNCLEAR = (oc.InterpreterDiedError, oc.RefusedError)
 

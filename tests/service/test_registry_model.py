@@ -142,7 +142,7 @@ def test_the_registry_does_as_its_model() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         RegistryMachine,
         settings=settings(
-            max_examples=150 if THOROUGH else 4,
+            max_examples=150 if THOROUGH else 3,
             stateful_step_count=40 if THOROUGH else 20,
             deadline=None,
             # A failure is told with the sequence as it was: to make it shorter takes minutes.

@@ -24,7 +24,7 @@ import opdispatch_client as oc
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
 
-KILLS = int(os.environ.get("OPDISPATCH_STRESS_KILLS", "5"))
+KILLS = int(os.environ.get("OPDISPATCH_STRESS_KILLS", "3"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", "0")) or random.SystemRandom().randrange(2**32)
 CLIENTS = 3
 NAMES = 4

@@ -17,7 +17,7 @@ import opdispatch_client as oc
 from tests.service.remote import MATH, MORE, kept, stores
 from tests.service.running_daemon import RunningDaemon, wait_for
 
-SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "4"))
+SECONDS = float(os.environ.get("OPDISPATCH_STRESS_SECONDS", "2"))
 THREADS = 6
 # What a caller may be told of a kill. Everything else is a mistake of ours.
 ALLOWED = (oc.RemoteValueGoneError, oc.InterpreterDiedError)

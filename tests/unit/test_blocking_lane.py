@@ -161,25 +161,27 @@ def test_large_tensors_are_inline_for_the_peer_and_nowhere_else(lane: BlockingLa
 
 def test_of_large_calls_that_were_given_up_nothing_is_kept(lane: BlockingLane, peer: Peer):
     answers: SimpleQueue[object] = SimpleQueue()
-    gone = []
-    # One is cancelled, one is late, and one is answered.
+    calls, gone = [], []
+    # One is cancelled, one is late, and one is waited for: while it is, somebody reads the
+    # replies that nobody wants any more.
     for timeout, gives_up in ((20.0, True), (0.01, False), (20.0, False)):
         request, tensors = large_call(1.0)
         number = lane.begin(request, timeout, "the call", answers.put, None, tensors)
         sending = threading.Thread(target=lane.flush)
         sending.start()
-        call = peer.read_call()
+        calls.append(peer.read_call())
         sending.join(10)
         if gives_up:
             lane.cancel(number)
             assert peer.read()[0] is FrameKind.CANCEL
         elif timeout < 1.0:
             assert isinstance(answers.get(timeout=10), TimeoutError)
-        answer_with(peer, call)
         gone.append(weakref.ref(tensors))
+    for call in calls:
+        answer_with(peer, call)
     reply = answers.get(timeout=10)
     assert isinstance(reply, execution_pb2.CallReply)
-    assert reply.id == call.id
+    assert reply.id == calls[-1].id
     del tensors, request
     gc.collect()
     assert [each() for each in gone] == [None] * 3

@@ -136,7 +136,7 @@ def typed(value):
     return type(value), value if isinstance(value, int | float | str | None) else id(value)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.data())
 def test_compiled_calls_agree_with_their_specification(data):
     schema = parse_schema(f"t::f{data.draw(schemas())}")

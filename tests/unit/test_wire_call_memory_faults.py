@@ -69,7 +69,7 @@ def test_nothing_outlives_a_peer_that_was_killed(caller):
     result = caller.call("add", ones(), ones())
     pending = caller.send("add", ones(), ones())
     os.kill(caller.process.pid, signal.SIGKILL)
-    caller.process.wait(timeout=30)
+    caller.process.join(30)
     regions = set(pending.placed.regions)
     pending.abandon()
     pending.release()  # what it has copied may be read until then
@@ -209,5 +209,6 @@ def test_hostile_regions_over_a_socket_end_the_lane_they_came_over(caller):
     descriptor = os.open("/dev/zero", os.O_RDONLY)
     caller.packets.send(b"R", struct.pack("<I", 9), (descriptor,))
     os.close(descriptor)
-    assert caller.process.wait(timeout=30) == 1
+    caller.process.join(30)
+    assert caller.process.exitcode == 1
     assert (x == 1).all()
