@@ -13,7 +13,13 @@ from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
-from opdispatch_client.program import AsyncProgram, PlaceholderUsed, Program, find_recording
+from opdispatch_client.program import (
+    AsyncProgram,
+    Placeholder,
+    PlaceholderUsed,
+    Program,
+    find_recording,
+)
 from opdispatch_client.remote_calls import AsyncRemoteCalls, RemoteCalls
 from opdispatch_client.remote_ops import Calls
 from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
@@ -126,7 +132,8 @@ class RemoteSession(ABC):
         Calls with a remote tensor that requires gradients (``session.put(Tensor(x,
         requires_grad=True))``) are recorded in its interpreter. One call goes all the way back. It
         is ``opdispatch.autograd.grad`` there, whose arguments these are; the library ``array`` is
-        loaded. Raises KernelError, of an AutogradError, for what has no gradient.
+        loaded. Raises KernelError, of an AutogradError, for what has no gradient. Those of
+        placeholders are placeholders.
         """
         gradients = self.call(
             "array::grad",
@@ -138,7 +145,7 @@ class RemoteSession(ABC):
             create_graph=create_graph,
             allow_unused=allow_unused,
         )
-        return tuple(gradients)
+        return _each(gradients, inputs)
 
     def program(self) -> Program:
         """Records calls, and has them run as one message: ``with session.program() as p``."""
@@ -224,7 +231,7 @@ class AsyncRemoteSession:
         """Puts a copy of an array into an interpreter; see ``Session.put``."""
         return await self._remote.put(array, on)
 
-    async def grad(
+    def grad(
         self,
         outputs: Any,
         inputs: Any,
@@ -233,9 +240,12 @@ class AsyncRemoteSession:
         retain_graph: bool | None = None,
         create_graph: bool = False,
         allow_unused: bool = False,
-    ) -> tuple[Any, ...]:
-        """The gradients of remote tensors; see ``Session.grad``."""
-        gradients = await self._call_operator(
+    ) -> Any:
+        """The gradients of remote tensors, to be awaited; see ``Session.grad``.
+
+        Those of placeholders are placeholders, at once.
+        """
+        gradients = self._call_operator(
             "array::grad",
             (
                 _listed(outputs),
@@ -249,7 +259,12 @@ class AsyncRemoteSession:
             },
             remote=True,
         )
-        return tuple(gradients)
+        if isinstance(gradients, Placeholder):
+            return _each(gradients, inputs)
+        return self._gradients(gradients)
+
+    async def _gradients(self, call: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
+        return tuple(await call)
 
     def program(self) -> AsyncProgram:
         """Records calls; they run at the end of ``async with session.program() as p``."""
@@ -291,3 +306,8 @@ class AsyncRemoteSession:
 
 def _listed(values: Any) -> list[Any]:
     return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def _each(gradients: Any, inputs: Any) -> tuple[Any, ...]:
+    """One for each input, also while a program is recorded, when the list of them is to come."""
+    return tuple(gradients[place] for place in range(len(_listed(inputs))))

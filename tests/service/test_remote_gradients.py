@@ -65,6 +65,24 @@ def test_gradient_descent_moves_nothing(standard: oc.Session):
     np.testing.assert_allclose(w.numpy(), X * 0.8**5)
 
 
+def test_a_program_goes_back_through_its_own_calls(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    v = standard.put(Tensor(X + 1, requires_grad=True))
+
+    @standard.as_program
+    def product_rule(x, v):
+        ops = standard.ops.array
+        of_w, of_v = standard.grad(loss := ops.sum(ops.multiply(ops.exp(x), v)), [x, v])
+        [of_x] = standard.grad(ops.sum(ops.multiply(w, x)), w)  # is not an argument
+        return loss, of_w, of_v, of_x
+
+    loss, of_w, of_v, of_x = product_rule(w, v)
+    assert np.isclose(loss, np.sum(np.exp(X) * (X + 1)))
+    np.testing.assert_allclose(of_w, np.exp(X) * (X + 1))
+    np.testing.assert_allclose(of_v, np.exp(X))
+    np.testing.assert_array_equal(of_x, 2 * X)
+
+
 @pytest.mark.parametrize("direct", [True, False])
 def test_grad_mode_goes_with_the_call(shared_daemon: RunningDaemon, standard: oc.Session, direct):
     w = standard.put(Tensor(X, requires_grad=True))
@@ -99,3 +117,11 @@ async def test_from_asyncio(shared_daemon: RunningDaemon, standard: oc.Session):
         loss = await session.call("array::sum", y, remote=True)
         [gradient] = await session.grad(loss, w)
         np.testing.assert_allclose(await gradient.numpy(), np.exp(X))
+
+        @session.as_program
+        def again(w):
+            loss = session.ops.array.sum(session.ops.array.exp(w))
+            return session.grad(loss, w)
+
+        [gradient] = await again(w)
+        np.testing.assert_allclose(gradient, np.exp(X))

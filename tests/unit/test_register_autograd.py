@@ -235,6 +235,14 @@ def test_what_a_backward_must_not_return(lib, backward, message):
         xp.sum(ops.reg.product(leaf(1.0, 2.0), leaf(2.0, 3.0))).backward()
 
 
+def test_arrays_beside_tensors_are_kept_as_tensors(lib):
+    lib.register_autograd("product", product_backward, setup_context=keep)
+    x = np.array([2.0, 3.0])
+    [of_y] = grad(xp.sum(ops.reg.product(x, y := leaf(1.0, 1.0))), y)
+    assert type(of_y) is Tensor
+    assert of_y.array.tolist() == [2, 3]
+
+
 def test_what_cannot_be_kept(lib):
     lib.register_autograd(
         "product",

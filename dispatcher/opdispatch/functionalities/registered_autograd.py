@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.saved_tensor import SavedResult, SavedTensor
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -43,17 +44,12 @@ class Context:
         self._materializes = True
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keeps arguments or results of the call; each is a tensor or None.
+        """Keeps arguments or results of the call; each is a tensor, an array or None.
 
-        Whether they were written to meanwhile is checked when they are used. Raises AutogradError.
+        An array is a tensor when it is used. Whether they were written to meanwhile is checked
+        then, of tensors. Raises AutogradError.
         """
-        for tensor in tensors:
-            if tensor is not None and type(tensor) is not Tensor:
-                raise AutogradError(
-                    f"save_for_backward keeps tensors, not {type(tensor).__name__}",
-                    hint="make it an attribute of the context",
-                )
-        self._to_save = tensors
+        self._to_save = tuple(map(_as_saved, tensors))
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether ``backward`` is given zeros for results without a gradient, or None."""
@@ -269,6 +265,17 @@ def _needs(value: Any) -> Any:
 
 def _facts(result: Any) -> Any:
     return (result.shape, result.dtype, result.device) if type(result) is Tensor else None
+
+
+def _as_saved(value: Any) -> Any:
+    if value is None or type(value) is Tensor:
+        return value
+    if find_key_bits(value) is None:
+        raise AutogradError(
+            f"save_for_backward keeps tensors, not {type(value).__name__}",
+            hint="make it an attribute of the context",
+        )
+    return Tensor(value)  # an argument that was given as a plain array
 
 
 def _as_tensor(result: Any, given: Sequence[Any]) -> Any:
