@@ -14,6 +14,7 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import CPU_BITS, key_bits_of
+from opdispatch.autograd.move import record_move
 from opdispatch.autograd.variable import (
     AutogradMeta,
     Variable,
@@ -142,14 +143,15 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
     def to(self, device: str) -> Tensor:
         """The tensor on ``device``: itself, if it is there; else a copy with that device's keys.
 
-        Without a number, such as ``"cuda"``, it is the current device of that type. Raises
-        DeviceError if there is none, and DeviceMemoryError if it has no room.
+        The copy is recorded: gradients go back to where the tensor was. Without a number, such as
+        ``"cuda"``, it is the current device of that type. Raises DeviceError if there is none, and
+        DeviceMemoryError if it has no room.
         """
         kind, number = arrays.split_device(device)
         here, place = arrays.split_device(self.device)
         if kind == here and number in (None, place):
             return self
-        return Tensor(arrays.on_device(self.array, device), requires_grad=self.requires_grad)
+        return record_move(self, Tensor(arrays.on_device(self.array, device)))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         given = kwargs.get("out", ())

@@ -1,0 +1,36 @@
+"""A tensor's way to another device, as a step of the graph: gradients go back to where it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.autograd.node import Edge, Gradients, Node
+from opdispatch.autograd.variable import edge_of, facts_of, meta_of
+from opdispatch.grad_mode import is_grad_enabled
+
+
+class ToCopy(Node):
+    """What ``Tensor.to`` leaves behind."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__((edge_of(tensor),), (facts_of(tensor),))
+        self._device = tensor.device
+
+    @property
+    def name(self) -> str:
+        """PyTorch's name, without its number."""
+        return "ToCopyBackward"
+
+    def apply(self, grads: list[Any]) -> Gradients:
+        """The gradient, moved back: which is recorded itself, where the way back is."""
+        return (grads[0].to(self._device),)
+
+
+def record_move(tensor: Any, moved: Any) -> Any:
+    """``moved``, as what ``tensor`` has become on another device, if gradients are recorded."""
+    if tensor.requires_grad and is_grad_enabled():
+        meta_of(moved).edge = Edge(ToCopy(tensor), 0)
+        moved.requires_grad_flag = True
+    return moved

@@ -1,0 +1,83 @@
+"""Gradients of tensors that move from one device to another, on a simulated accelerator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from opdispatch import DeviceError, Library, Tensor, cpu_fallback, no_grad, register_backend
+from opdispatch import array_api as xp
+from opdispatch.autograd import grad, gradcheck, gradgradcheck
+from tests.simulated_accelerator import Accelerator
+
+X = np.array([1.0, 2.0, 3.0])
+THERE = "privateuseone:1"
+
+
+@pytest.fixture(autouse=True)
+def accelerator() -> Iterator[Accelerator]:
+    backend = Accelerator()
+    registration = register_backend(backend)
+    fallbacks = Library("_", "IMPL")
+    fallbacks.fallback(cpu_fallback, "PrivateUse1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is computed on the host
+        yield backend
+    fallbacks.close()
+    registration.close()
+
+
+def test_a_gradient_goes_back_to_the_device_that_its_tensor_came_from():
+    x = Tensor(X, requires_grad=True)
+    there = x.to(THERE)
+    assert (there.device, there.requires_grad, there.is_leaf) == (THERE, True, False)
+    assert repr(there.grad_fn) == "<ToCopyBackward>"
+    assert there.to(THERE) is there
+    loss = xp.sum((there * there).to("cpu") * 2.0)
+    of_there, of_x = grad(loss, [there, x], retain_graph=True)
+    assert (of_there.device, of_x.device) == (THERE, "cpu")
+    assert of_x.array.tolist() == of_there.to("cpu").array.tolist() == [4, 8, 12]
+    loss.backward()
+    assert x.grad.array.tolist() == [4, 8, 12]
+
+
+def test_both_derivatives_are_right():
+    def function(x, y):
+        x, y = x.to("privateuseone:0"), y.to_device(THERE)
+        return (x.to(THERE) * y).to("cpu") * xp.asarray(y, device="cpu")
+
+    arguments = [Tensor(X + n, requires_grad=True) for n in range(2)]
+    assert gradcheck(function, arguments)
+    assert gradgradcheck(function, arguments)
+
+
+def test_a_move_is_recorded_where_calls_are():
+    x = Tensor(X, requires_grad=True)
+    with no_grad():
+        there = x.to(THERE)
+    assert (there.requires_grad, there.grad_fn) == (False, None)
+    assert x.detach().to(THERE).grad_fn is None
+    leaf = there.requires_grad_()
+    xp.sum(leaf.to("cpu") * 3.0).backward()
+    assert leaf.grad.device == THERE
+    assert leaf.grad.to("cpu").array.tolist() == [3, 3, 3]
+
+
+def test_a_view_that_moves_has_the_history_of_its_base():
+    x = Tensor(X, requires_grad=True)
+    y = x * 1.0
+    part = y[1:]
+    y[2] = x[0] * 5.0
+    [of_x] = grad(xp.sum(part.to(THERE).to("cpu")), x)
+    assert of_x.array.tolist() == [5, 1, 0]
+
+
+def test_no_gradient_comes_back_from_where_there_are_no_elements():
+    x = Tensor(X, requires_grad=True)
+    meta = x.to("meta") * 2.0
+    assert meta.requires_grad
+    with pytest.raises(DeviceError, match="no elements in MetaArray"):
+        xp.sum(meta).backward()
