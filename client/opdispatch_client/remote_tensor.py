@@ -4,7 +4,9 @@ Note [Calculating elsewhere]
     A blocking session's remote tensor is a tensor to the dispatcher of this process, too: one
     with the key Python. Its kernel there is that of any class which handles operators itself, and
     makes the same call through the session, with `remote`. So ``opdispatch.array_api`` and whatever
-    else calls operators of this process calculates where the tensor is.
+    else calls operators of this process calculates where the tensor is. What was switched off on
+    the way here, by modes or for the sake of another argument that is a tensor of this process,
+    is not switched off there: whether the call is recorded is for ``no_grad`` to say.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from opdispatch import DispatchKey, DispatchKeySet
+from opdispatch import DispatchKey, DispatchKeySet, ForceDispatchKeyGuard
 from opdispatch.arrays import LAYOUTS, register_tensor_type
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import ArgumentError
+from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor_operators import TensorOperators
+from opdispatch.torch_dispatch_mode import keys_outside_modes
 from opdispatch_client.value_lease import Lease
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
 from opdispatch_wire.v1 import values_pb2
 
 Array = np.ndarray[Any, Any]
+_RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
 
 
 class RemoteValue:
@@ -168,7 +174,12 @@ class RemoteTensor(RemoteValue, TensorOperators):
     ) -> Any:
         """Calls the operator in the session. See Note [Calculating elsewhere]."""
         kwargs = kwargs or {}
-        return _first_of(cls, [*args, *kwargs.values()])._call(str(func.name), args, kwargs)
+        call = _first_of(cls, [*args, *kwargs.values()])._call
+        if local_dispatch_key_set_is_default():
+            return call(str(func.name), args, kwargs)
+        included, excluded = keys_outside_modes()
+        with ForceDispatchKeyGuard(included, excluded - _RECORDING):
+            return call(str(func.name), args, kwargs)
 
     def numpy(self) -> Array:
         """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""

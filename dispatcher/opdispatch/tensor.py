@@ -151,7 +151,9 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
         here, place = arrays.split_device(self.device)
         if kind == here and number in (None, place):
             return self
-        return record_move(self, Tensor(arrays.on_device(self.array, device)))
+        moved = Tensor(arrays.on_device(self.array, device))
+        record_move(self, moved)
+        return moved
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         given = kwargs.get("out", ())

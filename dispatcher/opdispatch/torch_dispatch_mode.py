@@ -68,12 +68,18 @@ class _Stack:
         if not below:
             included -= self.keys
         token = self._entered.set(tuple(below))
+        outside = _OUTSIDE.set(_OUTSIDE.get() or (included, excluded))
         try:
             with ForceDispatchKeyGuard(included, excluded | self._off):
                 yield top.mode
         finally:
+            _OUTSIDE.reset(outside)
             self._entered.reset(token)
 
+
+_OUTSIDE: ContextVar[tuple[DispatchKeySet, DispatchKeySet] | None] = ContextVar(
+    "opdispatch_keys_outside_modes", default=None
+)
 
 _STACKS = {
     _K.Python: _Stack(
@@ -182,3 +188,12 @@ def keys_of_modes() -> DispatchKeySet:
         if stack.modes():
             keys |= stack.keys
     return keys
+
+
+def keys_outside_modes() -> tuple[DispatchKeySet, DispatchKeySet]:
+    """What is included and excluded; in a mode's handler, what was when the first one was asked.
+
+    For whoever makes the call anew elsewhere: handlers have every key above Python switched off,
+    because those have been visited here.
+    """
+    return _OUTSIDE.get() or local_dispatch_key_set()

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch import Tensor, no_grad
+from opdispatch import (
+    DispatchKey,
+    FlopCounterMode,
+    LoggingMode,
+    Tensor,
+    TorchDispatchMode,
+    autocast,
+    no_grad,
+)
 from opdispatch import array_api as xp
 from tests.service.running_daemon import RunningDaemon
 
@@ -81,6 +90,59 @@ def test_a_program_goes_back_through_its_own_calls(standard: oc.Session):
     np.testing.assert_allclose(of_w, np.exp(X) * (X + 1))
     np.testing.assert_allclose(of_v, np.exp(X))
     np.testing.assert_array_equal(of_x, 2 * X)
+
+
+class PassingOn(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_calls_under_modes_are_recorded_where_the_data_is(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    modes = [
+        [PassingOn()],
+        [PassingOn(DispatchKey.PreDispatch)],
+        [LoggingMode((lines := []).append), PassingOn()],
+        [FlopCounterMode(display=False), PassingOn(DispatchKey.PreDispatch), PassingOn()],
+    ]
+    for each in modes:
+        with ExitStack() as stack:
+            for mode in each:
+                stack.enter_context(mode)
+            y = w * 2
+            y[0] = 0.0
+            [gradient] = standard.grad(xp.sum(xp.exp(y)), w)
+            with no_grad():
+                unrecorded = xp.exp(w)
+        np.testing.assert_allclose(gradient.numpy(), [[0, 0], 2 * np.exp(2 * X[1])])
+        with pytest.raises(oc.KernelError, match="does not require a gradient"):
+            standard.grad(xp.sum(unrecorded), w)
+    assert "array::exp(float64[2, 2]) -> float64[2, 2]" in lines
+
+
+def test_what_is_switched_off_around_a_mode_is_off_there(standard: oc.Session):
+    w = standard.put(Tensor(X.astype(np.float32), requires_grad=True))
+    with PassingOn():
+        assert (w @ w).dtype == np.float32
+        with autocast("cpu"):
+            assert str((w @ w).dtype) == "bfloat16"
+    with autocast("cpu"), PassingOn():
+        assert str((w @ w).dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_tensor_of_this_process_does_not_keep_calls_from_being_recorded(
+    standard: oc.Session, requires_grad: bool
+):
+    w = standard.put(Tensor(X, requires_grad=True))
+    here = Tensor(X + 1, requires_grad=requires_grad)
+    for function, expected in {
+        xp.multiply: X + 1,
+        xp.logaddexp: 1 / (1 + np.exp(np.ones((2, 2)))),  # keeps its result
+        xp.matmul: np.ones((2, 2)) @ (X + 1).T,
+    }.items():
+        [gradient] = standard.grad(xp.sum(function(w, here)), w)
+        np.testing.assert_allclose(gradient.numpy(), expected)
 
 
 @pytest.mark.parametrize("direct", [True, False])

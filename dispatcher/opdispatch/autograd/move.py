@@ -28,9 +28,8 @@ class ToCopy(Node):
         return (grads[0].to(self._device),)
 
 
-def record_move(tensor: Any, moved: Any) -> Any:
-    """``moved``, as what ``tensor`` has become on another device, if gradients are recorded."""
+def record_move(tensor: Any, moved: Any) -> None:
+    """Makes ``moved`` what ``tensor`` has become elsewhere, if gradients are recorded."""
     if tensor.requires_grad and is_grad_enabled():
         meta_of(moved).edge = Edge(ToCopy(tensor), 0)
         moved.requires_grad_flag = True
-    return moved

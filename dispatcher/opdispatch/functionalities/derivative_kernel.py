@@ -223,12 +223,13 @@ def _finish(derivative: Derivative, node: FormulaNode, result: Any, given: Seque
     """The results, with the node as what has made them."""
     if derivative.num_results == 1 and not isinstance(result, list):
         result = set_history(result, node, 0, given)
-        if derivative.keeps_results:
+        if derivative.keeps_results and type(result) is Tensor:
             node.keep_results((result,))
         return result
     node.num_results = len(result)  # of a list, only known now
     results = [set_history(each, node, n, given) for n, each in enumerate(result)]
-    node.keep_results(results)
+    if derivative.keeps_results and all(type(each) is Tensor for each in results):
+        node.keep_results(results)
     return results if isinstance(result, list) else tuple(results)
 
 
@@ -246,6 +247,6 @@ def _saved(value: Any) -> Any:
         return SavedTensor(value)
     if type(value) is list:
         return [_saved(each) for each in value]
-    if find_key_bits(value) is not None:
+    if find_key_bits(value) is not None and not hasattr(type(value), "__torch_dispatch__"):
         return Tensor(value)  # so that whatever a formula does with it is dispatched
     return value
