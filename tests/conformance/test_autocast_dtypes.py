@@ -92,13 +92,11 @@ FUNCTIONS_OF_TWO = {
 }
 CASES = {**FUNCTIONS_OF_ONE, **FUNCTIONS_OF_TWO}
 
-# NumPy has no common dtype for the two of 16 bits, and float32 for bfloat16 and a Python float.
+# NumPy has no common dtype for the two of 16 bits.
 NOT_PROMOTED = [{F16, BF16}]
 
 
 def arguments_of(name):
-    if "Scalar" in name:
-        return [(dtype,) for dtype in (F32, F16, F64)]
     if name in FUNCTIONS_OF_ONE:
         return [(dtype,) for dtype in (F32, BF16, F16, F64)]
     pairs = itertools.product((F32, BF16, F16, F64), repeat=2)

@@ -354,6 +354,34 @@ def test_types_of_ml_dtypes_are_numbers():
     assert xp.add(x, xp.ones(2, dtype=xp.float32)).dtype == xp.float32
 
 
+@pytest.mark.parametrize("meta", [False, True])
+def test_a_python_float_does_not_change_the_type_of_bfloat16(meta: bool):
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    x = Tensor(np.array([1.0, 100.0], bfloat16)).to("meta" if meta else "cpu")
+    results = [x * 1.003, 1 - x, 2.5 / x, x**2.5, 2.0**x, x // 2, xp.maximum(x, 0.0)]
+    results += [xp.where(x > 2.0, x, 0.0), xp.where(x > 2.0, 0.5, x), xp.hypot(1.0, x)]
+    assert {each.dtype for each in results} == {bfloat16}
+    assert (x > 2.0).dtype == np.bool_
+    assert (x * 1j).dtype == np.complex64
+    x += 1.0
+    assert x.dtype == bfloat16
+    if not meta:
+        # The scalar is not rounded first: 1.003 would be 1.
+        assert results[0].array.tolist() == [1.0, 100.5]
+        assert x.array.tolist() == [2.0, 101.0]
+        assert xp.nextafter(x, 0.0).array.tolist() == [1.9921875, 100.5]
+    assert (Tensor(np.ones(2, np.float16)) * 1.5).dtype == np.float16
+    four_bits = Tensor(np.array([1, 2], ml_dtypes.int4))
+    assert (four_bits * 1.5).array.tolist() == [1.5, 3.0]
+
+
+def test_a_gradient_of_bfloat16_stays_so_beside_scalars():
+    x = Tensor(np.array([1.0, 2.0], ml_dtypes.bfloat16), requires_grad=True)
+    xp.sum(x * 1.5 + x**2.0).backward()
+    assert x.grad.dtype == ml_dtypes.bfloat16
+    assert x.grad.array.tolist() == [3.5, 5.5]
+
+
 def test_shapes_that_do_not_broadcast_are_both_named():
     with pytest.raises(ValueError, match=r"\(2,3\) \(4,\)"):
         xp.ones((2, 3)) + xp.ones(4)

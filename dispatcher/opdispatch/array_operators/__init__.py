@@ -7,7 +7,7 @@ for ``Meta`` say what shape and dtype a result has. ``register`` puts them into 
 functions      the operators, and what the standard calls them
 dtypes         which element types go together
 kernels        kernels for arrays and tensors out of functions for arrays
-half_precision what is added up in float32
+half_precision what is added up in float32, and scalars beside bfloat16
 cuda           CuPy's functions, imported when they are needed
 meta_kernels   shapes and dtypes of results; meta_* by topic
 creation       which backend makes an array: that of the device that is asked for
@@ -21,7 +21,7 @@ import array_api_compat.numpy
 from opdispatch.array_operators.creation import make_placed, make_selection
 from opdispatch.array_operators.cuda import make_cuda_kernel
 from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.half_precision import in_float32
+from opdispatch.array_operators.half_precision import in_float32, keeping_dtype
 from opdispatch.array_operators.indexing import (
     INDEXING,
     getitem,
@@ -42,8 +42,9 @@ def register(library: Library) -> None:
         for function in FUNCTIONS:
             name = library.define(str(function.schema))
             on_host = find_function(array_api_compat.numpy, function)
+            unusual = in_float32(function, on_host) or keeping_dtype(function, on_host)
             kernels = {
-                "CPU": make_kernel(function, on_host, in_float32(function, on_host)),
+                "CPU": make_kernel(function, on_host, unusual),
                 "CUDA": make_cuda_kernel(function),
                 "Meta": make_meta_kernel(function, META_FUNCTIONS[name]),
             }

@@ -63,12 +63,16 @@ def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> Non
         )
 
 
-def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> None:
-    """Raises ArgumentError unless the standard lets a Python scalar go with such an array."""
+def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
+    """Whether an array is of ml_dtypes, of which NumPy does not know how scalars go with it.
+
+    Raises ArgumentError unless the standard lets a Python scalar go with such an array.
+    """
     if dtype.kind in DOUBTFUL_KINDS:
         check_numbers(name, dtype)
+        return True
     if dtype.kind in _KINDS_OF_SCALAR[type(scalar)] or dtype.kind not in _KINDS:
-        return
+        return False
     raise ArgumentError(
         f"array::{name} was given an array of {dtype} and the {type(scalar).__name__} {scalar!r}, "
         "for which the array API standard has no common type",

@@ -1,15 +1,22 @@
-"""Sums and products of 16-bit floating-point numbers: added up in float32, and rounded once.
+"""Short floating-point numbers: sums and products in float32, and Python scalars beside them.
+
+Sums and products are added up in float32, and rounded once.
 
 NumPy adds bfloat16 in bfloat16, where 256 + 1 is 256; its products of bfloat16 are float32, and
 those of float16 do without BLAS. PyTorch's kernels for the CPU accumulate in float32 as well, and
 have the dtype of their arguments.
+
+NumPy makes float32 of bfloat16 and a Python float. By the standard, and in PyTorch, a scalar does
+not change the dtype of an array of its kind: it is calculated so, and rounded.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from opdispatch.array_operators.functions import ArrayFunction
@@ -46,6 +53,41 @@ def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..
         return result if kwargs.get("dtype") is not None else _converted(result, given.pop())
 
     return call_in_float32
+
+
+def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``call`` with a result of the array's dtype, where that is a floating one of ml_dtypes.
+
+    Booleans, and complex numbers that come of a complex scalar, stay. None for operators without a
+    Python scalar beside an array.
+    """
+    if not function.schema.name.overload_name.startswith("Scalar") or len(function.promoted) != 2:
+        return None
+    names = [argument.name for argument in function.schema.arguments]
+    types = {argument.name: str(argument.type) for argument in function.schema.arguments}
+    [place] = [names.index(each) for each in function.promoted if types[each] == "Tensor"]
+    [scalar] = [names.index(each) for each in function.promoted if types[each] == "Scalar"]
+    is_step = function.schema.name.name == "nextafter"  # to the next number of which type?
+
+    def call_keeping_dtype(*args: Any) -> Any:
+        dtype = args[place].dtype
+        if is_step:
+            args = (*args[:scalar], dtype.type(args[scalar]), *args[scalar + 1 :])
+        result = call(*args)
+        if result.dtype == dtype or result.dtype.kind in "bc" or not _is_floating(dtype):
+            return result
+        return _converted(result, dtype)
+
+    return call_keeping_dtype
+
+
+@functools.cache
+def _is_floating(dtype: np.dtype[Any]) -> bool:
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False  # such as int4
+    return True
 
 
 def _converted(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -38,7 +38,8 @@ def make_kernel(
 ) -> Kernel:
     """The kernel of an operator, which has ``call`` do the work on plain arrays.
 
-    Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``.
+    Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``: see
+    ``half_precision``.
     """
     arguments = function.schema.arguments
     name = function.operator.partition(".")[0]
@@ -198,7 +199,8 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
     scalars = [each for each in function.promoted if arguments[each] == "Scalar"]
     if function.promoted and all(arguments[each] == "Tensor" for each in promoted):
         first, *others = promoted
-        lines = [f"check_scalar({name!r}, {first}.dtype, {each})" for each in scalars]
+        checked = [f"check_scalar({name!r}, {first}.dtype, {each})" for each in scalars]
+        lines = [line for call in checked for line in ([f"if {call}:", *last] if last else [call])]
         is_small = f" or {first}.dtype.itemsize == 2" if otherwise else ""
         for other in others:
             doubts = f"{first}.dtype is not {other}.dtype or {first}.dtype.kind in DOUBTFUL_KINDS"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.array_operators.half_precision import in_float32
+from opdispatch.array_operators.half_precision import in_float32, keeping_dtype
 from opdispatch.array_operators.kernels import Kernel, make_kernel
 from opdispatch.array_operators.meta_elementwise import META_ELEMENTWISE
 from opdispatch.array_operators.meta_fft import META_FFT
@@ -29,7 +29,7 @@ def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kerne
         common_device(name, *bound, *kwargs.values())
         return call(*args, **kwargs)
 
-    return make_kernel(function, call_on_meta)
+    return make_kernel(function, call_on_meta, keeping_dtype(function, call_on_meta))
 
 
 META_FUNCTIONS: dict[str, Callable[..., Any]] = {
