@@ -68,12 +68,28 @@ def _optional(convert_element: Converter) -> Converter:
     return convert
 
 
+_INTS = (INT, SYM_INT)
+_SMALL = 0x3FFFFFFF  # Python compares such numbers faster
+
+
 def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     convert_item = converter_of(element)
     # One number for a list of a declared size is repeated.
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
+    takes_none = isinstance(element, OptionalType)
+    takes_ints = (element.element if isinstance(element, OptionalType) else element) in _INTS
 
     def convert(value: Any) -> list[Any]:
+        # Mostly they are small ints, as axes, extents and indices are: no call for each of them.
+        if takes_ints and type(value) is list:
+            for item in value:
+                if item is None:
+                    if not takes_none:
+                        break
+                elif type(item) is not int or item > _SMALL or item < -_SMALL:
+                    break
+            else:
+                return value[:]
         if type(value) is not list and not isinstance(value, list | tuple):
             if broadcasts and size is not None and value is not None:
                 try:

@@ -26,6 +26,7 @@ Mirrors ``tools/autograd/derivatives.yaml`` of PyTorch, and what is generated of
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.saved_tensor import SavedResult, SavedTensor
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
-from opdispatch.schema_type import ListType
+from opdispatch.schema_type import ListType, OptionalType, SchemaType
 
 Formula = Callable[..., Any]
 Formulas = Mapping[str, Formula]
@@ -71,6 +72,8 @@ class Derivative:
             a.name for a in schema.arguments if not a.type.dispatches and "[" not in str(a.type)
         )
         """Arguments that are kept as they are: no tensors, and nothing that can be changed."""
+        self.plain_lists = frozenset(a.name for a in schema.arguments if _is_plain_list(a.type))
+        """Lists of what is no tensor, or None: kept as copies."""
 
     def _place_of(self, parameter: str) -> int:
         if parameter in ("grad", "grads"):
@@ -89,6 +92,11 @@ class Derivative:
         """Those that need it."""
         place = self.kept.index(kept)
         return [n for n, needs in enumerate(self.needs) if place in needs]
+
+
+def _is_plain_list(kind: SchemaType) -> bool:
+    of = kind.element if isinstance(kind, OptionalType) else kind
+    return isinstance(of, ListType) and not re.search(r"Tensor|\[", str(of.element))
 
 
 def title_of(schema: FunctionSchema) -> str:

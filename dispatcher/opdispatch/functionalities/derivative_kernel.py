@@ -164,6 +164,8 @@ class _Source:
             name, text = self.names[derivative.arguments.index(kept)], "_save({})"
             if kept in derivative.plain:
                 return name
+            if kept in derivative.plain_lists:
+                text = "({0} if {0} is None else {0}[:])"
         else:
             name = self.names[derivative.arguments.index(argument)]
             text = "_tuple({}.shape)" if fact == "shape" else "{}.dtype"
