@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
 from opdispatch_client.call_shape import call_shape
+from opdispatch_client.remote_tensor import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.tensors import CallerTensorMemory
@@ -103,6 +104,8 @@ class OperatorCall:
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
         """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
         result = result_of_reply(reply, self._args, self._kwargs, memory, self._make)
+        if reply.interpreter:
+            note_interpreter((*self._args, *self._kwargs.values()), reply.interpreter)
         if not self._trace:
             return result
         return result, [listings.trace_line_from_proto(line) for line in reply.trace]

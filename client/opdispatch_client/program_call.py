@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from opdispatch_client.remote_tensor import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import add_modes, returns_of_reply
 from opdispatch_wire.errors import WireError
@@ -56,7 +57,10 @@ class ProgramCall:
         self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None
     ) -> list[Any]:
         """The outputs; ``memory`` is that of the request. Raises the reply's error."""
-        return returns_of_reply(reply, self._inputs, {}, memory, self._make)
+        returns = returns_of_reply(reply, self._inputs, {}, memory, self._make)
+        if reply.interpreter:
+            note_interpreter(self._inputs, reply.interpreter)
+        return returns
 
 
 def put(array: Any, keep: remote_pb2.Keep, make: DecodeRemote) -> ProgramCall:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -50,7 +50,7 @@ class RemoteValue:
         self._facts = facts
         self._lease = lease
         self.interpreter = interpreter
-        """Where it was made; it moves when an operator is called with it that is not there."""
+        """Where it is, as of the last call with it that has come back: see ``note_interpreter``."""
         # See Note [Letting go of a remote tensor].
         self._finalizer = weakref.finalize(self, lease.release, number)
         self._finalizer.atexit = False  # the session ends with the process
@@ -131,6 +131,18 @@ class RemoteValue:
             f"<{type(self).__name__} {self.dtype} {list(self.shape)}{device} in "
             f"{self.interpreter}{state}>"
         )
+
+
+def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
+    """Notes where a call has run, of the remote tensors among its arguments: it moved them there.
+
+    The daemon alone knows where a value is; of two calls at a time, the last to come back counts.
+    """
+    for value in values:
+        if isinstance(value, RemoteValue):
+            value.interpreter = interpreter
+        elif isinstance(value, list | tuple):
+            note_interpreter(value, interpreter)
 
 
 CallRemotely = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]

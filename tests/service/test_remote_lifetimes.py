@@ -216,9 +216,14 @@ def test_values_move_to_the_interpreter_whose_operator_wants_them(
     y = session.put(np.arange(4.0), on="worker-2")
     assert session.call("math::add", x, y).tolist() == [0, 2, 4, 6]
     assert kept(session) == {"worker-1": (2, 64)}
+    assert (x.interpreter, y.interpreter) == ("worker-1", "worker-1")
     z = session.call("more::mul", x, x, remote=True)
     assert z.interpreter == "worker-2"
+    assert repr(x) == "<RemoteTensor float64 [4] in worker-2>"
     assert kept(session) == {"worker-1": (1, 32), "worker-2": (2, 64)}
+    with session.program() as p:
+        p.output(p.ops.math.add(y, x))
+    assert x.interpreter == "worker-1"
     assert session.ops.math.iadd_(x, np.ones(4)) is x, "it is written to where it is now"
     assert x.numpy().tolist() == [1, 2, 3, 4]
     assert session.call("more::twice", z).tolist() == [0, 2, 8, 18]
