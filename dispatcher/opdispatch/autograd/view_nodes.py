@@ -93,11 +93,13 @@ def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
 def shares_elements(base: Any, other: Any) -> bool:
     """Whether two tensors have the same elements, the second those of a view of the first; an
     array library may have copied them."""
-    if other.array is base.array:
+    whole, part = base.array, other.array
+    if part is whole:
         return True
-    if type(other.array) is np.ndarray and type(base.array) is np.ndarray:
-        return bool(np.may_share_memory(other.array, base.array))
-    return getattr(other.array, "base", None) is not None
+    if type(part) is np.ndarray and type(whole) is np.ndarray:
+        owner = part.base
+        return owner is whole or (owner is not None and bool(np.may_share_memory(part, whole)))
+    return getattr(part, "base", None) is not None
 
 
 def check_may_be_written_to(tensor: Any) -> None:

@@ -26,7 +26,7 @@ def make_write_kernel(operator: FindOperator) -> Kernel:
     """For an operator that writes to its first argument; to be registered ``with_keyset``."""
 
     def write(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = operator().redispatch(_BELOW[keys], first, *args, **kwargs)
+        result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
         if type(first) is Tensor:
             counter_of(first).value += 1
         return result
@@ -41,7 +41,7 @@ def make_view_kernel(operator: FindOperator) -> Kernel:
     """
 
     def view(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = operator().redispatch(_BELOW[keys], first, *args, **kwargs)
+        result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
         if type(first) is not Tensor:
             return result
         if type(result) is Tensor:

@@ -45,17 +45,15 @@ BACKENDS = (
 )
 
 
-class KeysBelow:
-    """The key sets of calls below a key, by those of the calls that arrive there."""
+class KeysBelow(dict[int, DispatchKeySet]):
+    """The key sets of calls below a key, by the bits of those of the calls that arrive there."""
 
     def __init__(self, after: DispatchKeySet) -> None:
+        super().__init__()
         self._after = after
-        self._known: dict[int, DispatchKeySet] = {}
 
-    def __getitem__(self, keys: DispatchKeySet) -> DispatchKeySet:
-        found = self._known.get(keys.bits)
-        if found is None:
-            found = self._known[keys.bits] = keys & self._after
+    def __missing__(self, bits: int) -> DispatchKeySet:
+        found = self[bits] = DispatchKeySet(bits) & self._after
         return found
 
 
@@ -160,7 +158,7 @@ def requires_gradients(stack: Sequence[Any]) -> bool:
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator's kernel below the Autograd keys. See above."""
     if not requires_gradients(stack):
-        op.redispatch_boxed(BELOW[keys], stack)
+        op.redispatch_boxed(BELOW[keys.bits], stack)
         return
     schema = op.call_signature.schema
     given = list(flat_list(stack))
@@ -171,7 +169,7 @@ def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: l
     node = NotImplementedNode(str(op.name), given, len(schema.returns) or 1)
     token = BELOW_AUTOGRAD.enter()
     try:
-        op.redispatch_boxed(BELOW[keys], stack)
+        op.redispatch_boxed(BELOW[keys.bits], stack)
     finally:
         LOCAL_STATE.reset(token)
     for place, returned in enumerate(schema.returns):

@@ -26,6 +26,7 @@ from opdispatch.functionalities.derivative import Derivative, FormulaNode, Formu
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.operator_handle import OperatorHandle
+from opdispatch.schema_type import TENSOR
 from opdispatch.tensor import Tensor
 
 FindOperator = Callable[[], OperatorHandle]
@@ -55,6 +56,7 @@ def make_derivative_kernel(
         "_FormulaNode": FormulaNode,
         "_is_recorded": requires_gradients,
         "_is_part_of_graph": _is_part_of_graph,
+        "_set_history": set_history,
         "_finish": functools.partial(_finish, derivative),
         "_record": functools.partial(_record, derivative, operator),
     }
@@ -79,10 +81,10 @@ class _Source:
                     [_save(_a1) if _r0 else None, _save(_a0) if _r1 else None, axis],
                 )
                 _token = _enter()
-                try: _result = _operator().redispatch(_below[_keys], _a0, _a1, axis=axis)
+                try: _result = _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
                 finally: _leave(_token)
-                return _finish(_node, _result, (_a0, _a1))
-            return _operator().redispatch(_below[_keys], _a0, _a1, axis=axis)
+                return _set_history(_result, _node, 0, (_a0, _a1, axis))
+            return _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
 
     All names of ours start with ``_``: an argument may have any other. Keyword-only arguments with
     names that cannot be those of parameters come in ``_named``.
@@ -90,6 +92,7 @@ class _Source:
 
     def __init__(self, schema: FunctionSchema, derivative: Derivative) -> None:
         self.derivative = derivative
+        self.is_one_tensor = [returned.type for returned in schema.returns] == [TENSOR]
         arguments = schema.arguments
         usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
         self.by_name = all(usable)
@@ -121,7 +124,7 @@ class _Source:
         return "\n    ".join([head, *lines]) + "\n"
 
     def _redispatch(self) -> str:
-        return f"_operator().redispatch({', '.join(['_below[_keys]', *self.passed])})"
+        return f"_operator().redispatch({', '.join(['_below[_keys.bits]', *self.passed])})"
 
     def _flags(self) -> list[str]:
         """Of which arguments gradients are recorded."""
@@ -150,8 +153,17 @@ class _Source:
             f"    _result = {self._redispatch()}",
             "finally:",
             "    _leave(_token)",
-            f"return _finish(_node, _result, ({stack},))",
+            *self._finished(f"({stack},)"),
         ]
+
+    def _finished(self, stack: str) -> list[str]:
+        """``_finish``, in the place where it is needed if the result is one tensor."""
+        if not self.is_one_tensor:
+            return [f"return _finish(_node, _result, {stack})"]
+        lines = [f"_result = _set_history(_result, _node, 0, {stack})"]
+        if self.derivative.keeps_results:
+            lines.append("if _type(_result) is _Tensor: _node.keep_results((_result,))")
+        return [*lines, "return _result"]
 
     def _spelled(self, kept: str) -> str:
         """What is kept under that name, where a formula that is wanted needs it."""
@@ -200,7 +212,7 @@ def _record(
     plain = not (derivative.writes or derivative.gives_views)
     token = (BELOW_ADINPLACE_OR_VIEW if plain else BELOW_AUTOGRAD).enter()
     try:
-        result = operator().redispatch(BELOW[keys], *stack[:count], **named)
+        result = operator().redispatch(BELOW[keys.bits], *stack[:count], **named)
     finally:
         LOCAL_STATE.reset(token)
     if derivative.writes:

@@ -199,7 +199,7 @@ def make_registered_kernel(
     def below(keys: DispatchKeySet, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         token = BELOW_AUTOGRAD.enter()  # as PyTorch, whether or not the call is recorded
         try:
-            return operator().redispatch(BELOW[keys], *args, **kwargs)
+            return operator().redispatch(BELOW[keys.bits], *args, **kwargs)
         finally:
             LOCAL_STATE.reset(token)
 
