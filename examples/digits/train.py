@@ -186,7 +186,8 @@ def draw(results, held_out, path):
             differences.semilogy(np.maximum(distance, 1e-18), linewidth=1, label=name)
     curves.set(title="loss", xlabel="step")
     curves.legend(fontsize="small")
-    differences.set(title=f"difference from {reference}", xlabel="step")
+    whose = "PyTorch's" if reference == "PyTorch" else "those in this process"
+    differences.set(title=f"difference from {whose}", xlabel="step")
     differences.axhline(1e-5, color="gray", linestyle=":")
     images, labels = held_out
     parameters = [Tensor(array) for array in results["in this process"][2]]
