@@ -15,9 +15,10 @@ The package, from the bottom up; a module imports only from its own entry and th
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
     schema_compatibility                        the schema language
-    trace_line, local_dispatch_key_set, trace,
-    mode_decorator, grad_mode, autocast_mode,
-    torch_dispatch_mode                         what a task has switched on
+    trace_line, local_dispatch_key_set,
+    dispatch_trace, mode_decorator, grad_mode,
+    autocast_mode, torch_dispatch_mode,
+    tracing_state                               what a task has switched on
     arrays/                                     arrays of any library as tensors
     autograd/                                   the graph of what was called, and the way back
     tensor_indexing, tensor_operators,
@@ -33,6 +34,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
     ops, library, autocast_registration         how they are called and registered
+    tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
     array_operators/                            the standard operators
     array_derivatives/                          their derivatives
@@ -63,6 +65,7 @@ from opdispatch.autocast_mode import (
 from opdispatch.autocast_registration import register_autocast
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
 from opdispatch.dispatcher import Dispatcher, RegistrationListener
 from opdispatch.errors import (
     AmbiguousKernelError,
@@ -73,6 +76,7 @@ from opdispatch.errors import (
     DeviceMemoryError,
     DispatchKeyError,
     DuplicateDefinitionError,
+    GraphError,
     InternalError,
     KernelTypeError,
     LibraryError,
@@ -134,8 +138,9 @@ from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.schema_parser import parse_schema
 from opdispatch.tensor import Tensor
 from opdispatch.torch_dispatch_mode import TorchDispatchMode
-from opdispatch.trace import capture_dispatch_trace, show_dispatch_trace
 from opdispatch.trace_line import TraceLine
+from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
+from opdispatch.tracing_state import TracerWarning
 from opdispatch.transaction import Transaction
 
 OpOverload = OperatorHandle
@@ -164,6 +169,8 @@ __all__ = [
     "FlopCounterMode",
     "ForceDispatchKeyGuard",
     "FunctionSchema",
+    "Graph",
+    "GraphError",
     "IncludeDispatchKeyGuard",
     "InternalError",
     "KernelFunction",
@@ -190,6 +197,8 @@ __all__ = [
     "Tensor",
     "TorchDispatchMode",
     "TraceLine",
+    "Tracer",
+    "TracerWarning",
     "Transaction",
     "WaitTimeoutError",
     "autocast",
@@ -211,6 +220,7 @@ __all__ = [
     "is_autocast_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "load_graph",
     "local_dispatch_key_set",
     "nested_tensor",
     "nested_tensor_from_jagged",
@@ -223,6 +233,7 @@ __all__ = [
     "register_autograd",
     "register_backend",
     "register_flop_formula",
+    "save_graph",
     "set_grad_enabled",
     "show_dispatch_trace",
     "sparse_coo_tensor",
@@ -231,4 +242,5 @@ __all__ = [
     "tls_is_dispatch_key_included",
     "tls_set_dispatch_key_excluded",
     "tls_set_dispatch_key_included",
+    "trace",
 ]

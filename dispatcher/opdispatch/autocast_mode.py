@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
 from opdispatch.mode_decorator import ModeDecorator
@@ -35,6 +36,8 @@ _KEYS = {
     "mps": _K.AutocastMPS,
     "privateuseone": _K.AutocastPrivateUse1,
 }
+AUTOCAST_KEYS = DispatchKeySet.of(*_KEYS.values())
+"""The keys of all of them."""
 _SUPPORTED = (_BFLOAT, _HALF)
 _ANY_DTYPE = ("cuda",)
 """The device types that may be asked to cast to anything."""

@@ -13,6 +13,7 @@
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
     ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
     ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
+    ├── GraphError                       a graph cannot be read, kept or run (also a ValueError)
     ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
     ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
     │   ├── DeviceMemoryError            a device has no room (also a MemoryError)
@@ -136,6 +137,12 @@ class AutogradError(OpdispatchError, RuntimeError):
     """Gradients cannot be recorded, or asked for, in this way."""
 
     code = "autograd"
+
+
+class GraphError(OpdispatchError, ValueError):
+    """A traced graph is not there, cannot be kept in a file or read from it, or cannot run."""
+
+    code = "graph"
 
 
 class DeviceError(OpdispatchError, RuntimeError):

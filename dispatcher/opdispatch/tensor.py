@@ -27,6 +27,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_operators import TensorOperators
+from opdispatch.tracing_state import note_reading
 
 _AUTOCAST_KEYS = {
     backend: DispatchKey[f"Autocast{backend.name}"]
@@ -151,11 +152,14 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
         here, place = arrays.split_device(self.device)
         if kind == here and number in (None, place):
             return self
+        note_reading(self, "to() of a tensor")
         moved = Tensor(arrays.on_device(self.array, device))
         record_move(self, moved)
         return moved
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        for value in (*inputs, *kwargs.get("out", ())):
+            note_reading(value, "a tensor in a function of NumPy's")
         given = kwargs.get("out", ())
         if given:
             kwargs["out"] = tuple(_array_of(value) for value in given)
@@ -180,6 +184,7 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
         return self.to(device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        note_reading(self, "a tensor as NumPy's array")
         self._require_dense("have its elements in one array")
         if self.device != "cpu":
             raise DeviceError(
@@ -196,6 +201,7 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        note_reading(self, "a tensor by DLPack")
         given = {
             "stream": stream,
             "max_version": max_version,

@@ -15,6 +15,7 @@ from opdispatch.arrays import Layout
 from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
 from opdispatch.arrays.sparse import SparseLayout
 from opdispatch.errors import ArgumentError
+from opdispatch.tracing_state import note_reading
 
 
 class TensorLayouts:
@@ -184,6 +185,7 @@ class TensorLayouts:
     # -- for Tensor -----------------------------------------------------------------------------
 
     def _of(self, array: Any) -> Self:
+        note_reading(self, "a tensor's method of its layout")
         cls: Any = type(self)
         return cls(array)  # type: ignore[no-any-return]
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from opdispatch.arrays import find_key_bits
 from opdispatch.errors import ArgumentError
 from opdispatch.tensor_indexing import getitem, setitem
+from opdispatch.tracing_state import note_reading
 
 _is_private = False
 
@@ -156,18 +157,23 @@ class TensorOperators:
         return namespace()
 
     def __bool__(self) -> bool:
+        note_reading(self, "bool() of a tensor")
         return bool(self.array)
 
     def __int__(self) -> int:
+        note_reading(self, "int() of a tensor")
         return int(self.array)
 
     def __float__(self) -> float:
+        note_reading(self, "float() of a tensor")
         return float(self.array)
 
     def __complex__(self) -> complex:
+        note_reading(self, "complex() of a tensor")
         return complex(self.array)
 
     def __index__(self) -> int:
+        note_reading(self, "a tensor as an index")
         return self.array.__index__()  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Any) -> Any:
@@ -179,6 +185,7 @@ class TensorOperators:
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a 0-d tensor")
+        note_reading(self, "len() of a tensor")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -186,6 +193,7 @@ class TensorOperators:
 
     def item(self) -> Any:
         """The number in a tensor of one element. Raises ValueError if it has another number."""
+        note_reading(self, "item() of a tensor")
         return self.array.item()
 
     @property

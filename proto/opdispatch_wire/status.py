@@ -71,6 +71,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "no_kernel": _C.UNIMPLEMENTED,
     "ambiguous_kernel": _C.FAILED_PRECONDITION,
     "autograd": _C.FAILED_PRECONDITION,
+    "graph": _C.INVALID_ARGUMENT,
     "kernel_raised": _C.UNKNOWN,
     "return": _C.INTERNAL,
     "device": _C.FAILED_PRECONDITION,

@@ -29,6 +29,7 @@ CODES = {
     "no_kernel": "NoKernelError",
     "ambiguous_kernel": "AmbiguousKernelError",
     "autograd": "AutogradError",
+    "graph": "GraphError",
     "return": "ReturnError",
     "device": "DeviceError",
     "device_memory": "DeviceMemoryError",

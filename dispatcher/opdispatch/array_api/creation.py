@@ -13,6 +13,7 @@ from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor import Tensor
 from opdispatch.tensor_operators import TensorOperators
+from opdispatch.tracing_state import is_traced, note_reading
 
 
 def asarray(
@@ -72,6 +73,9 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
         if moved.requires_grad:
             copied: Tensor = OPERATORS.positive.default(moved)
             return copied
+        if is_traced(moved):
+            traced: Tensor = OPERATORS.astype.default(moved, moved.dtype)
+            return traced
         backend = arrays.find_backend(type(moved.array))
         assert backend is not None, "a tensor's array is one of a backend"
         return Tensor(backend.copy(moved.array))
@@ -92,6 +96,7 @@ def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -
 def _plain(value: Any) -> Any:
     """Tensors in nested sequences as their arrays."""
     if isinstance(value, Tensor):
+        note_reading(value, "a tensor in a list given to asarray")
         return value.array
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]

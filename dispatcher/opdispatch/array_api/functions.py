@@ -14,6 +14,7 @@ from opdispatch.array_api.operators import OPERATORS
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
 from opdispatch.schema_type import SCALAR, OptionalType
 from opdispatch.tensor import Tensor
+from opdispatch.tracing_state import note_reading
 
 Function = Callable[..., Any]
 
@@ -44,7 +45,10 @@ _BINARY = ("Tensor", "Scalar", "ScalarFirst")
 def number(value: Any) -> Any:
     """The number in an array without dimensions; anything else as it is."""
     array = value.array if type(value) is Tensor else value
-    return array.item() if getattr(array, "shape", None) == () else value
+    if getattr(array, "shape", None) != ():
+        return value
+    note_reading(value, "a number out of a tensor")
+    return array.item()
 
 
 def diagonal(k: Any) -> Any:

@@ -1,27 +1,55 @@
-"""Tracing of operators, while no trace is under way: the call is made once more.
+"""Tracing of operators: the traces of the task are told of the call, which goes on below.
 
-As in ``TraceTypeManual.cpp`` of PyTorch, whose fallback records the call where there is a trace,
-and then calls the operator by its arguments, not by the keys that are left. No trace can be
-under way here.
+As the fallback in ``TraceTypeManual.cpp`` of PyTorch: a call is noted down
+with what it is given, the operator is called with tracing switched off, and what it returns is
+noted down. The key is below Autocast, so that casts are calls of their own, and above Autograd and
+all composite kernels, so that their operators are seen as they were called.
+
+Where no trace is under way the operator is called once more, by its arguments and not by the keys
+that are left, as PyTorch's fallback does.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.boxing import split_without_defaults
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.tracing_state import not_tracing, traces
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
+_BELOW = DispatchKeySet.full_after(DispatchKey.Tracer)
 
-def call_untraced(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+
+def trace_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Tells the traces of the call, and makes it. Without any, ``call_untraced``."""
+    found = traces()
+    if not found:
+        call_untraced(op, stack)
+        return
+    signature = op.call_signature
+    args, kwargs = split_without_defaults(signature, stack)
+    finish = [
+        recorder.begin(str(op.name), op, args, kwargs)
+        for recorder in found
+        if not recorder.pre_dispatch and not recorder.is_over
+    ]
+    with not_tracing():
+        op.redispatch_boxed(keys & _BELOW, stack)
+    result = signature.unbox_returns(stack)
+    for each in finish:
+        each(result)
+
+
+def call_untraced(op: OperatorHandle, stack: list[Any]) -> None:
     """Calls the operator.
 
     Raises NoKernelError if that call arrives here again and again, where PyTorch runs out of
-    stack: the key is meant to be excluded by whoever starts a trace.
+    stack: the key is included by a trace, and by nobody else.
     """
     try:
         op.call_boxed(stack)
@@ -32,4 +60,4 @@ def call_untraced(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) ->
         raise op.no_kernel_error("Tracer", what) from None
 
 
-FALLBACKS = {DispatchKey.Tracer: KernelFunction.from_boxed(call_untraced)}
+FALLBACKS = {DispatchKey.Tracer: KernelFunction.from_boxed(trace_call)}

@@ -1,0 +1,330 @@
+"""``Graph``: the calls of operators that a function makes, as a value that can be run.
+
+Mirrors ``torch::jit::Graph`` and ``torch.fx.Graph``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from opdispatch.arrays import find_key_bits
+from opdispatch.errors import ArgumentError, GraphError
+from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.tensor import Tensor
+from opdispatch.tracing.dead_code import live_nodes
+from opdispatch.tracing.graph_code import format_code
+from opdispatch.tracing.graph_dot import format_dot
+from opdispatch.tracing.graph_svg import draw_svg
+from opdispatch.tracing.graph_text import format_graph
+from opdispatch.tracing.node import (
+    Constant,
+    Input,
+    Node,
+    Parameter,
+    Source,
+    Value,
+    values_in,
+)
+from opdispatch.tracing.structure import map_leaves
+
+if TYPE_CHECKING:
+    from opdispatch.dispatcher import Dispatcher
+    from opdispatch.operator_handle import OperatorHandle
+
+
+class CallOperator(Protocol):
+    """Calls the operator of that name, or records that it is to be called."""
+
+    def __call__(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
+        """The result, whose items can be had by their places."""
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """What a trace has recorded: inputs, constants, and nodes, each a call of an operator.
+
+    A graph is called as the function was that it was traced from: it calls the operators in that
+    order, and returns what the function did, made of the new arguments. These may have other
+    shapes, dtypes and devices, as far as the operators take them. What was no tensor is a constant,
+    and may be left out. Operators that write to a tensor do so again, be it a constant.
+
+    ``outputs`` is what it returns: lists, tuples and dicts with Values for tensors. Immutable; any
+    thread may call it.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    inputs: tuple[Input, ...]
+    constants: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+    outputs: Any
+    handles: Mapping[str, OperatorHandle] = field(default_factory=dict, repr=False)
+    """The operators that the trace called, by their names; others are looked up."""
+    dispatcher: Dispatcher | None = field(default=None, repr=False)
+    """Where the other operators are looked up: in the default dispatcher, if it is None."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the operators of this process.
+
+        Raises ArgumentError for arguments of another structure, OperatorNotFoundError, GraphError
+        if an operator has another schema than in the trace, and what operators raise.
+        """
+        handles = self._resolved()
+
+        def call(operator: str, /, *given: Any, **named: Any) -> Any:
+            handle = handles[operator]
+            result = handle(*given, **named)
+            # What is made of no tensor is a plain array: a Tensor, where gradients may be recorded.
+            is_made = not handle.call_signature.dispatching and find_key_bits(result) is not None
+            return Tensor(result) if is_made and not isinstance(result, Tensor) else result
+
+        return self.run(call, args, kwargs)
+
+    def run(self, call: CallOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Has ``call`` make, or record, each call, and gives what the graph returns."""
+        inputs = self.bind(args, kwargs)
+        results: list[Any] = [None] * len(self.nodes)
+
+        def value_of(leaf: Any) -> Any:
+            if not isinstance(leaf, Value):
+                return leaf
+            if leaf.source is Source.INPUT:
+                return inputs[leaf.number]
+            if leaf.source is Source.CONSTANT:
+                return self.constants[leaf.number].tensor
+            result = results[leaf.number]
+            for item in leaf.items:
+                result = result[item]
+            return result
+
+        for number, (node, unused) in enumerate(zip(self.nodes, self._last_uses(), strict=True)):
+            given = [map_leaves(value_of, each) for each in node.args]
+            named = {name: map_leaves(value_of, each) for name, each in node.kwargs.items()}
+            results[number] = call(node.operator, *given, **named)
+            for each in unused:
+                results[each] = None  # its memory may be needed
+        return map_leaves(value_of, self.outputs)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The inputs among arguments of the graph. Raises ArgumentError if they do not fit it."""
+        try:
+            given = self.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            names = ", ".join(f"{p.name}: {_count(p.given)}" for p in self.parameters)
+            raise ArgumentError(
+                f"{self.name} cannot be called so: {error}; its parameters are ({names})"
+            ) from None
+        inputs: list[Any] = [None] * len(self.inputs)
+        for parameter in self.parameters:
+            if parameter.name in given:
+                self._take(parameter.given, given[parameter.name], parameter.name, inputs)
+            elif any(values_in(parameter.given)):
+                raise ArgumentError(f"{self.name} is missing its argument {parameter.name!r}")
+        return inputs
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Its parameters. What was no tensor has what it was as its default."""
+        parameters = []
+        has_default = False
+        for each in self.parameters:
+            default = inspect.Parameter.empty
+            variable = each.kind in (_VAR_POSITIONAL, _VAR_KEYWORD)
+            positional = each.kind in (_POSITIONAL_ONLY, _POSITIONAL_OR_KEYWORD)
+            # After one that may be left out, Python wants all to be of that kind; see `bind`.
+            if not variable and (not any(values_in(each.given)) or (positional and has_default)):
+                default = each.given
+                has_default = has_default or positional
+            parameters.append(inspect.Parameter(each.name, each.kind, default=default))
+        return inspect.Signature(parameters)
+
+    def on(self, dispatcher: Dispatcher) -> Graph:
+        """The same graph, which calls the operators of that dispatcher."""
+        return replace(self, handles={}, dispatcher=dispatcher)
+
+    def facts_of(self, value: Value) -> Any:
+        """TensorFacts of a value; of a list, or several returns, a list or tuple of them."""
+        if value.source is Source.INPUT:
+            return self.inputs[value.number].facts
+        if value.source is Source.CONSTANT:
+            return self.constants[value.number].facts
+        facts = self.nodes[value.number].returns
+        for item in value.items:
+            facts = facts[item]
+        return facts
+
+    def name_of(self, value: Value) -> str:
+        """``x``, ``constant``, ``exp_1``, or ``linalg_qr[0]``."""
+        owners: Mapping[Source, Sequence[Input | Constant | Node]] = {
+            Source.INPUT: self.inputs,
+            Source.CONSTANT: self.constants,
+            Source.NODE: self.nodes,
+        }
+        items = "".join(f"[{item}]" for item in value.items)
+        return f"{owners[value.source][value.number].name}{items}"
+
+    def eliminate_dead_code(self) -> Graph:
+        """The graph without calls whose results nobody uses, and their constants.
+
+        Calls that write to an input, to a constant, or to what is used, stay, as do those that
+        return nothing, draw random numbers, or are of operators that the trace did not know.
+        What is a view of what, the schemas say.
+        """
+        live = live_nodes(self)
+        places = {number: place for place, number in enumerate(live)}
+        less = self._renumbered(Source.NODE, places, nodes=tuple(self.nodes[n] for n in live))
+        return less.without_unused_constants()
+
+    def without_unused_constants(self) -> Graph:
+        """The graph without constants that no node and no output has."""
+        used = {v.number for v in self._all_uses() if v.source is Source.CONSTANT}
+        kept = [n for n in range(len(self.constants)) if n in used]
+        places = {number: place for place, number in enumerate(kept)}
+        constants = tuple(self.constants[n] for n in kept)
+        return self._renumbered(Source.CONSTANT, places, constants=constants)
+
+    @property
+    def code(self) -> str:
+        """A Python function that does the same: ``def name(x, *, ops, constants)``."""
+        return format_code(self)
+
+    def to_dot(self) -> str:
+        """The graph in the language of Graphviz."""
+        return format_dot(self)
+
+    def to_svg(self) -> str:
+        """A drawing, as the text of an SVG file."""
+        return draw_svg(self)
+
+    def _repr_svg_(self) -> str:
+        """For notebooks."""
+        return self.to_svg()
+
+    def __str__(self) -> str:
+        return format_graph(self)
+
+    def __repr__(self) -> str:
+        count = len(self.nodes)
+        return f"<Graph {self.name} of {count} call{'s' * (count != 1)}>"
+
+    # -- plumbing ---------------------------------------------------------------------------------
+
+    def _take(self, expected: Any, given: Any, where: str, inputs: list[Any]) -> None:
+        """Puts what is given for the inputs in a tree to its places."""
+        if isinstance(expected, Value):
+            inputs[expected.number] = given
+            return
+        if isinstance(expected, list | tuple):
+            # What is a list in a file may have been a tuple, and the other way round.
+            if isinstance(given, list | tuple) and len(given) == len(expected):
+                for place, (one, other) in enumerate(zip(expected, given, strict=True)):
+                    self._take(one, other, f"{where}[{place}]", inputs)
+                return
+        elif isinstance(expected, dict):
+            if isinstance(given, dict) and given.keys() == expected.keys():
+                for key, one in expected.items():
+                    self._take(one, given[key], f"{where}[{key!r}]", inputs)
+                return
+        elif type(given) is type(expected) and (given is expected or given == expected):
+            return
+        raise ArgumentError(
+            f"{self.name} was traced with {where} = {_describe(expected)}, and is called with "
+            f"{_describe(given)}",
+            hint="trace it again for another structure or another number",
+            argument=where,
+        )
+
+    def _all_uses(self) -> Iterator[Value]:
+        for node in self.nodes:
+            yield from node.uses
+        yield from values_in(self.outputs)
+
+    def _last_uses(self) -> list[list[int]]:
+        """For each node, the nodes whose results nobody needs when it has run."""
+        last = {number: number for number in range(len(self.nodes))}
+        for number, node in enumerate(self.nodes):
+            last |= {v.number: number for v in node.uses if v.source is Source.NODE}
+        for value in values_in(self.outputs):
+            if value.source is Source.NODE:
+                last.pop(value.number, None)
+        unused: list[list[int]] = [[] for _ in self.nodes]
+        for number, user in last.items():
+            unused[user].append(number)
+        return unused
+
+    def _resolved(self) -> dict[str, OperatorHandle]:
+        dispatcher = self.dispatcher
+        found: dict[str, OperatorHandle] = {}
+        for node in self.nodes:
+            if node.operator in found:
+                continue
+            handle = self.handles.get(node.operator)
+            if handle is None:
+                if dispatcher is None:
+                    dispatcher = _default_dispatcher()
+                handle = dispatcher.get_schema(OperatorName.parse(node.operator))
+            if not _takes_calls_of(handle.schema, node.schema):
+                raise GraphError(
+                    f"{self.name} was traced with {node.schema}, and the operator is now "
+                    f"{handle.schema}, which cannot take the same calls",
+                    operator=node.operator,
+                )
+            found[node.operator] = handle
+        return found
+
+    def _renumbered(self, source: Source, places: Mapping[int, int], **changes: Any) -> Graph:
+        """With these changes, and values of that source by their new places."""
+
+        def moved(leaf: Any) -> Any:
+            if isinstance(leaf, Value) and leaf.source is source:
+                return replace(leaf, number=places[leaf.number])
+            return leaf
+
+        changed = replace(self, **changes)
+        nodes = tuple(
+            replace(
+                node,
+                args=map_leaves(moved, node.args),
+                kwargs=MappingProxyType(map_leaves(moved, dict(node.kwargs))),
+            )
+            for node in changed.nodes
+        )
+        return replace(changed, nodes=nodes, outputs=map_leaves(moved, self.outputs))
+
+
+_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
+_POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+_VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
+
+
+def _default_dispatcher() -> Dispatcher:
+    found: Callable[[], Dispatcher] = importlib.import_module(
+        "opdispatch.library"
+    ).default_dispatcher
+    return found()
+
+
+def _takes_calls_of(schema: FunctionSchema, traced: FunctionSchema | None) -> bool:
+    if traced is None or schema is traced or schema == traced:
+        return True
+    return schema.is_backward_compatible_with(traced)
+
+
+def _count(tree: Any) -> str:
+    count = sum(1 for _ in values_in(tree))
+    return "no tensor" if not count else f"{count} tensor{'s' * (count > 1)}"
+
+
+def _describe(tree: Any) -> str:
+    if isinstance(tree, list | tuple | dict):
+        return f"a {type(tree).__name__} of {len(tree)}"
+    if hasattr(tree, "shape"):
+        return "a tensor"
+    text = repr(tree)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,97 @@
+"""What a drawing of a graph shows: boxes, and arrows between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.tracing.graph_text import format_tree, format_value
+from opdispatch.tracing.node import Node, Source, Value, values_in
+
+if TYPE_CHECKING:
+    from opdispatch.tracing.graph import Graph
+
+_LONGEST = 40
+
+
+class Kind(StrEnum):
+    """What a box stands for."""
+
+    INPUT = "input"
+    CONSTANT = "constant"
+    CALL = "call"
+    WRITE = "write"  # a call that writes to an argument
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """An input, a constant, a call, or what is returned; each line of text is a short one."""
+
+    kind: Kind
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A value on its way from one box to another, by their places."""
+
+    start: int
+    end: int
+    is_written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Boxes in an order in which no arrow leads back, and the arrows."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+
+
+def picture_of(graph: Graph) -> Picture:
+    """The picture of a graph. A box for what it returns is the last, if it returns a value."""
+    boxes = [Box(Kind.INPUT, (each.name, str(each.facts))) for each in graph.inputs]
+    boxes += [Box(Kind.CONSTANT, (each.name, str(each.facts))) for each in graph.constants]
+    firsts = {Source.INPUT: 0, Source.CONSTANT: len(graph.inputs), Source.NODE: len(boxes)}
+    arrows: list[Arrow] = []
+
+    def point(value: Value, end: int, *, is_written: bool = False) -> None:
+        arrow = Arrow(firsts[value.source] + value.number, end, is_written)
+        if arrow not in arrows[-_LONGEST:]:  # of a value that is given twice
+            arrows.append(arrow)
+
+    for node in graph.nodes:
+        written = set(node.written)
+        for value in node.uses:
+            point(value, len(boxes), is_written=value in written)
+        boxes.append(Box(Kind.WRITE if written else Kind.CALL, _lines(graph, node)))
+    if any(values_in(graph.outputs)):
+        for value in values_in(graph.outputs):
+            point(value, len(boxes))
+        boxes.append(Box(Kind.OUTPUT, ("return",)))
+    return Picture(tuple(boxes), tuple(arrows))
+
+
+def _lines(graph: Graph, node: Node) -> tuple[str, ...]:
+    """The operator, what it was given beside tensors, and what it returned."""
+    given = [_short(graph, each) for each in node.args]
+    given += [f"{name}={_short(graph, each)}" for name, each in node.kwargs.items()]
+    others = ", ".join(text for text in given if text)
+    name = node.operator.partition("::")[2] if node.operator.startswith("array::") else ""
+    lines = [
+        name or node.operator,
+        others,
+        "" if node.returns is None else format_tree(node.returns),
+    ]
+    return tuple(_shortened(line) for line in lines if line)
+
+
+def _short(graph: Graph, given: Any) -> str:
+    """What is given, if it is no tensor."""
+    return "" if any(values_in(given)) else format_value(graph, given)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

@@ -1,0 +1,216 @@
+"""What one trace has seen so far: which tensor is which value, and the calls.
+
+Note [Which tensor is which value]
+    A tensor is the value that it was when it was seen: by its identity, or, if it is another one
+    over the very same array, by that of its array. So a result that is wrapped anew, detached, or
+    kept for the way back, is still the result. Tensors are known for as long as somebody holds
+    them; where no weak reference can be had, the trace holds them itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import find_key_bits
+from opdispatch.errors import ArgumentError
+from opdispatch.tensor import Tensor
+from opdispatch.tracing.node import (
+    Constant,
+    Input,
+    Node,
+    Source,
+    TensorFacts,
+    Value,
+    facts_in,
+)
+from opdispatch.tracing.structure import leaves, map_leaves
+from opdispatch.tracing.unique_names import UniqueNames
+from opdispatch.tracing_state import warn_of_trace
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_Alive = Callable[[], Any]
+
+
+class GraphRecorder:
+    """Notes down the calls of one trace.
+
+    ``_lock`` protects what was noted: threads and tasks that were started within a trace may tell
+    it at the same time. The operators themselves are called without it.
+    """
+
+    def __init__(self, *, pre_dispatch: bool) -> None:
+        self.pre_dispatch = pre_dispatch
+        self.is_over = False
+        self.inputs: list[Input] = []
+        self.constants: list[Constant] = []
+        self.nodes: list[Node] = []
+        self.handles: dict[str, OperatorHandle] = {}
+        self._lock = threading.RLock()
+        self._values: dict[int, tuple[Value, _Alive]] = {}
+        self._names = UniqueNames()
+
+    def add_input(self, name: str, tensor: Any) -> Value:
+        """An input of the graph. Raises ArgumentError if it is one already."""
+        value = Value(Source.INPUT, len(self.inputs))
+        known = self._find(tensor)
+        if known is not None:
+            raise ArgumentError(
+                f"the inputs {self.inputs[known.number].name!r} and {name!r} of a trace are one "
+                "and the same tensor, so that nobody could tell which of them is used",
+                hint="trace with a copy of one of them",
+            )
+        self.inputs.append(Input(self._names.new(name), TensorFacts.of(tensor)))
+        self._know(tensor, value)
+        return value
+
+    def begin(
+        self,
+        operator: str,
+        handle: OperatorHandle | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Callable[[Any], None]:
+        """The beginning of a call; what it gives is told the end."""
+        with self._lock:
+            given = tuple(map_leaves(self._as_argument, each) for each in args)
+            named = {name: map_leaves(self._as_argument, each) for name, each in kwargs.items()}
+
+        def finish(result: Any) -> None:
+            with self._lock:
+                if not self.is_over:
+                    self._add_node(operator, handle, given, named, result)
+
+        return finish
+
+    def knows(self, value: object) -> bool:
+        """Whether it is an input or the result of a call."""
+        with self._lock:
+            found = self._find(value)
+        return found is not None and found.source is not Source.CONSTANT
+
+    def value_of_output(self, output: Any) -> Any:
+        """A value for a tensor that the graph is to return; anything else as it is."""
+        if find_key_bits(output) is None:
+            return output
+        with self._lock:
+            found = self._find(output)
+            if found is None or found.source is Source.CONSTANT:
+                warn_of_trace(
+                    f"an output of the graph, {TensorFacts.of(output)}, is a constant of it: no "
+                    "recorded call has made it"
+                )
+            return found or self._new_constant(output)
+
+    def _as_argument(self, given: Any) -> Any:
+        if find_key_bits(given) is None:
+            return given
+        found = self._find(given)
+        if found is None:
+            self._warn_of_shared_memory(given)
+            found = self._new_constant(given)
+        return found
+
+    def _add_node(
+        self,
+        operator: str,
+        handle: OperatorHandle | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        schema = None
+        if handle is not None:
+            self.handles[operator] = handle
+            schema = handle.call_signature.schema
+        name = self._names.new(operator.partition("::")[2].partition(".")[0])
+        number = len(self.nodes)
+        node = Node(name, operator, args, kwargs, facts_in(result), schema)
+        self.nodes.append(node)
+        for items, tensor in _with_places(result):
+            # Also if it is known, as what was written to, or given back as it was, is: from now on
+            # it is what this call has made of it.
+            self._know(tensor, Value(Source.NODE, number, items))
+        for value in node.written:
+            if value.source is Source.CONSTANT:
+                warn_of_trace(
+                    f"{operator} writes to a tensor that is no input of the graph and no result in "
+                    "it: the graph writes to that very tensor each time that it runs"
+                )
+        if _has_number(node.returns) and any(node.uses):
+            warn_of_trace(
+                f"{operator} returns a number, which is a constant where the graph uses it"
+            )
+
+    def _new_constant(self, tensor: Any) -> Value:
+        value = Value(Source.CONSTANT, len(self.constants))
+        name = self._names.new("constant")
+        self.constants.append(Constant(name, tensor, TensorFacts.of(tensor)))
+        self._know(tensor, value)
+        return value
+
+    # -- which tensor is which value: see the Note ------------------------------------------------
+
+    def _know(self, tensor: Any, value: Value) -> None:
+        for each in _identities(tensor):
+            self._values[id(each)] = (value, _reference_to(each))
+
+    def _find(self, tensor: Any) -> Value | None:
+        for each in _identities(tensor):
+            found = self._values.get(id(each))
+            if found is not None:
+                if found[1]() is each:
+                    return found[0]
+                del self._values[id(each)]  # another object's that is gone
+        return None
+
+    def _warn_of_shared_memory(self, tensor: Any) -> None:
+        """A tensor that nobody knows may be a view of one that was made by other means."""
+        array = _identities(tensor)[-1]
+        if not isinstance(array, np.ndarray):
+            return
+        for value, alive in list(self._values.values()):
+            other = alive()
+            if (
+                value.source is not Source.CONSTANT
+                and isinstance(other, np.ndarray)
+                and np.may_share_memory(array, other)
+            ):
+                warn_of_trace(
+                    f"a tensor, {TensorFacts.of(tensor)}, that shares memory with one of the "
+                    "graph was made without an operator: it is a constant of the graph"
+                )
+                return
+
+
+def _has_number(returned: Any) -> bool:
+    return any(isinstance(each, int | float | complex) for each in leaves(returned))
+
+
+def _identities(tensor: Any) -> tuple[Any, ...]:
+    """A tensor, and the array that it is over."""
+    return (tensor, tensor.array) if isinstance(tensor, Tensor) else (tensor,)
+
+
+def _reference_to(value: Any) -> _Alive:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # of NumPy's scalars, for instance
+        return lambda: value
+
+
+def _with_places(result: Any, items: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Any]]:
+    """The tensors in what an operator returned, and the items that lead to them."""
+    if isinstance(result, list | tuple):
+        return [
+            found
+            for place, each in enumerate(result)
+            for found in _with_places(each, (*items, place))
+        ]
+    return [] if find_key_bits(result) is None else [(items, result)]

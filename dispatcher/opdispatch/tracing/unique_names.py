@@ -1,0 +1,29 @@
+"""Names of values: identifiers of Python, each once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+# What the code of a graph calls other things.
+RESERVED = frozenset({"ops", "constants"})
+
+
+class UniqueNames:
+    """Gives names that have not been given before: ``exp``, ``exp_1``, ``exp_2``."""
+
+    def __init__(self) -> None:
+        self._given = set(RESERVED)
+        self._next: dict[str, int] = {}
+
+    def new(self, wanted: str) -> str:
+        """``wanted``, or something like it."""
+        base = re.sub(r"\W", "_", wanted, flags=re.ASCII) or "value"
+        if not base.isidentifier() or keyword.iskeyword(base):
+            base = f"_{base}"
+        name, number = base, self._next.get(base, 1)
+        while name in self._given:
+            name, number = f"{base}_{number}", number + 1
+        self._given.add(name)
+        self._next[base] = number
+        return name

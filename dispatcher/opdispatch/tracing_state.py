@@ -1,0 +1,158 @@
+"""Which traces are under way in a task, and what they are told.
+
+Mirrors ``torch/csrc/jit/frontend/tracer.h``: while a task has a trace, the key Tracer is in its
+local included set, and the kernel there tells the trace of each call. While an operator runs, no
+trace is under way: what its kernels call, and what they read of tensors, is its own business.
+
+Traces nest, and each is told of everything. A new task begins with the traces of its creator, as
+with modes; when a trace has ended, it is told nothing more, wherever it is still noted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+T = TypeVar("T")
+Finish = Callable[[Any], None]
+"""Is told what a call has returned."""
+
+_TRACER = DispatchKeySet.of(DispatchKey.Tracer)
+_ROOT = os.path.dirname(__file__) + os.sep
+
+
+class TracerWarning(UserWarning):
+    """What was traced may be wrong for other inputs: something is a constant of the graph.
+
+    As ``torch.jit.TracerWarning``.
+    """
+
+
+class Recorder(Protocol):
+    """Is told of calls."""
+
+    pre_dispatch: bool
+    """Whether it is told before any other key, and not by the key Tracer."""
+    is_over: bool
+
+    def begin(
+        self,
+        operator: str,
+        handle: OperatorHandle | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Finish:
+        """A call begins; without a handle, of an operator that this process may not know."""
+
+    def knows(self, value: object) -> bool:
+        """Whether it is a tensor that the graph has: an input, or what a call returned."""
+
+
+_TRACES: ContextVar[tuple[Recorder, ...]] = ContextVar("opdispatch_traces", default=())
+
+
+def traces() -> tuple[Recorder, ...]:
+    """The traces of this task, outermost first; those that are over may be among them."""
+    return _TRACES.get()
+
+
+def keys_of_traces() -> DispatchKeySet:
+    """What is included because traces are under way in this task: of no use elsewhere."""
+    return _TRACER if _TRACES.get() else DispatchKeySet()
+
+
+@contextmanager
+def tracing(recorder: Recorder) -> Iterator[None]:
+    """Tells the recorder of calls in the block."""
+    included, excluded = local_dispatch_key_set()
+    if not recorder.pre_dispatch:
+        included |= _TRACER
+    token = _TRACES.set((*_TRACES.get(), recorder))
+    try:
+        with ForceDispatchKeyGuard(included, excluded):
+            yield
+    finally:
+        _TRACES.reset(token)
+
+
+@contextmanager
+def without(recorder: Recorder) -> Iterator[None]:
+    """Tells the recorder nothing in the block; other traces of the task go on."""
+    token = _TRACES.set(tuple(each for each in _TRACES.get() if each is not recorder))
+    try:
+        yield
+    finally:
+        _TRACES.reset(token)
+
+
+@contextmanager
+def not_tracing() -> Iterator[None]:
+    """No trace is under way in the block."""
+    included, excluded = local_dispatch_key_set()
+    token = _TRACES.set(())
+    try:
+        with ForceDispatchKeyGuard(included - _TRACER, excluded):
+            yield
+    finally:
+        _TRACES.reset(token)
+
+
+def record_call(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], T]
+) -> T:
+    """Makes a call that goes through no dispatcher of this process, and tells the traces."""
+    found = [each for each in _TRACES.get() if not each.is_over]
+    if not found:
+        return call()
+    finish = [recorder.begin(operator, None, args, kwargs) for recorder in found]
+    with not_tracing():
+        result = call()
+    for each in finish:
+        each(result)
+    return result
+
+
+def is_traced(value: object) -> bool:
+    """Whether it is a tensor that a trace of this task has as an input or a result."""
+    found = _TRACES.get()
+    return bool(found) and any(not each.is_over and each.knows(value) for each in found)
+
+
+def note_reading(value: Any, what: str) -> None:
+    """Warns if ``value`` is a tensor of a graph, since Python is about to see what is in it.
+
+    ``what`` says how: ``"bool() of a tensor"``.
+    """
+    if is_traced(value):
+        warn_of_trace(
+            f"{what} is recorded as what it is now, a constant: the graph may be wrong for other "
+            "inputs"
+        )
+
+
+def warn_of_trace(text: str) -> None:
+    """Warns with a TracerWarning at the nearest line of a caller outside of this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, TracerWarning, stacklevel=level)
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a frame is one of this package, be it generated code."""
+    return filename.startswith((_ROOT, "<opdispatch")) or filename == _CONTEXTLIB
+
+
+_CONTEXTLIB = contextmanager.__code__.co_filename
