@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any
 
+from opdispatch.tracing_state import record_call, traces
 from opdispatch_client import traced_function
 from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.endpoint import Endpoint
@@ -160,6 +161,8 @@ class RemoteSession(ABC):
         and ``session.ops`` record; from then on the program is sent. It must not look at what
         tensors contain. Other arguments are constants: with other ones it is called again. With
         `remote`, the tensors that it returns stay in the interpreter.
+
+        A ``Graph`` that was traced becomes a program as well: nothing but its calls counts.
         """
         if function is None:
             return lambda function: self.as_program(function, remote=remote)
@@ -191,12 +194,16 @@ class RemoteSession(ABC):
     ) -> Any:
         """One call; one with placeholders is recorded."""
         retry = self._endpoint.retry if retry is None else retry
-        try:
+
+        def call() -> Any:
             if remote:
                 return self._remote.call(operator, args, kwargs, retry=retry)
             return self._remote.make(
                 OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
             )
+
+        try:
+            return record_call(operator, args, kwargs, call) if traces() else call()
         except PlaceholderUsed as used:
             return used.recording.call(operator, *args, **kwargs)
 

@@ -27,6 +27,7 @@ from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor_operators import TensorOperators
 from opdispatch.torch_dispatch_mode import keys_outside_modes
+from opdispatch.tracing_state import note_reading
 from opdispatch_client.value_lease import Lease
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
@@ -195,6 +196,7 @@ class RemoteTensor(RemoteValue, TensorOperators):
 
     def numpy(self) -> Array:
         """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""
+        note_reading(self, "the elements of a remote tensor")
         return self._fetch(self)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Self:
@@ -213,7 +215,7 @@ class RemoteTensor(RemoteValue, TensorOperators):
     @property
     def array(self) -> Array:
         """``numpy()``."""
-        return self.numpy()
+        return self._fetch(self)  # whoever asks by a number has noted it
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:

@@ -3,6 +3,8 @@
 @session.as_program
 def norm(x, y):
     return session.ops.math.add(session.ops.math.mul(x, x), session.ops.math.mul(y, y))
+
+A graph that was traced becomes one, too: its calls are recorded as those of such a function are.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from opdispatch import Graph
 from opdispatch.errors import ArgumentError
+from opdispatch.tracing.structure import leaves, map_leaves
 from opdispatch_client.program import (
     Placeholder,
     Recording,
@@ -41,7 +46,8 @@ class _Trace(NamedTuple):
     keeps: bool
 
 
-class _Output(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Output:
     place: int
 
 
@@ -60,7 +66,7 @@ class TracedFunction:
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Trace, list[Any]]:
         """The program for these arguments, and its inputs. Raises what the function raises."""
-        inputs = [*_tensors_in(args), *_tensors_in(kwargs.values())]
+        inputs = [*_tensors_in(args), *_tensors_in(kwargs)]
         key = (
             tuple(_key_of(value) for value in args),
             tuple((name, _key_of(value)) for name, value in kwargs.items()),
@@ -84,17 +90,23 @@ class TracedFunction:
         recording = Recording()
 
         def stand_in(value: Any) -> Any:
-            if isinstance(value, list | tuple):
-                return _sequence(value, [stand_in(item) for item in value])
-            if isinstance(value, dict):
-                return {key: stand_in(item) for key, item in value.items()}
             return recording.new_input(value) if is_remote_or_tensor(value) else value
 
-        placed = [stand_in(value) for value in args]
-        named = {name: stand_in(value) for name, value in kwargs.items()}
+        placed, named = map_leaves(stand_in, (args, kwargs))
         count = len(recording.inputs)
-        returned = self._function(*placed, **named)
-        shape = self._add_outputs(recording, returned)
+        if isinstance(self._function, Graph):
+            returned = self._function.run(recording.call, placed, named)
+        else:
+            returned = self._function(*placed, **named)
+
+        def output(value: Any) -> Any:
+            if not isinstance(value, Placeholder) and not is_remote_or_tensor(value):
+                return value
+            place = len(recording.message.outputs)
+            recording.add_output(value, remote=self._remote)
+            return _Output(place)
+
+        shape = map_leaves(output, returned)
         recording.is_over = True
         return _Trace(
             recording.message.SerializeToString(deterministic=True),
@@ -102,17 +114,6 @@ class TracedFunction:
             shape,
             recording.keeps,
         )
-
-    def _add_outputs(self, recording: Recording, value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return _sequence(value, [self._add_outputs(recording, item) for item in value])
-        if isinstance(value, dict):
-            return {key: self._add_outputs(recording, item) for key, item in value.items()}
-        if isinstance(value, Placeholder) or is_remote_or_tensor(value):
-            place = len(recording.message.outputs)
-            recording.add_output(value, remote=self._remote)
-            return _Output(place)
-        return value
 
 
 def _key_of(value: Any) -> Any:
@@ -129,32 +130,18 @@ def _key_of(value: Any) -> Any:
     return _TENSOR if is_remote_or_tensor(value) else (type(value), value)
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The inputs, in the order in which they are met, also in lists, tuples and dicts."""
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _tensors_in(value)
-        elif isinstance(value, dict):
-            yield from _tensors_in(value.values())
-        elif is_remote_or_tensor(value):
-            yield value
+def _tensors_in(tree: Any) -> Iterator[Any]:
+    """The inputs, in the order in which they are met."""
+    return filter(is_remote_or_tensor, leaves(tree))
 
 
 _TENSOR = "a tensor"
 
 
-def _sequence(like: list[Any] | tuple[Any, ...], items: list[Any]) -> list[Any] | tuple[Any, ...]:
-    return items if isinstance(like, list) else tuple(items)
-
-
 def _fill(shape: Any, results: Sequence[Any]) -> Any:
-    if isinstance(shape, _Output):
-        return results[shape.place]
-    if isinstance(shape, list | tuple):
-        return _sequence(shape, [_fill(item, results) for item in shape])
-    if isinstance(shape, dict):
-        return {key: _fill(item, results) for key, item in shape.items()}
-    return shape
+    return map_leaves(
+        lambda leaf: results[leaf.place] if isinstance(leaf, _Output) else leaf, shape
+    )
 
 
 def as_program(function: Function, run: RunProgram, *, remote: bool) -> Function:

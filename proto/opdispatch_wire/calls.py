@@ -42,6 +42,7 @@ from opdispatch.local_dispatch_key_set import (
 )
 from opdispatch.torch_dispatch_mode import keys_of_modes
 from opdispatch.trace_line import TraceLine
+from opdispatch.tracing_state import keys_of_traces
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.mutations import (
     add_mutations,
@@ -100,7 +101,8 @@ def add_modes(request: execution_pb2.CallRequest) -> None:
         request.no_grad = True
     if not local_dispatch_key_set_is_default():
         included, excluded = local_dispatch_key_set()
-        included -= keys_of_modes()  # they are here, and not where the kernel is
+        # They are here, and not where the kernel is.
+        included -= keys_of_modes() | keys_of_traces()
         if (included, excluded) == (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
             return
         request.local_keys.SetInParent()  # two empty sets are no default either
