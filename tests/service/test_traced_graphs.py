@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch import (
     Dispatcher,
+    GraphError,
     OperatorNotFoundError,
     Tensor,
     Tracer,
@@ -22,6 +27,9 @@ from opdispatch import (
 from opdispatch import array_api as xp
 from opdispatch_client import aio
 from tests.service.running_daemon import RunningDaemon
+from tests.service.test_readme import promised_output
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tracing.md"
 
 X, W = np.arange(6.0).reshape(2, 3), np.ones((3, 2)) / 4
 BIAS = Tensor(X + 1)
@@ -119,6 +127,11 @@ def test_what_is_called_with_remote_tensors_is_recorded(session: oc.Session):
     for run in (graph, session.as_program(graph), trace(lambda x, w: graph(x, w), X, W)):
         for given in ((X, W), (x, w)):
             np.testing.assert_allclose(np.asarray(run(*given)), expected)
+    captured = trace(lambda x: xp.exp(x @ w)[0] + 1, x)
+    assert captured.constants[0].tensor is w
+    np.testing.assert_allclose(session.as_program(captured)(X), expected)
+    with pytest.raises(GraphError, match=r"constant .* cannot be kept in a file"):
+        save_graph(captured, io.BytesIO())
     with pytest.warns(TracerWarning, match="float"):
         trace(lambda x: x * float(xp.sum(x)), x)
     with pytest.warns(TracerWarning, match="the elements of a remote tensor"):
@@ -159,6 +172,25 @@ def test_a_trace_does_not_travel(session: oc.Session):
         tracer.output(session.ops.tracing.slope(X, 2.0))
     assert "exp" in text
     assert [node.operator for node in tracer.graph.nodes] == ["tracing::text", "tracing::slope"]
+
+
+def test_the_page_about_traces_prints_what_it_says(
+    session: oc.Session,
+    shared_daemon: RunningDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    [service] = [block for block in blocks if "oc.connect()" in block]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPDISPATCH_ADDRESS", shared_daemon.address)
+    scope: dict[str, Any] = {}
+    for block in (*blocks[:2], service):
+        capsys.readouterr()
+        exec(compile(block, "docs/tracing.md", "exec"), scope)
+    scope["session"].close()
+    assert capsys.readouterr().out.splitlines() == promised_output(service) != []
 
 
 def test_an_asyncio_session_takes_graphs_too(session: oc.Session, shared_daemon: RunningDaemon):

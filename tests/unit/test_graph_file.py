@@ -177,6 +177,7 @@ HOSTILE = [
     (["nodes", 0, "args", 0], {"value": ["input", 10**40]}, "refers to input"),
     (["nodes", 0, "args", 0], {"pickle": "gASVCg=="}, "'pickle' with 'gASVCg==', which means"),
     (["nodes", 0, "args", 0], {"dtype": "object"}, "dtype 'object', which there is none of"),
+    (["nodes", 0, "args", 0], {"tensor": ["f", [], "cpu", "x"]}, "says what a tensor was"),
     (["nodes", 0, "args", 0], {"float": "1e3"}, "which means nothing"),
     (["nodes", 0, "args", 0], {"complex": [1, "a"]}, "which means nothing"),
     (["nodes", 0, "args", 0], {"dict": [[[], 1]]}, "a key of type list"),
@@ -223,6 +224,14 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path):
     zipfile.ZipFile(empty, "w").close()
     with pytest.raises(GraphError, match=r"the file has no graph\.json"):
         load_graph(empty)
+    many = {f"constants/{n}": b"" for n in range(9)}
+    crowded = bytearray(packed(found, members | many).getvalue())
+    place = len(crowded)
+    for _ in range(9):  # the sizes in the directory at the end
+        place = crowded.rindex(b"PK\x01\x02", 0, place)
+        crowded[place + 20 : place + 28] = (len(data)).to_bytes(4, "little") * 2
+    with pytest.raises(GraphError, match="bytes, and members of"):
+        load_graph(io.BytesIO(bytes(crowded)))
     for broken in (b"", b"PK", data[: len(data) // 2], data[:80] + b"\0" * 80 + data[160:]):
         with pytest.raises(GraphError):
             load_graph(io.BytesIO(broken))

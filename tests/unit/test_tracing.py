@@ -1,18 +1,14 @@
-"""Traces: which calls are recorded, what graphs do when they are called, and what is warned of."""
+"""Traces: which calls are recorded, by whom, and what is left behind."""
 
 import asyncio
 import contextvars
 import threading
-import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from opdispatch import (
     ArgumentError,
-    Dispatcher,
     DispatchKey,
     GraphError,
     Library,
@@ -24,32 +20,11 @@ from opdispatch import (
     autograd,
     capture_dispatch_trace,
     local_dispatch_key_set,
-    no_grad,
     ops,
     trace,
 )
 from opdispatch import array_api as xp
-
-X = np.arange(6.0).reshape(2, 3)
-
-
-def names(graph):
-    """The operators that a graph calls, without their namespace and overload."""
-    return [node.operator.partition("::")[2].partition(".")[0] for node in graph.nodes]
-
-
-def equal(one, other):
-    """Whether two results have the same structure, and the same numbers."""
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
-    if not hasattr(one, "shape"):
-        return one == other
-    return one.dtype == other.dtype and np.array_equal(np.asarray(one), np.asarray(other))
-
-
-# -- what is recorded ----------------------------------------------------------------------------
+from tests.unit.traced_graphs import X, equal, names
 
 
 def test_the_text_of_a_graph_says_all_of_it():
@@ -183,19 +158,57 @@ def test_arguments_in_structures_are_inputs_by_their_places():
             graph(*args, **named)
 
 
+def test_named_tuples_stay_what_they_are():
+    result = trace(lambda x: xp.linalg.qr(x), X)(X + 1)
+    np.testing.assert_allclose(np.asarray(result.Q) @ np.asarray(result.R), X + 1)
+
+
+def test_a_coroutine_function_is_traced_in_a_block():
+    async def function(x):
+        await asyncio.sleep(0)
+        return xp.exp(x)
+
+    with pytest.raises(ArgumentError, match="await it in the block of a Tracer"):
+        trace(function, X)
+
+    async def traced():
+        with Tracer(x=X) as tracer:
+            both = asyncio.gather(function(X), function(X))  # new tasks, of this block
+            tracer.output(*await both)
+        return tracer.graph
+
+    graph = asyncio.run(traced())
+    assert names(graph) == ["exp", "exp"]
+    assert equal(graph(x=X + 1), (np.exp(X + 1),) * 2)
+
+
+def test_tensors_of_other_layouts_are_values_too(dispatcher):
+    library = Library("t", "DEF", dispatcher=dispatcher)
+    library.define("same(Tensor x) -> Tensor")
+    library.impl("same", lambda x: x, "CompositeExplicitAutograd")
+    same = dispatcher.get_schema("t::same")
+    sparse = Tensor(np.eye(3)).to_sparse()
+    graph = trace(lambda x: same(x), sparse)
+    assert "%same : float64[3, 3] sparse_coo = t::same(%x)" in str(graph)
+    assert graph(sparse) is sparse
+    assert "%x : float64[3, 3] sparse_coo" in str(trace(lambda x: same(x), sparse.array))
+
+
 def test_what_was_no_tensor_may_be_left_out():
     graph = trace(lambda x, n, y: x * n + y, X, 3, X + 1)
-    assert (
-        str(graph.signature)
-        == "(x, n=3, y=Value(source=<Source.INPUT: 'input'>, number=1, items=()))"
-    )
-    assert equal(graph(X, y=X), X * 4)
-    with pytest.raises(ArgumentError, match="is missing its argument 'y'"):
-        graph(X)
+    assert str(graph.signature) == "(x, n, y)"
+    with pytest.raises(ArgumentError, match="missing a required argument: 'n'"):
+        graph(X, y=X)
     with pytest.raises(ArgumentError, match=r"was traced with n = 3, and is called with 3\.0"):
         graph(X, 3.0, X)
     with pytest.raises(ArgumentError, match=r"too many positional arguments; its parameters are"):
         graph(X, 3, X, X)
+    last = trace(lambda x, y, n, *, by: x * n + y * by, X, X + 1, 3, by=2.0)
+    assert str(last.signature) == "(x, y, n=3, *, by=2.0)"
+    assert equal(last(X, X), X * 5)
+    assert equal(last(X, X, 3, by=2.0), X * 5)
+    with pytest.raises(ArgumentError, match=r"was traced with by = 2\.0, and is called with nan"):
+        last(X, X, by=float("nan"))
 
 
 def test_one_tensor_is_one_input():
@@ -327,262 +340,3 @@ def test_what_is_freed_in_a_trace_is_not_taken_for_another_tensor():
     graph = trace(churning, X)
     assert len(graph.constants) == 200
     assert equal(graph(X + 1), churning(X + 1))
-
-
-# -- writes and views ----------------------------------------------------------------------------
-
-
-def test_a_graph_writes_to_what_the_function_wrote_to():
-    def function(x):
-        row = x[1]
-        row *= 2.0  # to x, through a view
-        x[0, 0] = xp.sum(row)
-        return row
-
-    x = Tensor(X.copy())
-    graph = trace(function, x)
-    ours, expected = Tensor(X + 1), Tensor(X + 1)
-    assert equal(graph(ours), function(expected))
-    assert equal(ours, expected)
-
-
-def test_a_constant_that_is_written_to_is_warned_of_and_written_to_again():
-    counter = Tensor(np.zeros(2))
-
-    def count(x):
-        counter[0] = xp.sum(counter) + 1
-        return x * counter[0]
-
-    with pytest.warns(TracerWarning, match="setitem_.Tensor writes to a tensor that is no input"):
-        graph = trace(count, X)
-    graph(X)
-    assert counter.array[0] == 2.0
-
-
-def test_an_operator_without_returns_is_kept_for_what_it_writes(dispatcher):
-    library = Library("t", "DEF", dispatcher=dispatcher)
-    library.define("fill_(Tensor(a!) x, float to) -> ()")
-    library.define("note(Tensor x) -> ()")
-    library.define("pair(Tensor x, Tensor[] more) -> (Tensor, Tensor[])")
-    notes = []
-
-    def fill(x, to):
-        x[...] = to
-
-    library.impl("fill_", fill, "CPU")
-    library.impl("note", lambda x: notes.append(float(xp.sum(x))), "CPU")
-    library.impl("pair", lambda x, more: (x * 2, [each + x for each in more]), "CPU")
-    found = {n: dispatcher.get_schema(f"t::{n}") for n in ("fill_", "note", "pair")}
-
-    def function(x, y):
-        found["fill_"](x, 2.0)
-        found["note"](x)
-        a, [b, c] = found["pair"](x, [y, x])
-        return c, [a, b]
-
-    graph = trace(function, X.copy(), X.copy())
-    x = X.copy()
-    assert equal(graph(x, X), function(X.copy(), X))
-    assert x[0, 0] == 2.0
-    assert notes == [12.0, 12.0, 12.0]
-    assert "t::fill_(%x!, 2.0)" in str(graph)
-
-
-def test_dead_code_is_what_nothing_depends_on():
-    def function(x):
-        xp.exp(x)  # dead
-        y = x + 1
-        row = y[0]
-        row[0] = 5.0  # written to a view of what is returned
-        z = x * 2
-        z[0] = 1.0  # dead: nobody sees z
-        w = xp.sin(x)
-        xp.cos(w)  # dead
-        return y, w
-
-    graph = trace(function, X)
-    less = graph.eliminate_dead_code()
-    assert names(less) == ["add", "getitem", "setitem_", "sin"]
-    assert equal(less(X), function(X))
-    assert names(graph)[0] == "exp"  # the other one is as it was
-
-    def writing(x):
-        y = x[0]
-        y[0] = 1.0
-        xp.exp(x)
-
-    assert names(trace(writing, X.copy()).eliminate_dead_code()) == ["getitem", "setitem_"]
-    unused = trace(lambda x: (xp.add(x, Tensor(X * 3)), x)[1], X).eliminate_dead_code()
-    assert (unused.nodes, unused.constants) == ((), ())
-
-
-# -- what a graph is called with -----------------------------------------------------------------
-
-
-UNARY = ("exp", "sin", "abs", "negative", "square")
-BINARY = ("add", "multiply", "subtract", "maximum")
-SHAPED = ("sum", "mean", "matrix_transpose", "stack", "getitem", "write")
-
-
-@st.composite
-def programs(draw):
-    """Steps: a function, and the numbers of the values that it takes."""
-    steps = []
-    for n in range(draw(st.integers(1, 12))):
-        name = draw(st.sampled_from(UNARY + BINARY + SHAPED))
-        steps.append((name, draw(st.integers(0, n + 1)), draw(st.integers(0, n + 1))))
-    return steps, draw(st.lists(st.integers(0, 12), min_size=1, max_size=3))
-
-
-def run_program(program, x, y):
-    steps, outputs = program
-    values = [x, y]
-    for name, first, second in steps:
-        one, other = values[first], values[second]
-        if name in UNARY:
-            values.append(getattr(xp, name)(one))
-        elif name in BINARY:
-            values.append(getattr(xp, name)(one, other))
-        elif name in ("sum", "mean"):
-            values.append(one - getattr(xp, name)(one, axis=-1, keepdims=True))
-        elif name == "matrix_transpose":
-            values.append(xp.matrix_transpose(xp.matrix_transpose(one)))
-        elif name == "stack":
-            values.append(xp.unstack(xp.stack([one, other]))[1])
-        elif name == "getitem":
-            values.append(one[:, ::-1])
-        else:
-            copied = one + 0.0
-            copied[0] = other[-1]
-            values.append(copied)
-    return [values[n % len(values)] for n in outputs]
-
-
-@settings(max_examples=40)
-@given(programs(), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans(), st.randoms())
-def test_graphs_calculate_what_functions_do_for_other_shapes_too(program, shape, wrapped, random):
-    wrap = Tensor if wrapped else np.asarray
-    x, y = X / 3, np.cos(X)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TracerWarning)  # of an output that is an input
-        graph = trace(lambda x, y: run_program(program, x, y), Tensor(x), Tensor(y))
-    rng = np.random.default_rng(random.randrange(1000))
-    with np.errstate(all="ignore"):
-        for one, other in [(x, y), (rng.normal(size=shape), rng.normal(size=shape))]:
-            expected = run_program(program, wrap(one.copy()), wrap(other.copy()))
-            assert equal(graph(wrap(one.copy()), wrap(other.copy())), expected)
-            less = graph.eliminate_dead_code()
-            assert equal(less(wrap(one.copy()), wrap(other.copy())), expected)
-
-
-def test_a_graph_runs_with_the_operators_of_any_dispatcher():
-    graph = trace(lambda x: xp.exp(x) + 1, X)
-    other = Dispatcher()
-    library = Library("array", "DEF", dispatcher=other)
-    for name in ("exp", "add.Scalar"):
-        library.define(
-            str(
-                ops.array.__getattr__(name.partition(".")[0])
-                .__getattr__(name.partition(".")[2] or "default")
-                .schema
-            )
-        )
-    library.impl("exp", lambda x: x * 10, "CPU")
-    library.impl("add.Scalar", lambda x, y: x - y, "CPU")
-    assert equal(graph.on(other)(X), X * 10 - 1)
-    assert equal(graph(X), np.exp(X) + 1)
-    with pytest.raises(AttributeError, match="array::exp"):
-        graph.on(Dispatcher())(X)
-    changed = Dispatcher()
-    Library("array", "DEF", dispatcher=changed).define("exp(Tensor x, Tensor y) -> Tensor")
-    with pytest.raises(GraphError, match=r"traced with array::exp.*which cannot take the same"):
-        graph.on(changed)(X)
-
-
-def test_a_graph_frees_what_nobody_needs_any_more(dispatcher):
-    library = Library("t", "DEF", dispatcher=dispatcher)
-    library.define("next(Tensor x) -> Tensor")
-    living, most = set(), []
-
-    class Counted(np.ndarray):
-        pass
-
-    def following(x):
-        import weakref
-
-        result = np.asarray(x) + 1
-        living.add(id(result))
-        weakref.finalize(result, living.discard, id(result))
-        most.append(len(living))
-        return result
-
-    library.impl("next", following, "CPU")
-    op = dispatcher.get_schema("t::next")
-
-    def chain(x):
-        for _ in range(20):
-            x = op(x)
-        return x
-
-    graph = trace(chain, X)
-    most.clear()
-    graph(X)
-    assert max(most) <= 3
-
-
-# -- warnings ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("read", "what"),
-    [
-        (lambda x: x if xp.sum(x) else -x, r"bool\(\) of a tensor"),
-        (lambda x: x * float(xp.sum(x)), r"float\(\) of a tensor"),
-        (lambda x: x * int(xp.sum(x)), r"int\(\) of a tensor"),
-        (lambda x: x * complex(xp.sum(x)).real, r"complex\(\) of a tensor"),
-        (lambda x: x * xp.sum(x).item(), r"item\(\) of a tensor"),
-        (lambda x: x[: xp.argmax(x[1])], "as an index"),
-        (lambda x: x * len(x), r"len\(\) of a tensor"),
-        (lambda x: sum(row for row in x), r"len\(\) of a tensor"),
-        (lambda x: x * np.asarray(xp.exp(x)).max(), "as NumPy's array"),
-        (lambda x: x * np.sin(x).max(), "in a function of NumPy's"),
-        (lambda x: x * np.from_dlpack(x + 1).max(), "by DLPack"),
-        (lambda x: x + xp.full((3,), xp.sum(x)), "a number out of a tensor"),
-        (lambda x: x + xp.asarray([xp.sum(x)]), "in a list given to asarray"),
-        (lambda x: x + x.to_sparse().to_dense(), "method of its layout"),
-        (lambda x: x + Tensor(x.array[0]), "shares memory with one of the graph"),
-        (lambda x: Tensor(np.ones(2)), "an output of the graph, .*, is a constant of it"),
-    ],
-)
-def test_what_python_sees_of_tensors_is_a_constant_and_warned_of(read, what):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # outside of a trace nothing is
-        expected = read(Tensor(X))
-    with pytest.warns(TracerWarning, match=what) as caught:
-        graph = trace(read, Tensor(X))
-    assert {each.filename for each in caught} == {__file__}
-    assert equal(graph(Tensor(X)), expected)
-
-
-def test_a_number_that_an_operator_returns_is_warned_of(dispatcher):
-    library = Library("t", "DEF", dispatcher=dispatcher)
-    library.define("count(Tensor x) -> int")
-    library.impl("count", lambda x: x.size, "CPU")
-    count = dispatcher.get_schema("t::count")
-    with pytest.warns(TracerWarning, match="t::count returns a number"):
-        graph = trace(lambda x: x * count(x), X)
-    assert "%count : int = t::count(%x)" in str(graph)
-    assert equal(graph(X[:1]), X[:1] * 6)
-
-
-def test_kernels_and_what_no_input_leads_to_are_not_warned_of():
-    def function(x):
-        n = float(xp.asarray(3.0))  # not of the graph
-        return xp.linalg.svdvals(x) * n  # its kernel looks at its tensors
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        trace(function, Tensor(X))
-        trace(function, Tensor(X), pre_dispatch=True)
-        with no_grad():
-            trace(lambda x: xp.asarray(x, copy=True) + 1, Tensor(X))

@@ -9,6 +9,7 @@ From the bottom up::
     dead_code          which calls matter
     graph_text, graph_code                          graphs to read
     layered_layout, picture, graph_dot, graph_svg   graphs to look at
+    replay             graphs as functions
     graph              the graph, which can be called
     tracer             the trace: a block, or the call of a function
     graph_json, graph_file                          graphs in files

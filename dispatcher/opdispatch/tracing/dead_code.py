@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 def live_nodes(graph: Graph) -> list[int]:
     """The numbers of the calls that something depends on, in order.
 
-    Values that may share memory, as schemas say, are one storage. A call that writes to a storage
-    matters if the storage is an input's or a constant's, or any value of it is used by what
-    matters, be it before: what is used may be a view.
+    Values that may share memory, as schemas say or the trace has seen, are one storage. A call that
+    writes to a storage matters if the storage is an input's or a constant's, or any value of it is
+    used by what matters, be it before: what is used may be a view.
     """
     storages = _Storages(graph)
     live: set[int] = set()

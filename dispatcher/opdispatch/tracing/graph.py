@@ -5,6 +5,7 @@ Mirrors ``torch::jit::Graph`` and ``torch.fx.Graph``.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from opdispatch.tracing.node import (
     Value,
     values_in,
 )
+from opdispatch.tracing.replay import Replay, compile_replay
 from opdispatch.tracing.structure import map_leaves
 
 if TYPE_CHECKING:
@@ -51,7 +53,8 @@ class Graph:
     A graph is called as the function was that it was traced from: it calls the operators in that
     order, and returns what the function did, made of the new arguments. These may have other
     shapes, dtypes and devices, as far as the operators take them. What was no tensor is a constant,
-    and may be left out. Operators that write to a tensor do so again, be it a constant.
+    and may be left out if no tensor comes after it. Operators that write to a tensor do so again,
+    be it a constant.
 
     ``outputs`` is what it returns: lists, tuples and dicts with Values for tensors. Immutable; any
     thread may call it.
@@ -74,41 +77,22 @@ class Graph:
         Raises ArgumentError for arguments of another structure, OperatorNotFoundError, GraphError
         if an operator has another schema than in the trace, and what operators raise.
         """
-        handles = self._resolved()
-
-        def call(operator: str, /, *given: Any, **named: Any) -> Any:
-            handle = handles[operator]
-            result = handle(*given, **named)
-            # What is made of no tensor is a plain array: a Tensor, where gradients may be recorded.
-            is_made = not handle.call_signature.dispatching and find_key_bits(result) is not None
-            return Tensor(result) if is_made and not isinstance(result, Tensor) else result
-
-        return self.run(call, args, kwargs)
+        inputs = self.bind(args, kwargs)
+        return self._replay([self._function(*each) for each in self.operators.items()], inputs)
 
     def run(self, call: CallOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Has ``call`` make, or record, each call, and gives what the graph returns."""
-        inputs = self.bind(args, kwargs)
-        results: list[Any] = [None] * len(self.nodes)
+        functions = [functools.partial(call, name) for name in self.operators]
+        return self._replay(functions, self.bind(args, kwargs))
 
-        def value_of(leaf: Any) -> Any:
-            if not isinstance(leaf, Value):
-                return leaf
-            if leaf.source is Source.INPUT:
-                return inputs[leaf.number]
-            if leaf.source is Source.CONSTANT:
-                return self.constants[leaf.number].tensor
-            result = results[leaf.number]
-            for item in leaf.items:
-                result = result[item]
-            return result
+    @functools.cached_property
+    def operators(self) -> Mapping[str, FunctionSchema | None]:
+        """The names of the operators that it calls, and their schemas in the trace."""
+        return MappingProxyType({node.operator: node.schema for node in self.nodes})
 
-        for number, (node, unused) in enumerate(zip(self.nodes, self._last_uses(), strict=True)):
-            given = [map_leaves(value_of, each) for each in node.args]
-            named = {name: map_leaves(value_of, each) for name, each in node.kwargs.items()}
-            results[number] = call(node.operator, *given, **named)
-            for each in unused:
-                results[each] = None  # its memory may be needed
-        return map_leaves(value_of, self.outputs)
+    @functools.cached_property
+    def _replay(self) -> Replay:
+        return compile_replay(self)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The inputs among arguments of the graph. Raises ArgumentError if they do not fit it."""
@@ -127,21 +111,20 @@ class Graph:
                 raise ArgumentError(f"{self.name} is missing its argument {parameter.name!r}")
         return inputs
 
-    @property
+    @functools.cached_property
     def signature(self) -> inspect.Signature:
-        """Its parameters. What was no tensor has what it was as its default."""
-        parameters = []
-        has_default = False
-        for each in self.parameters:
+        """Its parameters. What was no tensor has what it was as its default, where it is last."""
+        parameters: list[inspect.Parameter] = []
+        needed = False  # by a later positional parameter
+        for each in reversed(self.parameters):
             default = inspect.Parameter.empty
-            variable = each.kind in (_VAR_POSITIONAL, _VAR_KEYWORD)
-            positional = each.kind in (_POSITIONAL_ONLY, _POSITIONAL_OR_KEYWORD)
-            # After one that may be left out, Python wants all to be of that kind; see `bind`.
-            if not variable and (not any(values_in(each.given)) or (positional and has_default)):
-                default = each.given
-                has_default = has_default or positional
+            if each.kind not in (_VAR_POSITIONAL, _VAR_KEYWORD):
+                positional = each.kind is not _KEYWORD_ONLY
+                needed = needed or (positional and any(values_in(each.given)))
+                if not (needed if positional else any(values_in(each.given))):
+                    default = each.given
             parameters.append(inspect.Parameter(each.name, each.kind, default=default))
-        return inspect.Signature(parameters)
+        return inspect.Signature(parameters[::-1])
 
     def on(self, dispatcher: Dispatcher) -> Graph:
         """The same graph, which calls the operators of that dispatcher."""
@@ -173,7 +156,7 @@ class Graph:
 
         Calls that write to an input, to a constant, or to what is used, stay, as do those that
         return nothing, draw random numbers, or are of operators that the trace did not know.
-        What is a view of what, the schemas say.
+        What is a view of what, the schemas say, and what was seen of memory in the trace.
         """
         live = live_nodes(self)
         places = {number: place for place, number in enumerate(live)}
@@ -183,7 +166,9 @@ class Graph:
     def without_unused_constants(self) -> Graph:
         """The graph without constants that no node and no output has."""
         used = {v.number for v in self._all_uses() if v.source is Source.CONSTANT}
-        kept = [n for n in range(len(self.constants)) if n in used]
+        if len(used) == len(self.constants):
+            return self
+        kept = sorted(used)
         places = {number: place for place, number in enumerate(kept)}
         constants = tuple(self.constants[n] for n in kept)
         return self._renumbered(Source.CONSTANT, places, constants=constants)
@@ -244,38 +229,21 @@ class Graph:
             yield from node.uses
         yield from values_in(self.outputs)
 
-    def _last_uses(self) -> list[list[int]]:
-        """For each node, the nodes whose results nobody needs when it has run."""
-        last = {number: number for number in range(len(self.nodes))}
-        for number, node in enumerate(self.nodes):
-            last |= {v.number: number for v in node.uses if v.source is Source.NODE}
-        for value in values_in(self.outputs):
-            if value.source is Source.NODE:
-                last.pop(value.number, None)
-        unused: list[list[int]] = [[] for _ in self.nodes]
-        for number, user in last.items():
-            unused[user].append(number)
-        return unused
-
-    def _resolved(self) -> dict[str, OperatorHandle]:
-        dispatcher = self.dispatcher
-        found: dict[str, OperatorHandle] = {}
-        for node in self.nodes:
-            if node.operator in found:
-                continue
-            handle = self.handles.get(node.operator)
-            if handle is None:
-                if dispatcher is None:
-                    dispatcher = _default_dispatcher()
-                handle = dispatcher.get_schema(OperatorName.parse(node.operator))
-            if not _takes_calls_of(handle.schema, node.schema):
-                raise GraphError(
-                    f"{self.name} was traced with {node.schema}, and the operator is now "
-                    f"{handle.schema}, which cannot take the same calls",
-                    operator=node.operator,
-                )
-            found[node.operator] = handle
-        return found
+    def _function(self, name: str, traced: FunctionSchema | None) -> Callable[..., Any]:
+        """What calls an operator here."""
+        handle = self.handles.get(name)
+        if handle is None:
+            dispatcher = self.dispatcher or _default_dispatcher()
+            handle = dispatcher.get_schema(OperatorName.parse(name))
+        signature = handle.signature
+        if not _takes_calls_of(signature.schema, traced):
+            raise GraphError(
+                f"{self.name} was traced with {traced}, and the operator is now "
+                f"{signature.schema}, which cannot take the same calls",
+                operator=name,
+            )
+        # What is made of no tensor is a plain array: a Tensor, where gradients may be recorded.
+        return handle if signature.dispatching else functools.partial(_made, handle)
 
     def _renumbered(self, source: Source, places: Mapping[int, int], **changes: Any) -> Graph:
         """With these changes, and values of that source by their new places."""
@@ -297,8 +265,7 @@ class Graph:
         return replace(changed, nodes=nodes, outputs=map_leaves(moved, self.outputs))
 
 
-_POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
-_POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD = inspect.Parameter.VAR_KEYWORD
 
@@ -308,6 +275,12 @@ def _default_dispatcher() -> Dispatcher:
         "opdispatch.library"
     ).default_dispatcher
     return found()
+
+
+def _made(handle: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
+    result = handle(*args, **kwargs)
+    is_plain = find_key_bits(result) is not None and not isinstance(result, Tensor)
+    return Tensor(result) if is_plain else result
 
 
 def _takes_calls_of(schema: FunctionSchema, traced: FunctionSchema | None) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import zipfile
 from typing import Any, BinaryIO
 
@@ -25,12 +26,15 @@ from opdispatch.tracing.graph import Graph
 from opdispatch.tracing.graph_json import graph_from_json, graph_to_json
 from opdispatch.tracing.node import Constant, TensorFacts
 
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 32 << 20
 """How large ``graph.json`` may be."""
 
 _GRAPH = "graph.json"
 _MOST_DIMENSIONS = 64  # which NumPy's arrays have
 _WHEN = (1980, 1, 1, 0, 0, 0)  # the same graph makes the same file
+
+# What zipfile raises for archives that are none, or not whole: more than it says.
+_DAMAGES = (zipfile.BadZipFile, struct.error, EOFError, ValueError, RuntimeError, OverflowError)
 
 File = str | os.PathLike[str] | BinaryIO
 
@@ -75,7 +79,7 @@ def load_graph(file: File) -> Graph:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            members = {member.filename: member for member in archive.infolist()}
+            members = _members_of(archive)
             text = _read(archive, members, _GRAPH, MAX_JSON_BYTES)
             try:
                 document = json.loads(text)
@@ -84,7 +88,9 @@ def load_graph(file: File) -> Graph:
             return graph_from_json(
                 document, lambda number, told: _constant(archive, members, number, told)
             )
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except OpdispatchError:
+        raise
+    except _DAMAGES as error:
         raise GraphError(f"the file is no graph, or is damaged: {error}") from None
 
 
@@ -146,14 +152,30 @@ def _constant(
     return Constant(name, tensor, TensorFacts.of(tensor))
 
 
+def _members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members by their names. Raises GraphError if they are larger than the file together.
+
+    That is, if one is compressed, or if they lie upon each other.
+    """
+    assert archive.fp is not None, "it is open"
+    members = archive.infolist()
+    for each in members:
+        if each.compress_type != zipfile.ZIP_STORED or each.flag_bits & 0x1:
+            raise GraphError(
+                f"{each.filename[:60]} is compressed or encrypted, which nothing of a graph is"
+            )
+    size, total = archive.fp.seek(0, os.SEEK_END), sum(each.file_size for each in members)
+    if total > size:
+        raise GraphError(f"the file has {size} bytes, and members of {total}: it is no graph's")
+    return {each.filename: each for each in members}
+
+
 def _read(
     archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str, most: int
 ) -> bytes:
     member = members.get(name)
     if member is None:
         raise GraphError(f"the file has no {name}")
-    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 0x1:
-        raise GraphError(f"{name} is compressed or encrypted, which no graph's is")
     if member.file_size > most:
         raise GraphError(f"{name} has {member.file_size} bytes; the limit is {most}")
     return archive.read(member)

@@ -30,6 +30,7 @@ from opdispatch.tracing.node import (
     Value,
     values_in,
 )
+from opdispatch.tracing.structure import leaves
 from opdispatch.tracing.unique_names import RESERVED
 
 FORMAT, VERSION = "opdispatch graph", 1
@@ -72,6 +73,7 @@ def _node_to_json(node: Node) -> dict[str, Any]:
         "args": [_tree_to_json(each, where) for each in node.args],
         "kwargs": {name: _tree_to_json(each, where) for name, each in node.kwargs.items()},
         "returns": _tree_to_json(node.returns, f"what {node.name} ({node.operator}) returned"),
+        "shares_memory": node.shares_memory,
     }
 
 
@@ -146,7 +148,7 @@ class _Reader:
             inputs=tuple(self._inputs),
             constants=tuple(self._constants),
             nodes=tuple(self._nodes),
-            outputs=self._tree(self._get("outputs"), "$.outputs"),
+            outputs=self._given(self._get("outputs"), "$.outputs"),
         )
         try:
             graph.signature  # noqa: B018 - it can be made
@@ -161,7 +163,7 @@ class _Reader:
             kind = inspect._ParameterKind.__members__.get(str(self._get("kind", each, at)))
             if kind is None:
                 raise _refusal(at, "is of no kind that parameters are of")
-            given = self._tree(self._get("given", each, at), f"{at}.given")
+            given = self._given(self._get("given", each, at), f"{at}.given")
             self._check_given(given, kind, at)
             parameters.append(Parameter(self._identifier(each, at), kind, given))
         found = [v for each in parameters for v in values_in(each.given)]
@@ -205,13 +207,21 @@ class _Reader:
         return Node(
             self._name(message, at),
             operator,
-            tuple(self._tree(each, f"{at}.args[{n}]") for n, each in enumerate(args)),
-            {k: self._tree(each, f"{at}.kwargs[{_shown(k)}]") for k, each in kwargs.items()},
+            tuple(self._given(each, f"{at}.args[{n}]") for n, each in enumerate(args)),
+            {k: self._given(each, f"{at}.kwargs[{_shown(k)}]") for k, each in kwargs.items()},
             returns,
             schemas[operator],
+            self._get("shares_memory", message, at) is True,
         )
 
     # -- trees ------------------------------------------------------------------------------------
+
+    def _given(self, message: Any, at: str) -> Any:
+        """A tree of values, where a tensor may not be described."""
+        tree = self._tree(message, at)
+        if any(isinstance(each, TensorFacts) for each in leaves(tree)):
+            raise _refusal(at, "says what a tensor was; expected a value")
+        return tree
 
     def _tree(self, message: Any, at: str, level: int = 0, *, key: str = "") -> Any:
         """A tree; with ``key``, of what an object with that key has."""

@@ -19,17 +19,18 @@ _PADDING = 9.0
 _BETWEEN = 34.0
 _MARGIN = 12.0
 
+# Of this drawing alone, since a page may have several, and text of its own.
 _STYLE = """
-  text { font: 12px monospace; text-anchor: middle; fill: #1b1f24 }
-  text tspan.more { fill: #57606a }
-  rect { stroke: #57606a; fill: #ffffff }
-  .input rect { fill: #ddf4ff; stroke: #0969da }
-  .constant rect { fill: #f6f8fa; stroke-dasharray: 4 3 }
-  .write rect { fill: #ffebe9; stroke: #cf222e }
-  .output rect { fill: #dafbe1; stroke: #1a7f37 }
-  path { fill: none; stroke: #8c959f; stroke-width: 1.3 }
-  path.written { stroke: #cf222e }
-  marker path { fill: #8c959f; stroke: none }
+  .opdispatch text { font: 12px monospace; text-anchor: middle; fill: #1b1f24 }
+  .opdispatch text tspan.more { fill: #57606a }
+  .opdispatch rect { stroke: #57606a; fill: #ffffff }
+  .opdispatch .input rect { fill: #ddf4ff; stroke: #0969da }
+  .opdispatch .constant rect { fill: #f6f8fa; stroke-dasharray: 4 3 }
+  .opdispatch .write rect { fill: #ffebe9; stroke: #cf222e }
+  .opdispatch .output rect { fill: #dafbe1; stroke: #1a7f37 }
+  .opdispatch path { fill: none; stroke: #8c959f; stroke-width: 1.3 }
+  .opdispatch path.written { stroke: #cf222e }
+  .opdispatch marker path { fill: #8c959f; stroke: none }
 """
 
 _MORE = ' class="more"'
@@ -45,11 +46,12 @@ def draw_svg(graph: Graph) -> str:
     wide, high = layout.width + 2 * _MARGIN, height + 2 * _MARGIN
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:.0f}" height="{high:.0f}" '
+            '<svg class="opdispatch" xmlns="http://www.w3.org/2000/svg" '
+            f'width="{wide:.0f}" height="{high:.0f}" '
             f'viewBox="{-_MARGIN:g} {-_MARGIN:g} {wide:.1f} {high:.1f}">',
             f"<title>{html.escape(graph.name)}</title>",
             f"<style>{_STYLE}</style>",
-            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            '<defs><marker id="opdispatch-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
             'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
             f'<rect x="{-_MARGIN:g}" y="{-_MARGIN:g}" width="{wide:.1f}" height="{high:.1f}" '
             'style="fill: #ffffff; stroke: none"/>',
@@ -105,7 +107,7 @@ def _arrows(picture: Picture, layout: Layout, tops: list[float]) -> Iterator[str
             points += [(x, tops[layer]), (x, tops[layer + 1] - _BETWEEN)]
         points.append((layout.centers[arrow.end], tops[layout.layers[arrow.end]]))
         written = ' class="written"' if arrow.is_written else ""
-        yield f'<path{written} d="{_curve(points)}" marker-end="url(#tip)"/>'
+        yield f'<path{written} d="{_curve(points)}" marker-end="url(#opdispatch-tip)"/>'
 
 
 def _curve(points: list[tuple[float, float]]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from opdispatch.arrays import device_of, find_key_bits
+from opdispatch.arrays import device_of, find_key_bits, find_layout
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.tracing.structure import leaves, map_leaves
 
@@ -49,7 +49,7 @@ class TensorFacts:
             str(getattr(tensor, "dtype", "?")),
             tuple(getattr(tensor, "shape", ())),
             _device_of(tensor),
-            getattr(tensor, "layout", "strided"),
+            _layout_of(tensor),
         )
 
     def __str__(self) -> str:
@@ -93,6 +93,8 @@ class Node:
     ``args`` and ``kwargs`` have Values in the place of tensors; what is left out has its default.
     ``returns`` is what the operator returned: TensorFacts in the place of tensors, the numbers
     themselves. ``schema`` is None if the operator is one that this process did not know.
+    ``shares_memory`` is whether a result was seen to be a view of an argument of which the schema
+    does not say so.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Node:
     kwargs: Mapping[str, Any]
     returns: Any
     schema: FunctionSchema | None = None
+    shares_memory: bool = False
 
     @property
     def uses(self) -> Iterator[Value]:
@@ -117,13 +120,16 @@ class Node:
     @property
     def is_aliasing(self) -> bool:
         """Whether what it returns may be, or be a view of, what it is given."""
-        return self.schema is None or any(each.alias_info for each in self.schema.returns)
+        if self.schema is None or self.shares_memory:
+            return True
+        return any(each.alias_info for each in self.schema.returns)
 
     @property
     def aliased(self) -> Iterator[Value]:
         """The values among its arguments that what it returns may be a view of."""
-        if self.schema is None:
+        if self.schema is None or self.shares_memory:
             yield from self.uses
+            return
         for argument, given in self._given():
             if argument.alias_info is not None:
                 yield from values_in(given)
@@ -156,6 +162,14 @@ def facts_in(returned: Any) -> Any:
     return map_leaves(
         lambda each: each if find_key_bits(each) is None else TensorFacts.of(each), returned
     )
+
+
+def _layout_of(tensor: Any) -> str:
+    layout = getattr(tensor, "layout", None)
+    if isinstance(layout, str):
+        return layout
+    found = find_layout(type(tensor))
+    return "strided" if found is None else found.pytorch_name
 
 
 def _device_of(tensor: Any) -> str:

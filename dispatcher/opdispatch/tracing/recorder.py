@@ -82,10 +82,14 @@ class GraphRecorder:
             given = tuple(map_leaves(self._as_argument, each) for each in args)
             named = {name: map_leaves(self._as_argument, each) for name, each in kwargs.items()}
 
+        arrays = _arrays_in(_not_annotated(handle, args, kwargs))
+
         def finish(result: Any) -> None:
+            made = _arrays_in(result)
+            shared = any(np.may_share_memory(one, other) for one in made for other in arrays)
             with self._lock:
                 if not self.is_over:
-                    self._add_node(operator, handle, given, named, result)
+                    self._add_node(operator, handle, given, named, result, shared)
 
         return finish
 
@@ -124,6 +128,7 @@ class GraphRecorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
+        shared: bool,
     ) -> None:
         schema = None
         if handle is not None:
@@ -131,7 +136,7 @@ class GraphRecorder:
             schema = handle.call_signature.schema
         name = self._names.new(operator.partition("::")[2].partition(".")[0])
         number = len(self.nodes)
-        node = Node(name, operator, args, kwargs, facts_in(result), schema)
+        node = Node(name, operator, args, kwargs, facts_in(result), schema, shared)
         self.nodes.append(node)
         for items, tensor in _with_places(result):
             # Also if it is known, as what was written to, or given back as it was, is: from now on
@@ -187,6 +192,24 @@ class GraphRecorder:
                     "graph was made without an operator: it is a constant of the graph"
                 )
                 return
+
+
+def _arrays_in(tree: Any) -> list[Any]:
+    """The arrays of NumPy's among the tensors, since of these memory can be compared."""
+    found = (each.array if isinstance(each, Tensor) else each for each in leaves(tree))
+    return [each for each in found if isinstance(each, np.ndarray)]
+
+
+def _not_annotated(
+    handle: OperatorHandle | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The arguments of which the schema does not say that results may be views."""
+    if handle is None:
+        return []  # nothing is said, and everything is expected
+    arguments = handle.call_signature.schema.arguments
+    annotated = {each.name for each in arguments if each.alias_info is not None}
+    given = {each.name: value for each, value in zip(arguments, args, strict=False)}
+    return [value for name, value in {**given, **kwargs}.items() if name not in annotated]
 
 
 def _has_number(returned: Any) -> bool:

@@ -146,8 +146,13 @@ def trace(
     The tensors among the arguments, in lists, tuples and dicts as well, are the graph's inputs;
     other arguments are constants in it. Plain arrays are given to the function as Tensors: Python's
     arithmetic with plain arrays calls no operators. See ``Tracer``. Raises what the function
-    raises, and ArgumentError if one tensor is given twice.
+    raises, and ArgumentError if one tensor is given twice, or for a coroutine function.
     """
+    if inspect.iscoroutinefunction(function):
+        raise ArgumentError(
+            "a coroutine function calls nothing before it is awaited, and cannot be traced",
+            hint="await it in the block of a Tracer",
+        )
     args, kwargs = map_leaves(_as_tensor, (args, kwargs))
     name = getattr(function, "__name__", type(function).__name__)
     given = _parameters_of(function, args, kwargs)
