@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from opdispatch import Tensor
+from opdispatch import Generator, Tensor
 from opdispatch.arrays import find_layout, key_bits_of
 
 # A list counts with the kinds of all its items.
@@ -39,6 +39,8 @@ def _kind(value: Any) -> Hashable:
     cls: Any = type(value)  # Hashable, which mypy does not see
     if cls in _PLAIN:
         return cast(Hashable, cls)
+    if cls is Generator:
+        return cls, value.key_bits
     if cls is Tensor:
         return int(value.key_bits)
     if cls in (list, tuple) and len(value) <= _LONGEST_LIST:

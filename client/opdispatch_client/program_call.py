@@ -7,8 +7,9 @@ from typing import Any
 
 from opdispatch_client.remote_tensor import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
-from opdispatch_wire.calls import add_modes, returns_of_reply
+from opdispatch_wire.calls import returns_of_reply
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.modes import add_modes
 from opdispatch_wire.tensors import CallerTensorMemory, is_tensor
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
 from opdispatch_wire.values import DecodeRemote, fill_value

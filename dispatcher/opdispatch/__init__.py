@@ -20,6 +20,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     autocast_mode, torch_dispatch_mode,
     tracing_state                               what a task has switched on
     arrays/                                     arrays of any library as tensors
+    generator                                   where random numbers come from
     autograd/                                   the graph of what was called, and the way back
     tensor_indexing, tensor_operators,
     tensor_layouts, tensor, layout_creation     the tensor
@@ -41,6 +42,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     array_autocast                              what autocast casts for them
     array_library                               all three, loaded
     array_api/                                  the array API standard over them
+    random_operators/, random_library           random numbers
 """
 
 from opdispatch.arrays import (
@@ -96,6 +98,7 @@ from opdispatch.functionalities.cpu_fallback import (
     cpu_fallback,
     cpu_fallback_counts,
 )
+from opdispatch.generator import Generator, default_generator, manual_seed
 from opdispatch.grad_mode import (
     enable_grad,
     inference_mode,
@@ -169,6 +172,7 @@ __all__ = [
     "FlopCounterMode",
     "ForceDispatchKeyGuard",
     "FunctionSchema",
+    "Generator",
     "Graph",
     "GraphError",
     "IncludeDispatchKeyGuard",
@@ -208,6 +212,7 @@ __all__ = [
     "cpu_fallback",
     "cpu_fallback_counts",
     "default_dispatcher",
+    "default_generator",
     "define",
     "device_transfers",
     "enable_grad",
@@ -222,6 +227,7 @@ __all__ = [
     "is_inference_mode_enabled",
     "load_graph",
     "local_dispatch_key_set",
+    "manual_seed",
     "nested_tensor",
     "nested_tensor_from_jagged",
     "no_grad",

@@ -8,6 +8,8 @@ the key do the casting (``functionalities/autocast.py``), by `get_autocast_dtype
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
@@ -100,6 +102,28 @@ def clear_autocast_cache() -> None:
     cache = AUTOCAST_STATE.get().cache
     if cache is not None:
         cache.clear()
+
+
+def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
+    """The dtypes that this task casts to, by device type: where it casts, and not to the usual."""
+    excluded = local_dispatch_key_set()[1]
+    dtypes = AUTOCAST_STATE.get().dtypes
+    return {
+        device_type: dtypes[device_type]
+        for device_type, usual in _DEFAULT.dtypes.items()
+        if dtypes[device_type] != usual and not excluded.has(_KEYS[device_type])
+    }
+
+
+@contextmanager
+def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
+    """A block in which another task's dtypes are those of this one: for what it has called here."""
+    whole = MappingProxyType({**_DEFAULT.dtypes, **dtypes})
+    token = AUTOCAST_STATE.set(AutocastState(whole, cache_enabled=True, cache={}))
+    try:
+        yield
+    finally:
+        AUTOCAST_STATE.reset(token)
 
 
 class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name

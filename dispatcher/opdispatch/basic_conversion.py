@@ -246,7 +246,7 @@ def _generator(expected: str) -> Converter:
         # Not only NumPy's: CuPy's generators have the same name and use.
         if any(cls.__name__ in ("Generator", "RandomState") for cls in type(value).__mro__[:-1]):
             return value
-        raise refusal(f"{expected} (numpy.random.Generator)", value)
+        raise refusal(f"{expected} (opdispatch.Generator or numpy.random.Generator)", value)
 
     return convert
 

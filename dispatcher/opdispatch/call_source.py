@@ -29,6 +29,7 @@ import numpy as np
 from opdispatch.argument_conversion import converter_of
 from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
 from opdispatch.function_schema import Argument, FunctionSchema
+from opdispatch.generator import key_bits_of_generator
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
 from opdispatch.schema_type import (
     BOOL,
@@ -40,6 +41,7 @@ from opdispatch.schema_type import (
     ListType,
     OptionalType,
     SchemaType,
+    is_generator,
 )
 from opdispatch.tensor import Tensor
 
@@ -78,6 +80,7 @@ class CallSource:
             "_ndarray": np.ndarray,
             "_Tensor": Tensor,
             "_bits_of": key_bits_of,
+            "_bits_of_generator": key_bits_of_generator,
             "_on": SWITCHED_ON,
             "_local": LOCAL_STATE.get,
             "_DEFAULT": DEFAULT_STATE,
@@ -215,6 +218,10 @@ class CallSource:
         else:
             lines.append("_b = 0")
         lines += [line for i, argument in dispatching for line in self._bits(i, argument)]
+        for place, argument in enumerate(self.schema.arguments):
+            if is_generator(argument.type):
+                generator = self.values[place]
+                lines.append(f"if {generator} is not None: _b |= _bits_of_generator({generator})")
         return [*lines, "_k = _op._entry.calls[_b]"]
 
     def _bits(self, place: int, argument: Argument) -> list[str]:

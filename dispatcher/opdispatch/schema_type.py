@@ -214,6 +214,14 @@ _PLAIN_INTEGERS = frozenset({"ScalarType", "Layout", "MemoryFormat", "SymInt"})
 _NUMBERS = frozenset({INT, FLOAT, COMPLEX})
 
 
+def is_generator(type_: SchemaType) -> bool:
+    """Whether it is ``Generator`` or ``Generator?``, whose values add to the keys of a call, too.
+
+    PyTorch's unboxed calls take them into account (``DispatchKeyExtractor.h``).
+    """
+    return type_ is GENERATOR or (isinstance(type_, OptionalType) and type_.element is GENERATOR)
+
+
 def optional_of(element: SchemaType) -> SchemaType:
     """``element?``, flattened as PyTorch does. Raises ValueError for ``NoneType?``."""
     match element:

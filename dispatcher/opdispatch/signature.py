@@ -13,6 +13,8 @@ from opdispatch.argument_conversion import converter_of
 from opdispatch.arrays import describe_type, key_bits_of
 from opdispatch.errors import ArgumentError, ReturnError
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
+from opdispatch.generator import key_bits_of_generator
+from opdispatch.schema_type import is_generator
 
 
 class Signature:
@@ -20,6 +22,7 @@ class Signature:
 
     __slots__ = (
         "_converters",
+        "_generators",
         "_places",
         "_return_converters",
         "dispatching",
@@ -35,6 +38,7 @@ class Signature:
         self.keyword_only_names = tuple(a.name for a in schema.arguments if a.kwarg_only)
         # Where on the stack the arguments are whose tensors have a say in the dispatch.
         self.dispatching = tuple(i for i, a in enumerate(schema.arguments) if a.type.dispatches)
+        self._generators = tuple(i for i, a in enumerate(schema.arguments) if is_generator(a.type))
         self.has_defaults = any(a.has_default for a in schema.arguments)
         self._places = {argument.name: i for i, argument in enumerate(schema.arguments)}
         self._converters = tuple(converter_of(a.type) for a in schema.arguments)
@@ -71,7 +75,7 @@ class Signature:
         return stack
 
     def key_bits(self, stack: Sequence[Any]) -> int:
-        """The union of the dispatch keys of all tensors on a stack of arguments."""
+        """The union of the dispatch keys of all tensors and generators on a stack of arguments."""
         bits = 0
         for place in self.dispatching:
             value = stack[place]
@@ -83,6 +87,8 @@ class Signature:
                         bits |= key_bits_of(item)
             else:
                 bits |= key_bits_of(value)
+        for place in self._generators:
+            bits |= key_bits_of_generator(stack[place])
         return bits
 
     def split(self, stack: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Boxed calls <-> ``v1.CallRequest`` and ``v1.CallReply``.
 
     caller      call_request       ->  CallRequest
-    chooser                            undecoded_arguments, local_keys_of
+    chooser                            undecoded_arguments
     callee                             decode_arguments
                                        ... the kernel runs ...
     callee      CallReply         <-   reply_of_returns
@@ -29,21 +29,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_backend
-from opdispatch.dispatch_key_set import (
-    DEFAULT_EXCLUDED_SET,
-    DEFAULT_INCLUDED_SET,
-    DispatchKeySet,
-)
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ReturnError
-from opdispatch.grad_mode import is_grad_enabled
-from opdispatch.local_dispatch_key_set import (
-    local_dispatch_key_set,
-    local_dispatch_key_set_is_default,
-)
-from opdispatch.torch_dispatch_mode import keys_of_modes
+from opdispatch.generator import Generator
 from opdispatch.trace_line import TraceLine
-from opdispatch.tracing_state import keys_of_traces
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.generators import (
+    add_generator_uses,
+    generator_from_proto,
+    generator_to_proto,
+    take_generator_uses,
+)
+from opdispatch_wire.modes import add_modes
 from opdispatch_wire.mutations import (
     add_mutations,
     argument_of,
@@ -85,37 +82,23 @@ def call_request(
         id=request_id, operator=check_text(operator, "$.operator"), trace=trace
     )
     for i, value in enumerate(args):
-        fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
+        _fill_argument(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
     for name, value in kwargs.items():
         at = f"$.kwargs[{reprlib.repr(name)}]"
-        fill_value(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
+        _fill_argument(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
     add_modes(request)
     if redispatch_keys is not None:
         request.redispatch_keys = redispatch_keys.bits
     return request
 
 
-def add_modes(request: execution_pb2.CallRequest) -> None:
-    """Says what the current task has switched on and off, unless that is the default."""
-    if not is_grad_enabled():
-        request.no_grad = True
-    if not local_dispatch_key_set_is_default():
-        included, excluded = local_dispatch_key_set()
-        # They are here, and not where the kernel is.
-        included -= keys_of_modes() | keys_of_traces()
-        if (included, excluded) == (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
-            return
-        request.local_keys.SetInParent()  # two empty sets are no default either
-        request.local_keys.included = included.bits
-        request.local_keys.excluded = excluded.bits
-
-
-def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:
-    """The included and the excluded set that the call is to run under."""
-    if not request.HasField("local_keys"):
-        return DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET
-    keys = request.local_keys
-    return DispatchKeySet(keys.included), DispatchKeySet(keys.excluded)
+def _fill_argument(
+    message: values_pb2.Value, value: Any, *, at: str, memory: CallerTensorMemory | None
+) -> None:
+    if type(value) is Generator:
+        generator_to_proto(message.generator, value)
+    else:
+        fill_value(message, value, at=at, memory=memory)
 
 
 def undecoded_arguments(
@@ -126,12 +109,15 @@ def undecoded_arguments(
     Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, and what ``remote``
     raises.
     """
-    args = [
-        undecoded_from_proto(m, at=f"$.args[{i}]", remote=remote)
-        for i, m in enumerate(request.args)
-    ]
+
+    def decode(message: values_pb2.Value, at: str) -> Any:
+        if message.WhichOneof("kind") == "generator":
+            return generator_from_proto(message.generator, at=at)
+        return undecoded_from_proto(message, at=at, remote=remote)
+
+    args = [decode(message, f"$.args[{i}]") for i, message in enumerate(request.args)]
     kwargs = {
-        name: undecoded_from_proto(message, at=f"$.kwargs[{reprlib.repr(name)}]", remote=remote)
+        name: decode(message, f"$.kwargs[{reprlib.repr(name)}]")
         for name, message in request.kwargs.items()
     }
     return args, kwargs
@@ -152,24 +138,18 @@ def decode_arguments(
     if memory is not None and written:
         memory.expect_writes()
     positional = [a for a in schema.arguments if not a.kwarg_only] if written else []
+
+    def decode(message: values_pb2.Value, at: str, writable: bool) -> Any:
+        if message.WhichOneof("kind") == "generator":
+            return generator_from_proto(message.generator, at=at)
+        return value_from_proto(message, at=at, writable=writable, memory=memory, remote=remote)
+
     args = [
-        value_from_proto(
-            message,
-            at=f"$.args[{i}]",
-            writable=i < len(positional) and positional[i].name in written,
-            memory=memory,
-            remote=remote,
-        )
+        decode(message, f"$.args[{i}]", i < len(positional) and positional[i].name in written)
         for i, message in enumerate(request.args)
     ]
     kwargs = {
-        name: value_from_proto(
-            message,
-            at=f"$.kwargs[{reprlib.repr(name)}]",
-            writable=name in written,
-            memory=memory,
-            remote=remote,
-        )
+        name: decode(message, f"$.kwargs[{reprlib.repr(name)}]", name in written)
         for name, message in request.kwargs.items()
     }
     if written:
@@ -200,8 +180,11 @@ def reply_of_returns(
     the caller's off the list, by its place, and gives what is to be sent for it.
     """
     reply = execution_pb2.CallReply(id=request.id, interpreter=interpreter)
-    refers = schema.is_mutable or any(declared.alias_info for declared in schema.returns)
+    draws = Generator in map(type, arguments)
+    refers = draws or schema.is_mutable or any(each.alias_info for each in schema.returns)
     sent = _sent_arguments(request, schema, arguments) if refers else []
+    if draws:
+        add_generator_uses(reply, ((v, _sent_value(request, r), r) for _, v, r in sent))
     try:
         for argument, value, reference in sent:
             if argument.is_write:
@@ -276,6 +259,7 @@ def returns_of_reply(
             backend = find_backend(type(target))
             assert backend is not None, "prepare_write gives arrays of backends"
             backend.assign(target, contents)
+    take_generator_uses(reply, lambda reference, at: argument_of(reference, args, kwargs, at=at))
     return returns
 
 
@@ -318,6 +302,14 @@ def _sent_arguments(
         elif place < len(request.args):
             sent.append((argument, value, values_pb2.ArgumentRef(position=place)))
     return sent
+
+
+def _sent_value(
+    request: execution_pb2.CallRequest, reference: values_pb2.ArgumentRef
+) -> values_pb2.Value:
+    if reference.WhichOneof("which") == "name":
+        return request.kwargs[reference.name]
+    return request.args[reference.position]
 
 
 def _find_alias(

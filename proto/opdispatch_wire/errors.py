@@ -138,6 +138,15 @@ class JournalError(OpdispatchError, RuntimeError):
     code = "journal"
 
 
+class UnknownModeError(OpdispatchError, NotImplementedError):
+    """The caller has switched something on that the other side does not know.
+
+    ``facts["mode"]`` is its name. The call never started.
+    """
+
+    code = "unknown_mode"
+
+
 class WireError(OpdispatchError, ValueError):
     """A value or message is malformed, or has no representation on the wire.
 

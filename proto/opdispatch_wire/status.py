@@ -69,6 +69,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "dispatch_key": _C.INVALID_ARGUMENT,
     "library_load": _C.INVALID_ARGUMENT,
     "no_kernel": _C.UNIMPLEMENTED,
+    "unknown_mode": _C.UNIMPLEMENTED,
     "ambiguous_kernel": _C.FAILED_PRECONDITION,
     "autograd": _C.FAILED_PRECONDITION,
     "graph": _C.INVALID_ARGUMENT,

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opdispatch.arrays import CPU_BITS, LAYOUTS, describe_type
+from opdispatch.generator import Generator
 from opdispatch.schema_default import check_device
 from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
@@ -210,6 +211,8 @@ def _fill(
         message.dtype = dtype_to_name(np.dtype(value), at=at)
     elif fill := getattr(type(value), FILL_VALUE, None):
         fill(value, message, at)
+    elif type(value) is Generator:
+        raise WireError(f"{at} is a generator, which is only an argument of its own of a call")
     elif hasattr(type(value), "__index__"):
         message.integer = _check_integer(operator.index(value), at)
     else:
@@ -272,6 +275,8 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
                 for name in LAYOUTS[kind].part_names
             ]
             return decoders.layout(message, kind, parts, at)
+        case "generator":
+            raise WireError(f"{at} is a generator, which is only an argument of its own of a call")
         case "reference":
             if decoders.reference is None:
                 raise WireError(f"{at}: a reference stands only in a program's steps")

@@ -9,7 +9,8 @@ from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.arrays import LAYOUTS
 from opdispatch.operator_state import Resolution
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
-from opdispatch_wire.calls import local_keys_of, undecoded_arguments
+from opdispatch_wire.calls import undecoded_arguments
+from opdispatch_wire.modes import check_modes, local_keys_of
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import DecodeRemote
 
@@ -91,6 +92,7 @@ class CallChooser:
         return choice
 
     def _look(self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None) -> Choice:
+        check_modes(request)
         args, kwargs = undecoded_arguments(request, find_remote)
         with ForceDispatchKeyGuard(*local_keys_of(request)):
             dispatcher = self._operators.dispatcher
@@ -106,7 +108,7 @@ class CallChooser:
 
 def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
     """What requests have in common for which the choice is the same; None for unusual ones."""
-    if request.HasField("local_keys") or request.HasField("redispatch_keys"):
+    if request.HasField("local_keys") or request.HasField("redispatch_keys") or request.modes:
         return None
     kinds = []
     for value in request.args:
@@ -133,6 +135,8 @@ def _kind_of(value: values_pb2.Value) -> Hashable | None:
         return tensor.dispatch_keys, tensor.device, tensor.requires_grad, bool(tensor.shape)
     if kind in ("none", "boolean", "integer", "floating", "complex"):
         return str(kind)
+    if kind == "generator":
+        return kind, value.generator.device, value.generator.dispatch_keys
     if kind == "text":
         return (kind, value.text) if len(value.text) <= _LONGEST else None
     if kind is not None and (layout := LAYOUTS.get(kind)) is not None:

@@ -26,10 +26,11 @@ from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.several_turns import turns_of_all
 from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.calls import decode_arguments, local_keys_of, reply_of_returns
+from opdispatch_wire.calls import decode_arguments, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
@@ -127,6 +128,7 @@ class KernelExecution:
                 interpreter=self._interpreter(),
                 started="no",
             )
+        check_modes(request)
         if request.program or request.adopt:
             return self._run_program(request, context, memory)
         if request.HasField("kernel"):
@@ -162,6 +164,7 @@ class KernelExecution:
                 turns_of_all(libraries, request.operator),
                 ForceLocalState(_local_state_of(request, None)),
                 _grad_mode_of(request),
+                autocast_of(request),
             ):
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
@@ -179,7 +182,8 @@ class KernelExecution:
         args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
-        with ForceLocalState(_local_state_of(request, trace)), _grad_mode_of(request):
+        local = ForceLocalState(_local_state_of(request, trace))
+        with local, _grad_mode_of(request), autocast_of(request):
             stack = run_on_device(arguments, self._call, choice, list(arguments))
         name = self._interpreter()
         returns = signature.check_returns(stack)

@@ -22,8 +22,8 @@ from opdispatch_server.library_archive import ArchiveModule, LibraryArchive
 from opdispatch_wire.errors import LibraryLoadError
 
 ROOT = "opdispatch_libraries"
-STANDARD_LIBRARY = "opdispatch.array_library"
-"""The kernel library that comes with opdispatch."""
+STANDARD_LIBRARIES = ("opdispatch.array_library", "opdispatch.random_library")
+"""The kernel libraries that come with opdispatch."""
 
 _OWN_PACKAGES = ("opdispatch", "opdispatch_server", "opdispatch_wire")
 
@@ -122,7 +122,7 @@ class ModuleImport:
 
     def run(self) -> None:
         """See LibraryImport."""
-        if self._package in _OWN_PACKAGES and self._name != STANDARD_LIBRARY:
+        if self._package in _OWN_PACKAGES and self._name not in STANDARD_LIBRARIES:
             raise LibraryLoadError(f"{self._name} is a part of opdispatch, not a kernel library")
         self._displaced = {name: sys.modules[name] for name in _names_below(self._name)}
         if isinstance(self._replaced, ModuleImport):

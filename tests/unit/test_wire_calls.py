@@ -21,7 +21,6 @@ from opdispatch.trace_line import TraceLine
 from opdispatch_wire.calls import (
     call_request,
     decode_arguments,
-    local_keys_of,
     reply_of_returns,
     result_of_reply,
     returns_of_reply,
@@ -30,6 +29,7 @@ from opdispatch_wire.calls import (
     undecoded_arguments,
 )
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.modes import local_keys_of
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import WireTensor
 from opdispatch_wire.v1 import execution_pb2 as pb

@@ -65,6 +65,8 @@ class ExecutionServiceServicer:
         WIRE                a malformed value or tensor
         UNIMPLEMENTED       NO_KERNEL           no kernel for the tensors' keys; the message
         lists the keys that have one
+        UNKNOWN_MODE        a CallRequest.modes that is not known here: the
+        call never started
         FAILED_PRECONDITION AMBIGUOUS_KERNEL    two kernels have an equal claim
         UNKNOWN             KERNEL_RAISED       the kernel raised; metadata names the
         operator, interpreter and exception type

@@ -1,0 +1,20 @@
+"""The library ``random``: random numbers as operators.
+
+    import opdispatch.random_library
+    from opdispatch import Generator, ops
+
+    generator = Generator().manual_seed(1)
+    ops.random.randn([2, 3], generator=generator)
+    ops.random.dropout(x, 0.1, generator=generator)
+
+To import it is to load it: once in a process, or into interpreters with
+``opdispatch load opdispatch.random_library``.
+"""
+
+from __future__ import annotations
+
+from opdispatch.library import Library
+from opdispatch.random_operators import NAMESPACE, register
+
+lib = Library(NAMESPACE, "DEF")
+register(lib)

@@ -1,0 +1,103 @@
+"""The operators of the library ``random``: what is drawn from a ``Generator``.
+
+distributions   random words as numbers
+philox_cuda     random words on a GPU
+places          where they are made: the host, a GPU, nowhere
+operators       schemas, and kernels for a place
+
+``register`` puts them into a dispatcher; ``opdispatch.random_library`` does that. Names are those
+of PyTorch. All are tagged ``nondeterministic_seeded``, as PyTorch's are (``tags.yaml``).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from opdispatch.array_derivatives.namespace import masked, zeros_like
+from opdispatch.arrays import CPU_BITS, backend_of_device
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.dispatcher import Dispatcher
+from opdispatch.functionalities.adinplace_or_view import make_write_kernel
+from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative_kernel import FindOperator, make_derivative_kernel
+from opdispatch.library import Library
+from opdispatch.random_operators.operators import (
+    CONSTANT,
+    DROPOUT,
+    FACTORIES,
+    WRITES,
+    Kernel,
+    dropout_scale,
+    make_kernels,
+)
+from opdispatch.random_operators.places import PLACES
+
+NAMESPACE = "random"
+NONDETERMINISTIC = "nondeterministic_seeded"
+"""The tag of operators whose results depend on a generator."""
+
+
+def register(library: Library) -> None:
+    """Registers all of them with a library of that namespace, in one publication."""
+    find = functools.partial(_finder, library.dispatcher)
+    with library.dispatcher.transaction():
+        factories, constant, writes, [native_dropout, dropout] = (
+            [library.define(schema, tags=NONDETERMINISTIC) for schema in schemas]
+            for schemas in (FACTORIES, CONSTANT, WRITES, DROPOUT)
+        )
+        for place in PLACES:
+            for name, kernel in make_kernels(place).items():
+                library.impl(name, kernel, place.key)
+        for name in factories:
+            library.impl(name, _make_selection(find(name)), "BackendSelect")
+        library.impl(dropout, _make_dropout(find(native_dropout)))
+        derivatives: dict[str, Formulas] = {
+            **{key: {} for key in constant},
+            **{key: {"x": zeros_like} for key in writes},
+            native_dropout: {"x": _dropout_gradient},
+        }
+        for name, formulas in derivatives.items():
+            schema = library.dispatcher.get_schema(f"{NAMESPACE}::{name}").schema
+            kernel = make_derivative_kernel(schema, formulas, find(name))
+            library.impl(name, kernel, "Autograd", with_keyset=True)
+        for name in writes:
+            kernel = make_write_kernel(find(name))
+            library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)
+
+
+def _finder(dispatcher: Dispatcher, name: str) -> FindOperator:
+    return functools.cache(lambda: dispatcher.get_schema(f"{NAMESPACE}::{name}"))
+
+
+def _make_selection(operator: FindOperator) -> Kernel:
+    """The kernel for ``BackendSelect``: it goes on with the key of the device that is asked for.
+
+    For a backend without kernels of its own, the numbers are made on the host.
+    """
+
+    def select(*args: Any, **kwargs: Any) -> Any:
+        device = str(kwargs["device"] or "cpu")
+        keys = DispatchKeySet(backend_of_device(device).key_bits)
+        op = operator()
+        if op.has_kernel_for_dispatch_key(keys.highest_priority_key):
+            return op.redispatch(keys, *args, **kwargs)
+        made = op.redispatch(DispatchKeySet(CPU_BITS), *args, **{**kwargs, "device": None})
+        return made.to(device)
+
+    return select
+
+
+def _make_dropout(native: FindOperator) -> Kernel:
+    def dropout(x: Any, p: float, train: bool, *, generator: Any) -> Any:
+        if not train or p == 0.0:
+            return x
+        return native()(x, p, train, generator=generator)[0]
+
+    return dropout
+
+
+def _dropout_gradient(grads: Any, results: Any, p: float, train: bool) -> Any:
+    if grads[0] is None:
+        return None
+    return masked(results[1], grads[0] * dropout_scale(p, train))
