@@ -23,7 +23,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     generator                                   where random numbers come from
     autograd/                                   the graph of what was called, and the way back
     tensor_indexing, tensor_operators,
-    tensor_layouts, tensor, layout_creation     the tensor
+    tensor_layouts, tensor_names, tensor,
+    layout_creation                             the tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
     signature, boxing, kernel_function          arguments, stacks and kernels
@@ -34,7 +35,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
-    ops, library, autocast_registration         how they are called and registered
+    ops, library, autocast_registration,
+    fake_registration                           how they are called and registered
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
     array_operators/                            the standard operators
@@ -43,6 +45,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     array_library                               all three, loaded
     array_api/                                  the array API standard over them
     random_operators/, random_library           random numbers
+    fake_tensor, deferred_init                  shapes without elements, and those later
 """
 
 from opdispatch.arrays import (
@@ -73,6 +76,7 @@ from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
     AutogradError,
+    DataDependentOutputError,
     DeviceError,
     DeviceLostError,
     DeviceMemoryError,
@@ -91,6 +95,7 @@ from opdispatch.errors import (
     SchemaMismatchError,
     WaitTimeoutError,
 )
+from opdispatch.fake_registration import register_fake
 from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
 from opdispatch.functionalities.cpu_fallback import (
@@ -158,6 +163,7 @@ __all__ = [
     "BackendComponent",
     "BackendRegistration",
     "CpuFallbackWarning",
+    "DataDependentOutputError",
     "DeviceError",
     "DeviceLostError",
     "DeviceMemory",
@@ -238,6 +244,7 @@ __all__ = [
     "register_autocast",
     "register_autograd",
     "register_backend",
+    "register_fake",
     "register_flop_formula",
     "save_graph",
     "set_grad_enabled",

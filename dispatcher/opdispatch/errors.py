@@ -14,6 +14,7 @@
     ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
     ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
     ├── GraphError                       a graph cannot be read, kept or run (also a ValueError)
+    ├── DataDependentOutputError         a tensor without elements was read (also RuntimeError)
     ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
     ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
     │   ├── DeviceMemoryError            a device has no room (also a MemoryError)
@@ -125,6 +126,12 @@ class AmbiguousKernelError(OpdispatchError, RuntimeError):
     """Two kernels have an equal claim to the slot that the call arrived at."""
 
     code = "ambiguous_kernel"
+
+
+class DataDependentOutputError(OpdispatchError, RuntimeError):
+    """Elements were asked for of a tensor that has none: a fake one, or one on ``meta``."""
+
+    code = "data_dependent_output"
 
 
 class ReturnError(OpdispatchError, RuntimeError):

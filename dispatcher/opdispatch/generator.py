@@ -15,11 +15,14 @@ from __future__ import annotations
 import operator
 import secrets
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opdispatch.arrays import COMPONENTS, split_device
+from opdispatch.arrays import COMPONENTS, canonical_device, split_device
 from opdispatch.dispatch_key import DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
@@ -186,6 +189,9 @@ def key_bits_of_generator(value: Any) -> int:
 
 _mutex = threading.Lock()  # protects _defaults and _seed
 _defaults: dict[str, Generator] = {}
+_instead: ContextVar[Mapping[str, Generator] | None] = ContextVar(
+    "opdispatch_default_generators", default=None
+)
 _seed: int | None = None  # what manual_seed said last: for the devices that are used later
 
 
@@ -195,8 +201,9 @@ def default_generator(device: str = "cpu") -> Generator:
     It begins with a seed that nobody can guess, unless ``manual_seed`` was called. Raises
     DeviceError for what is no device.
     """
-    kind, number = split_device(device)
-    name = kind if kind == "cpu" else f"{kind}:{number or 0}"
+    name = canonical_device(device)
+    if (instead := _instead.get()) and name in instead:
+        return instead[name]
     with _mutex:
         found = _defaults.get(name)
         if found is None:
@@ -206,6 +213,23 @@ def default_generator(device: str = "cpu") -> Generator:
             else:
                 found.manual_seed(_seed)
         return found
+
+
+def default_generator_states() -> dict[str, GeneratorState]:
+    """Those of the default generators that this process has used, by device."""
+    with _mutex:
+        return {name: generator.state for name, generator in _defaults.items()}
+
+
+@contextmanager
+def with_default_generators(generators: Mapping[str, Generator]) -> Iterator[None]:
+    """A block in which this task has others, by device with its number."""
+    names = [(canonical_device(device), each) for device, each in generators.items()]
+    token = _instead.set(dict(names))
+    try:
+        yield
+    finally:
+        _instead.reset(token)
 
 
 def manual_seed(seed: int) -> Generator:

@@ -300,6 +300,11 @@ class OperatorHandle:
             report(arrived)
         if registration is not None:
             what = f"{self.name} falls through at {arrived}, which a redispatch cannot do"
+        elif arrived == "Named":
+            what = (
+                f"{self.name} is not yet supported with named tensors: call it with tensors whose "
+                "names are dropped, `tensor.rename(None)`, and name its result"
+            )
         elif arrived == "Undefined":
             what = f"{self.name} was called without tensor arguments, and has no kernel for that"
         else:

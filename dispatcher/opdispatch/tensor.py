@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from opdispatch import arrays
-from opdispatch.arrays import CPU_BITS, key_bits_of
+from opdispatch.arrays import CPU_BITS, FAKE_BIT, FakeArray, key_bits_of
 from opdispatch.autograd.move import record_move
 from opdispatch.autograd.variable import (
     AutogradMeta,
@@ -26,7 +26,8 @@ from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_ke
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor_layouts import TensorLayouts
-from opdispatch.tensor_operators import TensorOperators
+from opdispatch.tensor_names import NAMED_BIT, TensorNames
+from opdispatch.tensor_operators import TensorOperators, namespace
 from opdispatch.tracing_state import note_reading
 
 _AUTOCAST_KEYS = {
@@ -64,7 +65,7 @@ def _bits_of_tensor(bits: int) -> int:
     functionality = keys.highest_functionality_key
     if functionality not in _LAYOUT_KEYS:
         functionality = DispatchKey.Dense
-    return key_set_of_backend(keys.highest_backend_key, functionality).bits
+    return key_set_of_backend(keys.highest_backend_key, functionality).bits | bits & FAKE_BIT
 
 
 def _plain_array(array: Any) -> Any:
@@ -78,7 +79,7 @@ def _plain_array(array: Any) -> Any:
     return array
 
 
-class Tensor(TensorLayouts, TensorOperators, Variable):
+class Tensor(TensorLayouts, TensorNames, TensorOperators, Variable):
     """An array with the dispatch keys of a PyTorch tensor.
 
     ``array`` is an array of any backend (NumPy, CuPy, one of your own), or of another layout than
@@ -90,7 +91,14 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
     its elements cannot be had.
     """
 
-    __slots__ = ("__weakref__", "array", "autograd_meta", "key_bits", "requires_grad_flag")
+    __slots__ = (
+        "__weakref__",
+        "_names",
+        "array",
+        "autograd_meta",
+        "key_bits",
+        "requires_grad_flag",
+    )
 
     array: Any
     key_bits: int
@@ -152,6 +160,9 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
         here, place = arrays.split_device(self.device)
         if kind == here and number in (None, place):
             return self
+        if isinstance(self.array, FakeArray):  # by an operator, which can be recorded
+            there: Tensor = namespace().astype(self, self.dtype, device=device)
+            return there
         note_reading(self, "to() of a tensor")
         moved = Tensor(arrays.on_device(self.array, device))
         record_move(self, moved)
@@ -175,6 +186,8 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
         """A tensor over the same elements that records nothing; it shares their version."""
         detached = Tensor(self.array, keys=self.key_set)
         meta_of(detached).counter = counter_of(self)
+        if self.key_bits & NAMED_BIT:
+            detached._names = self.names
         return detached
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
@@ -186,7 +199,7 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         note_reading(self, "a tensor as NumPy's array")
         self._require_dense("have its elements in one array")
-        if self.device != "cpu":
+        if self.device != "cpu" and not isinstance(self.array, FakeArray):
             raise DeviceError(
                 f"NumPy has no array for a tensor on {self.device!r}",
                 hint="move it first: tensor.to('cpu')",
@@ -224,7 +237,8 @@ class Tensor(TensorLayouts, TensorOperators, Variable):
     def __repr__(self) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
         device = "" if self.device == "cpu" else f", device={self.device!r}"
-        return f"Tensor({self._describe_array()}{device}{grad})"
+        names = f", names={self.names}" if self.key_bits & NAMED_BIT else ""
+        return f"Tensor({self._describe_array()}{device}{names}{grad})"
 
     def _repr_html_(self) -> str:
         """For notebooks: what it is, and then its elements."""

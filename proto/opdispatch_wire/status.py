@@ -73,6 +73,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "ambiguous_kernel": _C.FAILED_PRECONDITION,
     "autograd": _C.FAILED_PRECONDITION,
     "graph": _C.INVALID_ARGUMENT,
+    "data_dependent_output": _C.FAILED_PRECONDITION,
     "kernel_raised": _C.UNKNOWN,
     "return": _C.INTERNAL,
     "device": _C.FAILED_PRECONDITION,

@@ -30,6 +30,7 @@ CODES = {
     "ambiguous_kernel": "AmbiguousKernelError",
     "autograd": "AutogradError",
     "graph": "GraphError",
+    "data_dependent_output": "DataDependentOutputError",
     "return": "ReturnError",
     "device": "DeviceError",
     "device_memory": "DeviceMemoryError",

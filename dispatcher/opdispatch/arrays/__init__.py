@@ -13,6 +13,7 @@ cupy_ipc         arrays of other processes on the same GPU
 cupy_kernel_block  on which GPU kernels run, and in what order their work is done
 pinned_uploads   large copies to a GPU
 meta_backend     no memory: arrays without elements
+fake_array       the same, which pretend to be on a device
 common_device    where all tensors of a call must be
 foreign          arrays of other libraries that arrive from outside, by DLPack
 layout           what a layout has to answer: tensors that consist of several dense arrays
@@ -45,7 +46,8 @@ from opdispatch.arrays.device_transfers import (
     count_transfer,
     device_transfers,
 )
-from opdispatch.arrays.devices import COMPONENTS, split_device
+from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
+from opdispatch.arrays.fake_array import FAKE_BIT, FakeArray
 from opdispatch.arrays.foreign import adopt, is_foreign
 from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.layouts import (
@@ -80,6 +82,7 @@ __all__ = [
     "COMPONENTS",
     "CPU_BITS",
     "CUDA_BITS",
+    "FAKE_BIT",
     "LAYOUTS",
     "PLAIN_KEY_BITS",
     "ArrayBackend",
@@ -88,6 +91,7 @@ __all__ = [
     "DeviceMemory",
     "DeviceTransfers",
     "Facts",
+    "FakeArray",
     "Layout",
     "MetaArray",
     "MetaBackend",
@@ -97,6 +101,7 @@ __all__ = [
     "adopt",
     "backend_of_device",
     "backends",
+    "canonical_device",
     "checked_array",
     "collected_backends",
     "common_device",

@@ -30,3 +30,12 @@ def split_device(device: str) -> tuple[str, int | None]:
             f"there is no device {reprlib.repr(device)}; expected one such as 'cpu' or 'cuda:0'"
         )
     return kind, int(number) if number else None
+
+
+def canonical_device(device: str) -> str:
+    """A device with its number: ``"cuda:0"`` for ``"cuda"``; ``"cpu"`` and ``"meta"`` have none.
+
+    Raises DeviceError for what is no device.
+    """
+    kind, number = split_device(device)
+    return kind if kind in ("cpu", "meta") else f"{kind}:{number or 0}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
 from opdispatch.dispatch_key import BackendComponent
-from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.errors import ArgumentError, DataDependentOutputError, DeviceError
 
 
 class MetaArray:
@@ -20,6 +20,8 @@ class MetaArray:
     """
 
     __slots__ = ("__weakref__", "dtype", "shape")
+
+    device = "meta"
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         """Raises ArgumentError for a negative extent, and TypeError for what is no dtype."""
@@ -43,6 +45,19 @@ class MetaArray:
         """How many bytes they would have."""
         return self.size * self.dtype.itemsize
 
+    def like(self) -> MetaArray:
+        """Another one of the same shape and dtype."""
+        return MetaArray(self.shape, self.dtype)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise DataDependentOutputError(
+            f"the elements of {self!r} on {self.device!r} were asked for, and it has none",
+            hint="only shapes and element types of such tensors are known",
+        )
+
+    __array__ = __bool__ = __complex__ = __float__ = __index__ = __int__ = _refuse
+    item = tolist = _refuse
+
     def __repr__(self) -> str:
         return f"MetaArray({list(self.shape)}, {self.dtype})"
 
@@ -58,8 +73,9 @@ class MetaBackend(ArrayBackend):
         return issubclass(cls, MetaArray)
 
     def device_of(self, array: Any) -> str:
-        """Always ``"meta"``."""
-        return "meta"
+        """``"meta"``, or where a fake array pretends to be."""
+        device: str = array.device
+        return device
 
     def device_count(self) -> int:
         """0."""
@@ -75,7 +91,8 @@ class MetaBackend(ArrayBackend):
 
     def copy(self, array: Any) -> MetaArray:
         """Another one."""
-        return MetaArray(array.shape, array.dtype)
+        copy: MetaArray = array.like()
+        return copy
 
     def assign(self, target: Any, contents: Any) -> None:
         """Nothing is written anywhere."""

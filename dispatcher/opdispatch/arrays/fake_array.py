@@ -1,0 +1,58 @@
+"""Arrays without elements that remember a device: what fake tensors are made of."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
+from opdispatch.arrays.meta_backend import MetaArray
+from opdispatch.dispatch_key import DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.errors import DeviceError
+
+FAKE_BIT = bits_of_key(DispatchKey.Fake)
+
+
+class FakeArray(MetaArray):
+    """What an array on ``device`` would be, whether there is such a device here or not.
+
+    Its keys are Fake and those of the device's backend. Mirrors what is in
+    ``torch/_subclasses/fake_tensor.py`` a tensor on ``meta`` with a ``fake_device``.
+    """
+
+    __slots__ = ("base", "device", "recorded")
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: DTypeLike, device: str, base: Any = None
+    ) -> None:
+        """Raises DeviceError for what is no device, or is ``meta``."""
+        super().__init__(shape, dtype)
+        self.device = canonical_device(device)
+        if self.device == "meta":
+            raise DeviceError("a fake tensor is on a device that has memory, and 'meta' has none")
+        self.base = base
+        """The array of which this one is a view; None: of none."""
+        self.recorded: Any = None
+        """How it was made, where that is recorded to be done later."""
+
+    @property
+    def key_bits(self) -> int:
+        """The dispatch key word."""
+        return _key_bits(self.device)
+
+    def like(self) -> FakeArray:
+        """Another one of the same shape, dtype and device."""
+        return FakeArray(self.shape, self.dtype, self.device)
+
+    def __repr__(self) -> str:
+        return f"FakeArray({list(self.shape)}, {self.dtype})"
+
+
+@cache
+def _key_bits(device: str) -> int:
+    component = COMPONENTS[split_device(device)[0]]
+    key = to_runtime_key(DispatchKey.Dense, component)
+    return DispatchKeySet.of(DispatchKey.Fake, key).bits

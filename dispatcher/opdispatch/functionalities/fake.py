@@ -1,0 +1,189 @@
+"""The key Fake: tensors without elements that remember the device they pretend to be on.
+
+PyTorch keeps the key for implementations outside of it (its own is a mode in Python,
+``torch/_subclasses/fake_tensor.py``); torchdistX's ``fake.cc`` was one, and this is another. The
+key is below Autograd, Autocast and Python: gradients are recorded, casts are made and modes are
+asked as for any tensor. What arrives here is run by the operator's kernel for Meta, and its
+results pretend to be on the common device of the arguments, or on the one that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import (
+    FakeArray,
+    MetaArray,
+    canonical_device,
+    common_device,
+    device_of,
+    find_key_bits,
+    split_device,
+)
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError, NoKernelError
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.generator import Generator, default_generator
+from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
+from opdispatch.schema_type import DEVICE, TENSOR, ListType, OptionalType, is_generator
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_META = DispatchKeySet.of(to_runtime_key(DispatchKey.Dense, BackendComponent.Meta))
+_FAKE = DispatchKeySet.of(DispatchKey.Fake)
+_DEVICES = (DEVICE, OptionalType(DEVICE))
+_INDICES = ListType(OptionalType(TENSOR))
+
+ALLOWS_REAL: ContextVar[bool] = ContextVar("opdispatch_fake_allows_real", default=False)
+"""Whether tensors with elements may be arguments beside fake ones."""
+DRAWS: ContextVar[bool] = ContextVar("opdispatch_fake_draws", default=False)
+"""Whether calls draw from the generators that they are given: where they are recorded."""
+
+
+def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
+    """The backend fallback of Fake.
+
+    Raises ArgumentError for a tensor with elements, DeviceError for tensors on two devices,
+    NoKernelError for an operator without a kernel for Meta, and what that kernel raises.
+    """
+    signature = op.call_signature
+    schema = signature.schema
+    stack = signature.bind(args, kwargs)
+    arguments = _Arguments(op, schema, stack)
+    included, excluded = local_dispatch_key_set()
+    results = arguments.on_meta
+    with ForceDispatchKeyGuard(included - _FAKE, excluded | _FAKE):
+        try:
+            op.redispatch_boxed(_META, results)
+        except NoKernelError as error:
+            if error.facts.get("operator") != str(op.name) or error.facts.get("key") != "Meta":
+                raise
+            raise op.no_kernel_error(
+                "Meta",
+                f"{op.name} was called with fake tensors, and has no kernel for Meta to say what "
+                f"its results are: register one with @opdispatch.register_fake({str(op.name)!r})",
+            ) from None
+    return signature.unbox_returns(
+        [
+            arguments.fake(value, arguments.base_of(schema, place))
+            for place, value in enumerate(results)
+        ]
+    )
+
+
+class _Arguments:
+    """The arguments of one call as those of a kernel for Meta, and the way back."""
+
+    def __init__(self, op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) -> None:
+        self._operator = str(op.name)
+        self._stack = stack
+        # By the identity of what the kernel is given: it, and what it stands for.
+        self._originals: dict[int, tuple[Any, Any]] = {}
+        asked = None
+        bound: list[Any] = []
+        self.on_meta: list[Any] = []
+        for argument, value in zip(schema.arguments, stack, strict=True):
+            if argument.type in _DEVICES:
+                asked = value if asked is None else asked
+                self.on_meta.append("meta" if value is not None else None)
+            elif isinstance(value, Generator) and not DRAWS.get():
+                self.on_meta.append(value.clone_state())
+            else:
+                bound += _devices_in(value, may_be_on_host=argument.type == _INDICES)
+                self.on_meta.append(self._stripped(value))
+        found = common_device(self._operator, *bound)
+        has_tensors = any(find_key_bits(each) is not None for each in bound)
+        device = (found if has_tensors else None) if asked is None else str(asked)
+        self.device = device or "cpu"
+        if DRAWS.get():
+            self.on_meta = [
+                default_generator(self.device) if value is None and is_generator(a.type) else value
+                for a, value in zip(schema.arguments, self.on_meta, strict=True)
+            ]
+        if not has_tensors:  # a factory: its kernel is that of the device
+            self.on_meta = [
+                "meta" if argument.type in _DEVICES else value
+                for argument, value in zip(schema.arguments, self.on_meta, strict=True)
+            ]
+
+    def _stripped(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._stripped(each) for each in value]
+        if value is None or find_key_bits(value) is None:
+            return value
+        array = value.array if isinstance(value, Tensor) else value
+        if type(array) is FakeArray or type(value) is Tensor:
+            self._check_fake(value, array)
+            plain = MetaArray(tuple(array.shape), array.dtype)
+            stripped: Any = Tensor(plain) if isinstance(value, Tensor) else plain
+            self._originals[id(stripped)] = stripped, value
+            return stripped
+        self._check_fake(value, array)
+        return value if _is_number(value) else MetaArray(tuple(array.shape), array.dtype)
+
+    def _check_fake(self, value: Any, array: Any) -> None:
+        if isinstance(array, MetaArray) or ALLOWS_REAL.get() or _is_number(value):
+            return
+        raise ArgumentError(
+            f"{self._operator} was called with a tensor that has elements, {list(array.shape)} of "
+            f"{array.dtype}, where only fake ones are expected",
+            hint="convert it with FakeTensorMode.from_tensor, or allow it with "
+            "FakeTensorMode(allow_non_fake_inputs=True)",
+            operator=self._operator,
+        )
+
+    def base_of(self, schema: FunctionSchema, place: int) -> Any:
+        """The array that a return shares its elements with, if the schema says so."""
+        alias = schema.returns[place].alias_info if place < len(schema.returns) else None
+        if alias is None:
+            return None
+        sets = alias.before_set | (alias.contained.before_set if alias.contained else frozenset())
+        for argument, value in zip(schema.arguments, self._stack, strict=True):
+            given = argument.alias_info
+            if given is not None and sets & given.before_set:
+                array = value.array if isinstance(value, Tensor) else value
+                if isinstance(array, FakeArray):
+                    return array if array.base is None else array.base
+        return None
+
+    def fake(self, value: Any, base: Any) -> Any:
+        """A result, as a fake one."""
+        if isinstance(value, list | tuple):
+            return [self.fake(each, base) for each in value]
+        if (known := self._originals.get(id(value))) is not None:
+            return known[1]
+        if value is None or find_key_bits(value) is None or split_device(self.device)[0] == "meta":
+            return value
+        array = value.array if isinstance(value, Tensor) else value
+        made = FakeArray(tuple(array.shape), array.dtype, self.device, base)
+        return Tensor(made) if isinstance(value, Tensor) else made
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is on the host and without dimensions, as NumPy's scalars are."""
+    array = value.array if isinstance(value, Tensor) else value
+    return isinstance(array, np.ndarray | np.generic) and not array.shape
+
+
+def _devices_in(value: Any, *, may_be_on_host: bool) -> Sequence[Any]:
+    values = value if isinstance(value, list) else [value]
+    found = [
+        each.array if isinstance(each, Tensor) else each
+        for each in values
+        if each is not None and find_key_bits(each) is not None
+    ]
+    return [each for each in found if not (may_be_on_host and device_of(each) == "cpu")]
+
+
+def make_fake(array: Any) -> FakeArray:
+    """What stands for an array with elements: its shape and dtype, on its device."""
+    if isinstance(array, FakeArray):
+        return array
+    return FakeArray(tuple(array.shape), array.dtype, canonical_device(device_of(array)))
