@@ -167,7 +167,11 @@ REFUSED = [
     ("Layout", "round", "expected Layout (strided, "),
     ("MemoryFormat", 0, "expected MemoryFormat (contiguous_format, "),
     ("QScheme", "x", "expected QScheme (per_tensor_affine, "),
-    ("Generator", None, "expected Generator (numpy.random.Generator), got None"),
+    (
+        "Generator",
+        None,
+        "expected Generator (opdispatch.Generator or numpy.random.Generator), got None",
+    ),
     ("Generator", object(), "expected Generator"),
     ("NoneType", 0, "expected None, got int 0"),
     ("AnyEnumType", 1, "expected AnyEnumType (a member of an enum), got int 1"),

@@ -31,7 +31,7 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
         return own or find_function(_import("array_api_compat.cupy"), function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        cupy = import_cupy()
+        cupy = _import("cupy")
         bound = (each for n, each in enumerate(args) if n not in free)
         found = common_device(name, *bound, *kwargs.values())
         asked = kwargs.get("device")
@@ -51,11 +51,6 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
             raise
 
     return make_kernel(function, call)
-
-
-def import_cupy() -> Any:
-    """CuPy. Raises DeviceError if it is not there."""
-    return _import("cupy")
 
 
 @functools.cache

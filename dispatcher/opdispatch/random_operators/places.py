@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from opdispatch.array_operators.cuda import import_cupy
 from opdispatch.arrays import MetaArray, split_device
+from opdispatch.arrays.cupy_errors import import_cupy
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.generator import Generator, default_generator, words_from
 from opdispatch.random_operators.distributions import Distribution
@@ -87,7 +87,7 @@ class Cuda(Place):
         generator: Any,
     ) -> Any:
         """See ``Place``."""
-        cupy = import_cupy()
+        cupy = import_cupy(device or "cuda")
         number = split_device(device)[1] if device is not None else None
         with cupy.cuda.Device(number) if number is not None else nullcontext():
             place = f"cuda:{cupy.cuda.runtime.getDevice()}"
