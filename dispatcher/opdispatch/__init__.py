@@ -32,22 +32,26 @@ The package, from the bottom up; a module imports only from its own entry and th
     operator_state, operator_dump, operator_entry,
     operator_handle, inspection, call_source,
     compiled_call                               one operator
+    functorch/                                  vmap and grad: levels of transforms
     functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
     ops, library, autocast_registration,
-    fake_registration                           how they are called and registered
+    fake_registration, vmap_registration        how they are called and registered
+    func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
     array_operators/                            the standard operators
     array_derivatives/                          their derivatives
+    array_batching/                             how vmap batches them
     array_autocast                              what autocast casts for them
-    array_library                               all three, loaded
+    array_library                               all of it, loaded
     array_api/                                  the array API standard over them
     random_operators/, random_library           random numbers
     fake_tensor, deferred_init                  shapes without elements, and those later
 """
 
+from opdispatch import func
 from opdispatch.arrays import (
     ArrayBackend,
     BackendRegistration,
@@ -93,16 +97,19 @@ from opdispatch.errors import (
     ReturnError,
     SchemaError,
     SchemaMismatchError,
+    TransformError,
     WaitTimeoutError,
 )
 from opdispatch.fake_registration import register_fake
 from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.functionalities.batching import BatchingFallbackWarning
 from opdispatch.functionalities.cpu_fallback import (
     CpuFallbackWarning,
     cpu_fallback,
     cpu_fallback_counts,
 )
+from opdispatch.functorch.vmap import vmap
 from opdispatch.generator import Generator, default_generator, manual_seed
 from opdispatch.grad_mode import (
     enable_grad,
@@ -150,6 +157,7 @@ from opdispatch.trace_line import TraceLine
 from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
 from opdispatch.tracing_state import TracerWarning
 from opdispatch.transaction import Transaction
+from opdispatch.vmap_registration import register_vmap
 
 OpOverload = OperatorHandle
 """PyTorch's Python name for it."""
@@ -162,6 +170,7 @@ __all__ = [
     "AutogradError",
     "BackendComponent",
     "BackendRegistration",
+    "BatchingFallbackWarning",
     "CpuFallbackWarning",
     "DataDependentOutputError",
     "DeviceError",
@@ -210,6 +219,7 @@ __all__ = [
     "Tracer",
     "TracerWarning",
     "Transaction",
+    "TransformError",
     "WaitTimeoutError",
     "autocast",
     "capture_dispatch_trace",
@@ -223,6 +233,7 @@ __all__ = [
     "device_transfers",
     "enable_grad",
     "fallthrough_kernel",
+    "func",
     "get_autocast_dtype",
     "impl",
     "infer_schema",
@@ -246,6 +257,7 @@ __all__ = [
     "register_backend",
     "register_fake",
     "register_flop_formula",
+    "register_vmap",
     "save_graph",
     "set_grad_enabled",
     "show_dispatch_trace",
@@ -256,4 +268,5 @@ __all__ = [
     "tls_set_dispatch_key_excluded",
     "tls_set_dispatch_key_included",
     "trace",
+    "vmap",
 ]

@@ -13,6 +13,7 @@ To import it is to load it: once in a process, or into interpreters with
 from __future__ import annotations
 
 from opdispatch.array_autocast import register_autocast_kernels
+from opdispatch.array_batching import register_batching
 from opdispatch.array_derivatives import register_derivatives
 from opdispatch.array_operators import NAMESPACE, register
 from opdispatch.library import Library
@@ -20,4 +21,5 @@ from opdispatch.library import Library
 lib = Library(NAMESPACE, "DEF")
 register(lib)
 register_derivatives(lib)
+register_batching(lib)
 register_autocast_kernels(lib)

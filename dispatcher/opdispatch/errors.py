@@ -15,6 +15,7 @@
     ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
     ├── GraphError                       a graph cannot be read, kept or run (also a ValueError)
     ├── DataDependentOutputError         a tensor without elements was read (also RuntimeError)
+    ├── TransformError                   vmap or grad cannot transform this (also a RuntimeError)
     ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
     ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
     │   ├── DeviceMemoryError            a device has no room (also a MemoryError)
@@ -150,6 +151,12 @@ class GraphError(OpdispatchError, ValueError):
     """A traced graph is not there, cannot be kept in a file or read from it, or cannot run."""
 
     code = "graph"
+
+
+class TransformError(OpdispatchError, RuntimeError):
+    """What a function does cannot be transformed by ``vmap``, ``grad`` and kin."""
+
+    code = "transform"
 
 
 class DeviceError(OpdispatchError, RuntimeError):

@@ -35,6 +35,7 @@ _AUTOCAST_KEYS = {
     for backend in BackendComponent
     if f"Autocast{backend.name}" in DispatchKey.__members__
 }
+_OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
 _LAYOUT_KEYS = frozenset(layout.functionality for layout in arrays.LAYOUTS.values())
 
 
@@ -65,7 +66,8 @@ def _bits_of_tensor(bits: int) -> int:
     functionality = keys.highest_functionality_key
     if functionality not in _LAYOUT_KEYS:
         functionality = DispatchKey.Dense
-    return key_set_of_backend(keys.highest_backend_key, functionality).bits | bits & FAKE_BIT
+    kept = bits & (FAKE_BIT | _OF_LEVELS)
+    return key_set_of_backend(keys.highest_backend_key, functionality).bits | kept
 
 
 def _plain_array(array: Any) -> Any:

@@ -13,8 +13,9 @@ import numpy as np
 from opdispatch import arrays
 from opdispatch.arrays import Layout
 from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.sparse import SparseLayout
-from opdispatch.errors import ArgumentError
+from opdispatch.errors import ArgumentError, TransformError
 from opdispatch.tracing_state import note_reading
 
 
@@ -201,6 +202,12 @@ class TensorLayouts:
         return layout
 
     def _require_dense(self, action: str) -> None:
+        if isinstance(self.array, LevelArray):
+            raise TransformError(
+                f"a tensor within a function that is transformed cannot {action}: what is computed "
+                "with it would be lost to the transform",
+                hint="use functions of opdispatch.array_api",
+            )
         if self._other_layout is not None:
             raise self._refusal(action)
 

@@ -74,6 +74,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "autograd": _C.FAILED_PRECONDITION,
     "graph": _C.INVALID_ARGUMENT,
     "data_dependent_output": _C.FAILED_PRECONDITION,
+    "transform": _C.FAILED_PRECONDITION,
     "kernel_raised": _C.UNKNOWN,
     "return": _C.INTERNAL,
     "device": _C.FAILED_PRECONDITION,

@@ -31,6 +31,7 @@ CODES = {
     "autograd": "AutogradError",
     "graph": "GraphError",
     "data_dependent_output": "DataDependentOutputError",
+    "transform": "TransformError",
     "return": "ReturnError",
     "device": "DeviceError",
     "device_memory": "DeviceMemoryError",

@@ -10,6 +10,7 @@ from opdispatch import arrays
 from opdispatch.array_api.data_types import DTYPES
 from opdispatch.array_api.operators import OPERATORS
 from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor import Tensor
 from opdispatch.tensor_operators import TensorOperators
@@ -73,9 +74,10 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
         if moved.requires_grad:
             copied: Tensor = OPERATORS.positive.default(moved)
             return copied
-        if is_traced(moved):
-            traced: Tensor = OPERATORS.astype.default(moved, moved.dtype)
-            return traced
+        # Of a function that is traced or transformed.
+        if is_traced(moved) or isinstance(moved.array, LevelArray):
+            same: Tensor = OPERATORS.astype.default(moved, moved.dtype)
+            return same
         backend = arrays.find_backend(type(moved.array))
         assert backend is not None, "a tensor's array is one of a backend"
         return Tensor(backend.copy(moved.array))

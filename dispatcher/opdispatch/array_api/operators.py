@@ -8,6 +8,7 @@ from typing import Any
 from opdispatch import library as default_library
 from opdispatch import tensor_operators
 from opdispatch.array_autocast import register_autocast_kernels
+from opdispatch.array_batching import register_batching
 from opdispatch.array_derivatives import register_derivatives
 from opdispatch.array_operators import NAMESPACE, register
 from opdispatch.dispatcher import Dispatcher
@@ -23,6 +24,7 @@ def _choose() -> Any:
     library = Library(NAMESPACE, "DEF", dispatcher=dispatcher)
     register(library)
     register_derivatives(library)
+    register_batching(library)
     register_autocast_kernels(library)
     return Ops(dispatcher).array
 

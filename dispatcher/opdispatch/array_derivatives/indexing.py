@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import OPERATORS, xp
+from opdispatch.array_derivatives.namespace import OPERATORS, copy_for, xp, zeros_for
 from opdispatch.array_derivatives.scatter import add_along, add_at_elements, places_of
 from opdispatch.functionalities.derivative import Formulas
 
 
 def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
     """Zeros, with the gradient where its elements were taken from."""
-    whole = xp.zeros(x_shape, dtype=grad.dtype, device=grad.device)
+    whole = zeros_for(x_shape, grad)
     return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, [], grad)
 
 
@@ -20,7 +20,7 @@ def _placed_by_arrays(
 ) -> Any:
     """The same, where an element may have been taken more than once."""
     if all(each is None or each.dtype.kind == "b" for each in indices):  # not so by masks
-        whole = xp.zeros(x_shape, dtype=grad.dtype, device=grad.device)
+        whole = zeros_for(x_shape, grad)
         return OPERATORS.operators.setitem_.Tensor(whole, start, stop, step, indices, grad)
     places = OPERATORS.operators.getitem.Tensor(
         places_of(x_shape, grad.device), start, stop, step, indices
@@ -30,7 +30,9 @@ def _placed_by_arrays(
 
 def _cleared(grad: Any, start: Any, stop: Any, step: Any, indices: Any) -> Any:
     """The gradient of what was there before."""
-    return OPERATORS.operators.setitem_.Scalar(+grad, start, stop, step, indices, 0.0)
+    given = [each for each in indices if each is not None]
+    whole = copy_for(grad, *given)
+    return OPERATORS.operators.setitem_.Scalar(whole, start, stop, step, indices, 0.0)
 
 
 def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_shape: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from opdispatch.array_derivatives.manipulation import part_of
 from opdispatch.array_derivatives.namespace import adjoint, as_complex, conj, masked, xp, zeros_like
 from opdispatch.array_derivatives.reductions import product_of_others
+from opdispatch.arrays.level_array import is_batched
 from opdispatch.functionalities.derivative import Formulas
 
 
@@ -22,9 +23,9 @@ def _inv(grad: Any, result: Any) -> Any:
 
 
 def _det(grad: Any, x: Any, result: Any) -> Any:
-    if x.device == "meta" or not xp.any(result == 0):
+    if x.device == "meta" or not (is_batched(x) or xp.any(result == 0)):
         return each_matrix(grad * conj(result)) * adjoint(xp.linalg.inv(x))
-    # Of a matrix without an inverse: the matrix of its cofactors.
+    # Of a matrix without an inverse, or of which nobody can say: the matrix of its cofactors.
     u, s, vh = xp.linalg.svd(x)
     turn = xp.linalg.det(u) * xp.linalg.det(vh)
     cofactors = xp.matmul(u * xp.expand_dims(product_of_others(s), axis=-2), vh)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from opdispatch.arrays.level_array import is_batched
+
 
 class _Namespace:
     def __init__(self, module: str) -> None:
@@ -48,3 +50,22 @@ def zeros_like(grad: Any) -> Any:
 def masked(mask: Any, x: Any) -> Any:
     """``x`` where the mask is set, zeros elsewhere."""
     return xp.where(mask, x, 0.0)
+
+
+def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:
+    """Zeros like ``grad`` in all but the shape, that parts of it can be written to.
+
+    Where ``grad`` or the others are batched by ``vmap``, so are they.
+    """
+    whole = xp.zeros(shape, dtype=grad.dtype, device=grad.device)
+    for each in (grad, *others):
+        if is_batched(each):
+            whole = whole + xp.astype(xp.sum(xp.zeros_like(each)), grad.dtype)
+    return whole
+
+
+def copy_for(grad: Any, *others: Any) -> Any:
+    """A copy of ``grad`` that parts of the others, or at their places, can be written to."""
+    if any(map(is_batched, others)) and not is_batched(grad):
+        return grad + zeros_for(grad.shape, grad, *others)
+    return +grad

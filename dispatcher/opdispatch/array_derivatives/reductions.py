@@ -8,6 +8,7 @@ from typing import Any
 
 from opdispatch.array_derivatives.manipulation import cut, part_of
 from opdispatch.array_derivatives.namespace import conj, masked, xp, zeros_like
+from opdispatch.arrays.level_array import is_batched
 from opdispatch.functionalities.derivative import Formulas
 
 Axes = Sequence[int] | None
@@ -65,7 +66,7 @@ def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any
 
 
 def _has_zeros(x: Any) -> bool:
-    return x.device == "meta" or bool(xp.any(x == 0))
+    return x.device == "meta" or is_batched(x) or bool(xp.any(x == 0))
 
 
 def product_of_others(x: Any) -> Any:

@@ -10,7 +10,8 @@ import math
 from typing import Any
 
 from opdispatch.array_derivatives.manipulation import part_of
-from opdispatch.array_derivatives.namespace import OPERATORS, masked, xp
+from opdispatch.array_derivatives.namespace import OPERATORS, masked, xp, zeros_for
+from opdispatch.arrays.level_array import is_batched
 
 
 def add_at(extent: int, places: Any, grad: Any) -> Any:
@@ -19,10 +20,11 @@ def add_at(extent: int, places: Any, grad: Any) -> Any:
     order = xp.argsort(places)
     places, grad = xp.take(places, order), xp.take(grad, order, axis=0)
     count, step = places.shape[0], 1
+    batched = is_batched(places)  # then its elements decide nothing here
     column = (-1, *[1] * (grad.ndim - 1))
     while step < count:
         same = part_of(places, 0, 0, count - step) == part_of(places, 0, step, count)
-        if not xp.any(same):
+        if not batched and not xp.any(same):
             break
         # Each adds what is `step` behind, which holds the sum of the next `step` of its place.
         behind = masked(xp.reshape(same, column), part_of(grad, 0, step, count))
@@ -30,8 +32,13 @@ def add_at(extent: int, places: Any, grad: Any) -> Any:
         grad = grad + xp.concat([behind, rest])
         step *= 2
     # So the first of each place has the sum of all.
-    whole = xp.zeros((extent, *grad.shape[1:]), dtype=grad.dtype, device=grad.device)
     first = xp.diff(places, prepend=part_of(places, 0, 0, 1) - 1) != 0
+    if batched:  # the others of each place are written behind the end, which is cut off
+        whole = zeros_for((extent + 1, *grad.shape[1:]), grad, places)
+        at = [xp.where(first, places, extent)]
+        write = OPERATORS.operators.setitem_.Tensor
+        return part_of(write(whole, [None], [None], [None], at, grad), 0, 0, extent)
+    whole = zeros_for((extent, *grad.shape[1:]), grad)
     index = xp.nonzero(first)[0]
     at = [xp.take(places, index)]
     return OPERATORS.operators.setitem_.Tensor(

@@ -19,6 +19,7 @@ foreign          arrays of other libraries that arrive from outside, by DLPack
 layout           what a layout has to answer: tensors that consist of several dense arrays
 sparse, sparse_coo, sparse_csr,
 quantized, nested                       those that there are
+level_array      tensors of a function that is transformed
 layouts          how they are told apart, and what is the same for arrays of all layouts
 """
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from opdispatch.arrays.backends import backend_of_device, find_backend
 from opdispatch.arrays.layout import Facts, Layout
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.nested import NESTED
 from opdispatch.arrays.quantized import QUANTIZED
 from opdispatch.arrays.sparse_coo import SparseCoo
 from opdispatch.arrays.sparse_csr import SparseCsr
+from opdispatch.errors import TransformError
 
 SPARSE_COO, SPARSE_CSR = SparseCoo(), SparseCsr()
 LAYOUTS: dict[str, Layout] = {
@@ -69,6 +71,8 @@ def device_of(array: Any) -> str:
     backend = find_backend(type(array))
     if backend is not None:
         return backend.device_of(array)
+    if isinstance(array, LevelArray):
+        return array.device
     layout = find_layout(type(array))
     if layout is None:
         raise TypeError(f"no backend has arrays of type {type(array).__qualname__}")
@@ -79,9 +83,15 @@ def device_of(array: Any) -> str:
 def on_device(array: Any, device: str) -> Any:
     """A copy on ``device`` of an array of any backend and layout.
 
-    Raises DeviceError, for a layout that is not to be had there as well, and DeviceMemoryError.
+    Raises DeviceError, for a layout that is not to be had there as well, DeviceMemoryError, and
+    TransformError for a tensor of a function that is transformed.
     """
     target = backend_of_device(device)
+    if isinstance(array, LevelArray):
+        raise TransformError(
+            f"{array!r} cannot be moved to {device!r} within the function that is transformed",
+            hint="move it before, or use array_api.astype(x, x.dtype, device=...)",
+        )
     layout = find_layout(type(array))
     if layout is None:
         backend = find_backend(type(array))

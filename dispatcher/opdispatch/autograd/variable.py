@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_backend
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge, Facts, Hook, Node
 from opdispatch.errors import AutogradError
 
@@ -189,6 +190,8 @@ def accumulate_grad(variable: Tensor, gradient: Any) -> None:
 
 def copy_of(tensor: Any) -> Any:
     """A tensor of the same elements, without a history."""
+    if isinstance(tensor.array, LevelArray):
+        return +tensor  # by the operator, so that levels below have a part in it
     backend = find_backend(type(tensor.array))
     assert backend is not None, "a tensor's array is one of a backend"
     return type(tensor)(backend.copy(tensor.array))
@@ -214,6 +217,11 @@ class Variable:
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if isinstance(self.array, LevelArray):
+            raise AutogradError(
+                "requires_grad cannot be changed within a function that is transformed",
+                hint="use opdispatch.func.grad of the part that gradients are wanted of",
+            )
         if not self.is_leaf:
             if value:
                 return
@@ -305,6 +313,12 @@ class Variable:
         """
         from opdispatch.autograd.engine import backward
 
+        if isinstance(self.array, LevelArray):
+            raise AutogradError(
+                "backward cannot be called within a function that is transformed: there is no leaf "
+                "whose grad it could add to",
+                hint="use opdispatch.func.grad",
+            )
         backward(self, gradient, retain_graph, create_graph, inputs)
 
 

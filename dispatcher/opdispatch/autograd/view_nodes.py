@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import ViewOf, copy_of, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
@@ -64,7 +65,7 @@ class CopySlices(Node):
             return (None, *others)
         kept = +grad if grad.requires_grad else copy_of(grad)
         here = self._view.replay(kept)
-        if shares_elements(kept, here):
+        if not is_batched(of_view) and shares_elements(kept, here):
             here[...] = 0.0 if first is None else first
             return (kept, *others)
         # Of a gradient whose elements are in another order than the base's, ``reshape`` copies.
@@ -83,7 +84,8 @@ def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
     from opdispatch.autograd.engine import grad, namespace
 
     shape, dtype = facts
-    whole = namespace().zeros(shape, dtype=dtype, device=view.base.device).requires_grad_()
+    whole = namespace().zeros(shape, dtype=dtype, device=view.base.device)
+    whole.requires_grad_flag = True
     with enable_grad():
         part = view.replay(whole)
     [placed] = grad(part, whole, gradient, create_graph=is_grad_enabled())
@@ -99,6 +101,8 @@ def shares_elements(base: Any, other: Any) -> bool:
     if type(part) is np.ndarray and type(whole) is np.ndarray:
         owner = part.base
         return owner is whole or (owner is not None and bool(np.may_share_memory(part, whole)))
+    if isinstance(part, LevelArray) and isinstance(whole, LevelArray):
+        return shares_elements(whole.value, part.value)
     return getattr(part, "base", None) is not None
 
 

@@ -1,19 +1,30 @@
 """Batched tensors, of operators that have no batching rule.
 
-PyTorch's fallbacks (the two ``LegacyBatchingRegistrations.cpp``) call the operator for each
-element of the batch. No tensor has a batch dimension here that one could go along, and
-PyTorch's fail for such a tensor, too. A call without any tensor is made once more, except for
-the older of the two kinds of batches, with the key switched off.
+Under ``vmap``, an operator with a CompositeImplicitAutograd kernel is what that calls. Any other is
+called for each sample, and the first time it is warned about, as in PyTorch's
+``functorch/BatchedFallback.cpp``; here, it may also be given, or return, lists of tensors. One that
+gives views of its arguments is refused, as there.
+
+Without ``vmap``, no tensor has a batch dimension that one could go along, and calls with tensors
+fail. A call without any tensor is made once more, except for the older of the two kinds of batches,
+with the key switched off.
 """
 
 from __future__ import annotations
 
+import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import NoKernelError
+from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.errors import NoKernelError, TransformError
+from opdispatch.functionalities.batching_rule import batch_frame
+from opdispatch.functorch.batch_loop import call_for_each, check_writes
+from opdispatch.functorch.batched_tensor import BatchedArray, unwrap_all
+from opdispatch.functorch.dynamic_layer import TOP, Lowered, call_without
+from opdispatch.functorch.vmap_layer import VmapLayer
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import ExcludeDispatchKeyGuard
 from opdispatch.schema_type import TENSOR, ListType
@@ -22,6 +33,77 @@ if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
 _K = DispatchKey
+_BATCHED = bits_of_key(_K.FuncTorchBatched)
+
+_mutex = threading.Lock()  # protects _warned
+_warned: set[str] = set()
+
+
+class BatchingFallbackWarning(UserWarning):
+    """An operator has no batching rule, and is called for each sample of a batch."""
+
+
+def call_without_rule(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """The fallback of FuncTorchBatched: see above. Raises TransformError, NoKernelError."""
+    top = TOP.get()
+    if top is None or not isinstance(top.layer, VmapLayer):
+        if any(_is_batched(value) for value in stack):
+            batch_frame(op)  # raises
+        _without_batch(op, stack)
+        return
+    values, dims, found = unwrap_all(stack, top.layer)
+    if not found:
+        call_without(_BATCHED, op, stack)
+    elif _is_composite(op):
+        op.call_boxed_for_dispatch_key(_K.Undefined, stack)
+    else:
+        schema = op.call_signature.schema
+        if any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):
+            raise TransformError(
+                f"{op.name} has no batching rule, and gives views of its arguments: it cannot be "
+                "called for each sample",
+                hint="give it a rule with opdispatch.register_vmap",
+                operator=str(op.name),
+            )
+        check_writes(op, dims)
+        _warn(str(op.name))
+        with Lowered(top):
+            results = call_for_each(op, top.layer.info.batch_size, values, dims, stack)
+        stack[:] = [each.wrapped(top.layer) for each in results]
+
+
+def _is_batched(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_batched, value))
+    return type(getattr(value, "array", None)) is BatchedArray
+
+
+def _is_composite(op: OperatorHandle) -> bool:
+    """Whether the operator is what its kernel for CompositeImplicitAutograd calls."""
+    return op.has_kernel_for_dispatch_key(_K.CompositeImplicitAutograd) and not any(
+        op.has_kernel_for_dispatch_key(key)
+        for key in (
+            _K.Undefined,
+            _K.CompositeExplicitAutograd,
+            _K.CompositeExplicitAutogradNonFunctional,
+        )
+    )
+
+
+def _warn(operator: str) -> None:
+    with _mutex:
+        is_first = operator not in _warned
+        _warned.add(operator)
+    if is_first:
+        warnings.warn(
+            f"{operator} has no batching rule: vmap calls it for each sample, one after the other; "
+            "opdispatch.register_vmap gives it a rule",
+            BatchingFallbackWarning,
+            stacklevel=3,
+        )
+
+
+# -- without vmap ------------------------------------------------------------------------------
 
 
 def _refusal(op: OperatorHandle, key: DispatchKey, why: str) -> NoKernelError:
@@ -33,27 +115,34 @@ def refuse_batch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> 
     raise _refusal(op, _K.Batched, "no argument has a batch dimension to go along")
 
 
-def _calling_without(key: DispatchKey, *off: DispatchKey) -> KernelFunction:
-    def call_without_batch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        schema = op.call_signature.schema
-        if any(a.alias_info is not None for a in (*schema.arguments, *schema.returns)):
-            raise _refusal(op, key, "its alias annotations rule out going along the batch")
-        if any(r.type is not TENSOR for r in schema.returns) or any(
-            isinstance(a.type, ListType) and a.type.dispatches for a in schema.arguments
-        ):
-            raise _refusal(op, key, "not all its arguments and returns are single tensors")
-        if any(find_key_bits(value) is not None for value in stack):
-            raise _refusal(op, key, "no argument has a batch dimension to go along")
-        with ExcludeDispatchKeyGuard(DispatchKeySet.of(*off)):
-            op.call_boxed(stack)
+def _call_once_more(
+    op: OperatorHandle, key: DispatchKey, stack: list[Any], *off: DispatchKey
+) -> None:
+    schema = op.call_signature.schema
+    if any(a.alias_info is not None for a in (*schema.arguments, *schema.returns)):
+        raise _refusal(op, key, "its alias annotations rule out going along the batch")
+    if any(r.type is not TENSOR for r in schema.returns) or any(
+        isinstance(a.type, ListType) and a.type.dispatches for a in schema.arguments
+    ):
+        raise _refusal(op, key, "not all its arguments and returns are single tensors")
+    if any(find_key_bits(value) is not None for value in stack):
+        raise _refusal(op, key, "no argument has a batch dimension to go along")
+    with ExcludeDispatchKeyGuard(DispatchKeySet.of(*off)):
+        op.call_boxed(stack)
 
-    return KernelFunction.from_boxed(call_without_batch)
+
+def _without_batch(op: OperatorHandle, stack: list[Any]) -> None:
+    _call_once_more(op, _K.FuncTorchBatched, stack, _K.FuncTorchBatched)
+
+
+def call_without_nested_batch(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """The fallback of BatchedNestedTensor. Raises NoKernelError if there is a tensor."""
+    off = (_K.FuncTorchBatched, _K.BatchedNestedTensor)
+    _call_once_more(op, _K.BatchedNestedTensor, stack, *off)
 
 
 FALLBACKS = {
-    _K.FuncTorchBatched: _calling_without(_K.FuncTorchBatched, _K.FuncTorchBatched),
-    _K.BatchedNestedTensor: _calling_without(
-        _K.BatchedNestedTensor, _K.FuncTorchBatched, _K.BatchedNestedTensor
-    ),
+    _K.FuncTorchBatched: KernelFunction.from_boxed(call_without_rule),
+    _K.BatchedNestedTensor: KernelFunction.from_boxed(call_without_nested_batch),
     _K.Batched: KernelFunction.from_boxed(refuse_batch),
 }

@@ -1,8 +1,8 @@
-"""The keys of nested function transforms, while no transform is under way: an error.
+"""The keys of nested function transforms: a call goes to the topmost level, and on to the next.
 
-In PyTorch (``functorch/DynamicLayer.cpp``, ``TensorWrapper.cpp``) these hand a call to the
-innermost transform, or take the wrapper of a finished one off. There are no transforms and no
-wrappers here. PyTorch fails at each of these keys in that case; at the back mode, the process ends.
+See ``opdispatch/functorch/dynamic_layer.py``. Without a transform there is no level, and these
+keys are an error, as in PyTorch (``functorch/DynamicLayer.cpp``, ``TensorWrapper.cpp``); there, at
+the back mode, the process ends.
 """
 
 from __future__ import annotations
@@ -11,23 +11,68 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import NoKernelError
+from opdispatch.functorch.dynamic_layer import (
+    TOP,
+    Frame,
+    map_tensors,
+    process_at_top,
+    send_down,
+)
+from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.kernel_function import KernelFunction
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
-_MISSING = {
-    DispatchKey.FuncTorchDynamicLayerBackMode: "no function transform is under way",
-    DispatchKey.FuncTorchDynamicLayerFrontMode: "no function transform is under way",
-    DispatchKey.FuncTorchGradWrapper: "no argument is the wrapper of a finished transform",
+_K = DispatchKey
+
+
+def to_top_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Hands a call to the topmost level. Raises NoKernelError if there is none."""
+    frame = _frame(op, _K.FuncTorchDynamicLayerFrontMode)
+    stack[:] = map_tensors(unwrap_dead, stack)
+    process_at_top(frame, op, stack)
+
+
+def to_next_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Hands a call from the topmost level to the next. Raises NoKernelError if there is none."""
+    send_down(_frame(op, _K.FuncTorchDynamicLayerBackMode), op, stack)
+
+
+def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Calls the operator with what is in the wrappers of levels that are over.
+
+    Raises NoKernelError if there are none.
+    """
+    unwrapped = map_tensors(unwrap_dead, stack)
+    if all(map(_is_same, unwrapped, stack)):
+        raise _refusal(
+            op, _K.FuncTorchGradWrapper, "no argument is the wrapper of a finished transform"
+        )
+    stack[:] = unwrapped
+    op.call_boxed(stack)
+
+
+def _is_same(new: Any, old: Any) -> bool:
+    if isinstance(new, list):
+        return all(map(_is_same, new, old))
+    return new is old
+
+
+def _frame(op: OperatorHandle, key: DispatchKey) -> Frame:
+    frame = TOP.get()
+    if frame is None:
+        raise _refusal(op, key, "no function transform is under way")
+    return frame
+
+
+def _refusal(op: OperatorHandle, key: DispatchKey, missing: str) -> NoKernelError:
+    return op.no_kernel_error(str(key), f"{op.name} arrived at {key}, and {missing}")
+
+
+FALLBACKS = {
+    _K.FuncTorchDynamicLayerFrontMode: KernelFunction.from_boxed(to_top_level),
+    _K.FuncTorchDynamicLayerBackMode: KernelFunction.from_boxed(to_next_level),
+    _K.FuncTorchGradWrapper: KernelFunction.from_boxed(without_wrappers),
 }
-
-
-def _refusing(key: DispatchKey, missing: str) -> KernelFunction:
-    def refuse(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        raise op.no_kernel_error(str(key), f"{op.name} arrived at {key}, and {missing}")
-
-    return KernelFunction.from_boxed(refuse)
-
-
-FALLBACKS = {key: _refusing(key, missing) for key, missing in _MISSING.items()}

@@ -1,0 +1,38 @@
+"""Batching rules of operators that work element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.array_batching.alignment import aligned
+from opdispatch.array_operators import functions
+from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+
+
+def unary(call: BatchedCall) -> tuple[Any, Any]:
+    """Of one tensor: whatever its shape."""
+    return call.run(), 0
+
+
+def broadcasting(call: BatchedCall) -> tuple[Any, Any]:
+    """Of several, which are broadcast."""
+    places = [
+        place
+        for place, argument in enumerate(call.op.call_signature.schema.arguments)
+        if argument.type.dispatches
+    ]
+    return call.run(aligned(call, places)), 0
+
+
+ELEMENTWISE: dict[str, Rule] = {
+    **dict.fromkeys(functions.UNARY, unary),
+    **{f"{name}.Tensor": broadcasting for name in functions.BINARY},
+    **{
+        f"{name}.{which}": unary for name in functions.BINARY for which in ("Scalar", "ScalarFirst")
+    },
+    "astype": unary,
+    "clip": unary,
+    **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), broadcasting),
+    **dict.fromkeys(("where", "where.ScalarSelf", "where.ScalarOther"), broadcasting),
+    **dict.fromkeys(("empty_like", "full_like", "ones_like", "zeros_like"), unary),
+}

@@ -1,0 +1,107 @@
+"""What a tensor is made of while a function is transformed: a tensor of the level below.
+
+Mirrors ``BatchedTensorImpl`` and ``TensorWrapper`` of PyTorch's functorch. There they are tensors;
+here they stand in the place of a tensor's array, so that each of them is a ``Tensor`` like any
+other: with a shape and a dtype, a part in a graph, and dispatch keys, which see to it that no
+kernel of a backend gets one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+
+from opdispatch.errors import TransformError
+
+
+class LevelArray:
+    """The elements of a tensor that only exists within a transform.
+
+    ``value`` is the tensor below; ``layer`` the level that it is of.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "is_batched", "key_bits", "layer", "shape", "value")
+
+    def __init__(
+        self, layer: Any, value: Any, shape: tuple[int, ...], is_batched: bool, key_bits: int
+    ) -> None:
+        self.key_bits = key_bits
+        """Those of a tensor over it."""
+        self.layer = layer
+        self.value = value
+        self.shape = shape
+        """What the transformed function sees."""
+        self.dtype: np.dtype[Any] = value.dtype
+        self.is_batched = is_batched
+        """Whether it, or what is below, has a batch: then its elements decide nothing."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def device(self) -> str:
+        """Where the elements are."""
+        return str(self.value.device)
+
+    def item(self) -> Any:
+        """The number of an array of one element. Raises TransformError under a batch."""
+        return self._read("item()").item()
+
+    def __bool__(self) -> bool:
+        return bool(self._read("bool()"))
+
+    def __int__(self) -> int:
+        return int(self._read("int()"))
+
+    def __float__(self) -> float:
+        return float(self._read("float()"))
+
+    def __complex__(self) -> complex:
+        return complex(self._read("complex()"))
+
+    def __index__(self) -> int:
+        return int(self._read("operator.index()").__index__())
+
+    def _read(self, how: str) -> Any:
+        if self.is_batched:
+            raise TransformError(
+                f"vmap cannot read a number out of a batched tensor, with {how}: it is another one "
+                "for each sample, and control flow that depends on it would be, too",
+                hint="use array_api.where, or keep the number in a tensor",
+            )
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise TransformError(
+            f"NumPy has no array for {self!r}: what it computed would be lost to the transform",
+            hint="use functions of opdispatch.array_api",
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TransformError(
+            f"{self!r} only exists within the function that is transformed, and cannot be copied "
+            "by copy or pickle",
+            hint="use array_api.asarray(x, copy=True)",
+        )
+
+    def __dlpack__(self, **options: Any) -> NoReturn:
+        raise TransformError(
+            f"the elements of {self!r} cannot be had by DLPack: what another library computed "
+            "would be lost to the transform",
+            hint="use functions of opdispatch.array_api",
+        )
+
+
+def is_batched(tensor: Any) -> bool:
+    """Whether it is a tensor of a batch, at any level: its elements cannot be looked at."""
+    array = getattr(tensor, "array", None)
+    return isinstance(array, LevelArray) and array.is_batched

@@ -1,0 +1,14 @@
+"""Function transforms, under the names of ``torch.func``.
+
+from opdispatch import func
+
+func.vmap(func.grad(loss), in_dims=(None, 0))(weights, samples)
+"""
+
+from __future__ import annotations
+
+from opdispatch.functorch.grad_transform import grad, grad_and_value, vjp
+from opdispatch.functorch.jacobian import hessian, jacrev
+from opdispatch.functorch.vmap import vmap
+
+__all__ = ["grad", "grad_and_value", "hessian", "jacrev", "vjp", "vmap"]

@@ -1,0 +1,17 @@
+"""Function transforms: ``vmap``, ``grad`` and their kin, nested in any order.
+
+dynamic_layer   the levels of nested transforms, and how a call goes down through them
+written         which argument a return is that was written to
+batched_tensor  tensors with a hidden dimension
+tensor_wrapper  tensors that one level records
+batch_loop      an operator called for each sample
+vmap_layer      the level of vmap
+grad_layer      the level of grad
+tree            arguments and results: tensors in tuples, lists and dicts
+vmap            vmap
+grad_transform  grad, vjp
+jacobian        jacrev, hessian
+
+Mirrors ``torch/csrc/functorch``, ``ATen/functorch`` and ``torch/_functorch`` of PyTorch. What the
+keys do is in ``functionalities/functorch.py`` and ``functionalities/batching.py``.
+"""

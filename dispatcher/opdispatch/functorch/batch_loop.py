@@ -1,0 +1,120 @@
+"""An operator called for each sample of a batch, one after the other.
+
+Mirrors ``functorch/BatchedFallback.cpp``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.errors import TransformError
+from opdispatch.functorch.batched_tensor import is_tensor, make_batched, namespace
+from opdispatch.functorch.dynamic_layer import DynamicLayer
+from opdispatch.functorch.written import original_of_write
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+
+class LoopResult:
+    """One return of all samples."""
+
+    def __init__(self, value: Any, *, is_stacked: bool) -> None:
+        self._value = value
+        self._is_stacked = is_stacked
+
+    def wrapped(self, layer: DynamicLayer) -> Any:
+        """As the level's function sees it."""
+        if not self._is_stacked:
+            return self._value
+        if isinstance(self._value, list):
+            return [make_batched(layer, each) for each in self._value]
+        return make_batched(layer, self._value)
+
+
+def check_writes(op: OperatorHandle, dims: list[Any]) -> None:
+    """Raises TransformError for a call that writes samples of a batch to what has no batch."""
+    for argument, dim in zip(op.call_signature.schema.arguments, dims, strict=True):
+        if argument.is_write and (None in dim if isinstance(dim, list) else dim is None):
+            raise TransformError(
+                f"{op.name} writes to its argument {argument.name!r}, which vmap does not batch, "
+                "and other arguments are batched: there is no room for all samples in it",
+                hint="use an operator that writes to nothing, or make what is written to of "
+                "something batched, for instance with zeros_like",
+                operator=str(op.name),
+            )
+
+
+def call_for_each(
+    op: OperatorHandle,
+    batch_size: int,
+    values: list[Any],
+    dims: list[Any],
+    given: list[Any],
+    *,
+    always: bool = False,
+) -> list[LoopResult]:
+    """The returns of an operator that is called for each sample.
+
+    ``values`` are the arguments below the level of the batch, as ``given`` to it, ``dims`` their
+    hidden dimensions, and the level below is current. Raises TransformError if the results differ
+    in their shapes, or are no tensors and differ, or the batch is empty; and unless ``always``,
+    none are batched that need to be.
+    """
+    if not always or op.call_signature.schema.is_mutable:
+        check_writes(op, dims)
+    if batch_size == 0:
+        raise TransformError(
+            f"{op.name} has no batching rule, and cannot be called for each sample of an empty "
+            "batch: nobody knows the shapes of its results",
+            operator=str(op.name),
+        )
+    schema = op.call_signature.schema
+    samples: list[list[Any]] = []
+    for place in range(batch_size):
+        stack = [_sample(value, dim, place) for value, dim in zip(values, dims, strict=True)]
+        op.call_boxed(stack)
+        samples.append(stack)
+    results = []
+    for place, returned in enumerate(schema.returns):
+        column = [sample[place] for sample in samples]
+        if returned.alias_info is not None and returned.alias_info.is_write:
+            original = original_of_write(schema, place, None, values, given)
+            results.append(LoopResult(original, is_stacked=False))
+        else:
+            results.append(_combined(op, column))
+    return results
+
+
+def _sample(value: Any, dim: Any, place: int) -> Any:
+    if isinstance(dim, list):
+        return [_sample(each, one, place) for each, one in zip(value, dim, strict=True)]
+    return value if dim is None else value[place]
+
+
+def _combined(op: OperatorHandle, column: list[Any]) -> LoopResult:
+    first = column[0]
+    if isinstance(first, list) and all(map(is_tensor, first)):
+        if any(len(each) != len(first) for each in column):
+            raise _differing(op, "lists of tensors of different lengths")
+        rows = [_stacked(op, [each[n] for each in column]) for n in range(len(first))]
+        return LoopResult(rows, is_stacked=True)
+    if is_tensor(first):
+        return LoopResult(_stacked(op, column), is_stacked=True)
+    if any(each != first for each in column):
+        raise _differing(op, f"no tensors, but {first!r} and other values,")
+    return LoopResult(first, is_stacked=False)
+
+
+def _stacked(op: OperatorHandle, tensors: list[Any]) -> Any:
+    shapes = sorted({tuple(each.shape) for each in tensors})
+    if len(shapes) > 1:
+        raise _differing(op, f"tensors of shapes {list(shapes[0])} and {list(shapes[1])}")
+    return namespace().stack(tensors)
+
+
+def _differing(op: OperatorHandle, what: str) -> TransformError:
+    return TransformError(
+        f"{op.name} returns {what} for samples of one batch, which vmap cannot put together",
+        operator=str(op.name),
+    )

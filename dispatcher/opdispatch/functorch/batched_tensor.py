@@ -1,0 +1,115 @@
+"""Tensors with a hidden dimension, of the samples of a batch. Mirrors ``BatchedTensorImpl``.
+
+The hidden dimension is always the first one of the tensor below, so that a batching rule need not
+ask where it is; ``moveaxis``, a view, brings it there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from opdispatch.arrays import find_key_bits
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.errors import TransformError
+from opdispatch.functorch.dynamic_layer import DynamicLayer
+from opdispatch.tensor import Tensor, key_set_of_backend
+
+_BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
+
+
+class BatchedArray(LevelArray):
+    """The samples of a batch: ``value[n]`` is what sample n has."""
+
+    __slots__ = ()
+
+    def __init__(self, layer: DynamicLayer, value: Any) -> None:
+        keys = keys_over(value.key_bits, _BATCHED)
+        super().__init__(layer, value, tuple(value.shape[1:]), is_batched=True, key_bits=keys)
+
+    def __repr__(self) -> str:
+        value = self.value.array if isinstance(self.value, Tensor) else self.value
+        return f"BatchedTensor(level={self.layer.level}, bdim=0, value={value!r})"
+
+
+@functools.cache
+def keys_over(bits: int, own: int) -> int:
+    """The keys of a tensor of a level: its own key, and those of the tensor below.
+
+    Raises TransformError unless that is dense.
+    """
+    keys = DispatchKeySet(bits)
+    if keys.highest_backend_key is None and own == _BATCHED:
+        return own  # elsewhere, as a remote tensor: below, its class is asked
+    if keys.highest_backend_key is None or not keys.has(DispatchKey.Dense):
+        raise TransformError(
+            "a function transform is of dense tensors of this process, and was given one with the "
+            f"keys {', '.join(map(str, keys))}",
+            hint="convert it with to_dense()",
+        )
+    return key_set_of_backend(keys.highest_backend_key).bits | own
+
+
+def tensor_over(array: LevelArray) -> Tensor:
+    """A tensor of a level: ``Tensor(array)``, without looking for what is known."""
+    tensor = Tensor.__new__(Tensor)
+    tensor.array = array
+    tensor.key_bits = array.key_bits
+    tensor.autograd_meta = None
+    tensor.requires_grad_flag = False
+    return tensor
+
+
+def make_batched(layer: DynamicLayer, value: Any) -> Tensor:
+    """``value``, whose first dimension is hidden. Raises TransformError unless it is dense."""
+    return tensor_over(BatchedArray(layer, as_tensor(value)))
+
+
+def as_tensor(value: Any) -> Any:
+    """A plain array as a tensor; a tensor as it is."""
+    return value if hasattr(value, "key_bits") else Tensor(value)
+
+
+def unwrap(value: Any, layer: DynamicLayer) -> tuple[Any, int | None]:
+    """What is below a tensor of that level, and its hidden dimension; others as they are."""
+    if type(value) is Tensor and type(value.array) is BatchedArray and value.array.layer is layer:
+        return value.array.value, 0
+    return value, None
+
+
+def unwrap_all(values: list[Any], layer: DynamicLayer) -> tuple[list[Any], list[Any], bool]:
+    """The same for a stack: what is below, the dimensions, and whether there is one."""
+    plain: list[Any] = []
+    dims: list[Any] = []
+    found = False
+    for value in values:
+        if type(value) is list:
+            pairs = [unwrap(each, layer) for each in value]
+            plain.append([each for each, _ in pairs])
+            dim: Any = [dim for _, dim in pairs]
+            found = found or 0 in dim
+        else:
+            below, dim = unwrap(value, layer)
+            plain.append(below)
+            found = found or dim is not None
+        dims.append(dim)
+    return plain, dims, found
+
+
+def moved_to_front(value: Any, dim: int) -> Any:
+    """``value`` with that dimension first."""
+    return value if dim == 0 else namespace().moveaxis(value, dim, 0)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor or an array."""
+    return find_key_bits(value) is not None
+
+
+@functools.cache
+def namespace() -> Any:
+    """``opdispatch.array_api``, which is above this module."""
+    return importlib.import_module("opdispatch.array_api")

@@ -1,0 +1,208 @@
+"""The levels of nested transforms: a stack for each task, and how a call goes down through it.
+
+    vmap(grad(f))(x)
+
+has a level for vmap, and one above it for grad. A call in ``f`` arrives at
+FuncTorchDynamicLayerFrontMode, which hands it to the topmost level. That switches on the keys that
+are its own (FuncTorchBatched; Autograd) and calls the operator again. Below them, the call arrives
+at FuncTorchDynamicLayerBackMode, which hands it to the next level down, with everything switched on
+or off that was so when the call began; below the last level it is an ordinary call.
+
+Mirrors ``functorch/{DynamicLayer,Interpreter}.{h,cpp}``. There, the stack is a vector that is
+changed; here it is an immutable list in a context variable, so that each task has its own, and an
+exception leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_K = DispatchKey
+FRONT_AND_BACK = DispatchKeySet.of(
+    _K.FuncTorchDynamicLayerFrontMode, _K.FuncTorchDynamicLayerBackMode
+).bits
+"""Included while there is a level."""
+
+AUTOGRAD_BITS = AUTOGRAD_KEYSET.add(_K.ADInplaceOrView).bits
+_BACK_BITS = DispatchKeySet.of(_K.FuncTorchDynamicLayerBackMode).bits
+_ALL_BITS = (
+    FRONT_AND_BACK
+    | AUTOGRAD_BITS
+    | DispatchKeySet.of(_K.FuncTorchGradWrapper, _K.FuncTorchBatched, _K.PythonTLSSnapshot).bits
+)
+
+
+def bits_off_but_for(own: int) -> int:
+    """What a level excludes: all that is about levels, but for its own keys and the way down."""
+    return _ALL_BITS & ~(own | _BACK_BITS)
+
+
+class DynamicLayer(ABC):
+    """A level: one transform of one call of a function."""
+
+    name = ""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+        """Counted from 1, the outermost."""
+        self.is_alive = False
+        """Whether the transformed function is being called."""
+        # What is switched on changes seldom between calls: the last state, and the one that
+        # follows from it, for calls with this level's keys and for those below it. Each pair is
+        # replaced as a whole, and goes with the level: see Note [Nothing is switched on].
+        self._entered: tuple[LocalState, LocalState] | None = None
+        self._lowered: tuple[LocalState, LocalState] | None = None
+
+    def end(self) -> None:
+        """The function has returned: its tensors may live on, what was switched on must not."""
+        self.is_alive = False
+        self._entered = self._lowered = None
+
+    def call_with(self, included: int, excluded: int, op: OperatorHandle, stack: list[Any]) -> None:
+        """Calls an operator with this level's keys switched on, and others off."""
+        state = LOCAL_STATE.get()
+        known = self._entered
+        if known is None or known[0] is not state:
+            on, off = state.included | included, state.excluded | excluded
+            self._entered = known = (state, LocalState(on, off, state.trace))
+        token = LOCAL_STATE.set(known[1])
+        try:
+            op.call_boxed(stack)
+        finally:
+            LOCAL_STATE.reset(token)
+
+    def state_below(self, frame: Frame, now: LocalState) -> LocalState:
+        """What is switched on in calls below the level, as it is on the stack."""
+        saved = frame.saved or now
+        known = self._lowered
+        if known is not None and known[0] is saved and now.trace is saved.trace:
+            return known[1]
+        included = saved.included if frame.below is not None else saved.included & ~FRONT_AND_BACK
+        state = LocalState(included, saved.excluded, now.trace)
+        if state == DEFAULT_STATE:
+            state = DEFAULT_STATE
+        if now.trace is saved.trace:
+            self._lowered = (saved, state)
+        return state
+
+    @abstractmethod
+    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """A call that has arrived: calls the operator with this level's keys."""
+
+    @abstractmethod
+    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """A call that this level has dealt with: calls the operator, now at the level below."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at level {self.level}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A level on the stack of a task, and what is below it."""
+
+    layer: DynamicLayer
+    below: Frame | None
+    saved: LocalState | None = None
+    """What was switched on when the call began that the level is dealing with."""
+
+
+TOP: ContextVar[Frame | None] = ContextVar("opdispatch_dynamic_layers", default=None)
+
+
+def next_level() -> int:
+    """The number of a level that would be pushed now."""
+    top = TOP.get()
+    return 1 if top is None else top.layer.level + 1
+
+
+def state_outside() -> LocalState:
+    """What is switched on where a level would be pushed now.
+
+    In the middle of a call, where keys of levels are off, it is what was so when the call began.
+    """
+    top, state = TOP.get(), LOCAL_STATE.get()
+    if top is None or top.saved is None:
+        return state
+    return LocalState(top.saved.included, top.saved.excluded, state.trace)
+
+
+@contextmanager
+def pushed(layer: DynamicLayer) -> Iterator[None]:
+    """A level on top of all others for a block; what is switched on in it, is off after it."""
+    top, state = TOP.get(), state_outside()
+    local = LOCAL_STATE.set(
+        LocalState(state.included | FRONT_AND_BACK, state.excluded, state.trace)
+    )
+    token = TOP.set(Frame(layer, top))
+    layer.is_alive = True
+    try:
+        yield
+    finally:
+        layer.end()
+        TOP.reset(token)
+        LOCAL_STATE.reset(local)
+
+
+def process_at_top(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
+    """Hands a call to the topmost level, and notes what is switched on."""
+    token = TOP.set(Frame(frame.layer, frame.below, LOCAL_STATE.get()))
+    try:
+        frame.layer.process(op, stack)
+    finally:
+        TOP.reset(token)
+
+
+def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
+    """Calls an operator with keys switched off."""
+    state = LOCAL_STATE.get()
+    token = LOCAL_STATE.set(LocalState(state.included, state.excluded | keys, state.trace))
+    try:
+        op.call_boxed(stack)
+    finally:
+        LOCAL_STATE.reset(token)
+
+
+class Lowered:
+    """A block in which the level of a frame is not there, and those below it are."""
+
+    __slots__ = ("_frame", "_local", "_top")
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def __enter__(self) -> None:
+        frame = self._frame
+        state = frame.layer.state_below(frame, LOCAL_STATE.get())
+        self._local = LOCAL_STATE.set(state)
+        self._top = TOP.set(frame.below)
+
+    def __exit__(self, *exc: object) -> None:
+        TOP.reset(self._top)
+        LOCAL_STATE.reset(self._local)
+
+
+def send_down(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
+    """Hands a call to the level below."""
+    with Lowered(frame):
+        frame.layer.send_to_next(op, stack)
+
+
+def map_tensors(function: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    """The values, with ``function`` of each, and of each in a list."""
+    return [
+        [function(each) for each in value] if type(value) is list else function(value)
+        for value in values
+    ]

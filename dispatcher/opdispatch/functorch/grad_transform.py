@@ -1,0 +1,222 @@
+"""``grad``, ``grad_and_value``, ``vjp``: derivatives of functions.
+
+A function is called with wrappers of a level of its own, and the graph between them is gone back
+through when the level is over: what is calculated then belongs to the levels below, which record
+it if they are to.
+
+Mirrors ``torch/_functorch/eager_transforms.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.autograd.engine import grad as gradients_of
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
+from opdispatch.errors import ArgumentError
+from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace
+from opdispatch.functorch.dynamic_layer import next_level, pushed
+from opdispatch.functorch.grad_layer import GradLayer
+from opdispatch.functorch.tensor_wrapper import make_wrapper, unwrap_dead
+from opdispatch.functorch.tree import describe, leaves, map_tree, rebuild
+from opdispatch.grad_mode import enable_grad, inference_mode, is_grad_enabled
+from opdispatch.tensor import Tensor
+
+Argnums = int | tuple[int, ...]
+
+
+def grad(
+    func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that gives the gradient of ``func``, which returns a tensor of one element.
+
+    It is that of the positional argument ``argnums``, or a tuple of several: tensors, Python
+    numbers with a point, or tuples, lists and dicts of them. With ``has_aux``, ``func`` returns
+    a pair, and so does the new function: the gradient, and the second one as it is. Raises
+    ArgumentError for arguments and results that do not fit, and what going back raises. As
+    ``torch.func.grad``.
+    """
+    with_value = grad_and_value(func, argnums, has_aux)
+
+    @functools.wraps(func)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        found, value = with_value(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return gradient
+
+
+def grad_and_value(
+    func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """As ``grad``; the new function returns the gradient and what ``func`` returned."""
+
+    @functools.wraps(func)
+    def gradient_and_value(*args: Any, **kwargs: Any) -> Any:
+        recorded = Recorded(func, args, kwargs, argnums, has_aux, "grad")
+        output = recorded.output
+        if not is_tensor(output):
+            raise ArgumentError(
+                f"grad is of a function that returns a tensor, and {recorded.name} returned "
+                f"{describe(output)}"
+            )
+        if output.size != 1 or output.ndim:
+            raise ArgumentError(
+                f"grad is of a function that returns a tensor without dimensions, and "
+                f"{recorded.name} returned one of shape {list(output.shape)}",
+                hint="use jacrev, or sum it up",
+            )
+        found = recorded.gradients([output], [None], keep=False)
+        value = unwrap_dead(output)
+        aux = map_tree(unwrap_dead, recorded.aux)
+        return recorded.by_argument(found), (value, aux) if has_aux else value
+
+    return gradient_and_value
+
+
+def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """``func(*primals)``, and a function from the gradients of its results to those of the primals.
+
+    The function may be called many times, and be transformed by ``vmap``. With ``has_aux``,
+    ``func`` returns a pair, whose second is returned third, as it is. As ``torch.func.vjp``.
+    """
+    if not primals:
+        raise ArgumentError("vjp was given a function and no primals")
+    argnums = tuple(range(len(primals)))
+    recorded = Recorded(func, primals, {}, argnums, has_aux, "vjp")
+    outputs = recorded.tensors_of_output()
+
+    def back(*cotangents: Any) -> Any:
+        tree = cotangents[0] if len(cotangents) == 1 else cotangents
+        given = leaves(tree)
+        if len(given) != len(outputs):
+            raise ArgumentError(
+                f"the function of vjp was given {len(given)} gradients; expected {len(outputs)}, "
+                f"as {recorded.name} returned {describe(recorded.output)}"
+            )
+        return recorded.by_argument(recorded.gradients(outputs, list(map(as_tensor, given))))
+
+    value = map_tree(unwrap_dead, recorded.output)
+    return (value, back, map_tree(unwrap_dead, recorded.aux)) if has_aux else (value, back)
+
+
+class Recorded:
+    """A call of a function at a level of its own, which is over."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        argnums: Argnums,
+        has_aux: bool,
+        transform: str,
+    ) -> None:
+        self.name = getattr(func, "__name__", type(func).__name__)
+        self._transform = transform
+        self.argnums = argnums
+        numbers = self._checked(argnums, len(args))
+        layer = GradLayer(next_level())  # notes whether gradients are recorded around it
+        # Inference mode and kernels below Autograd have its keys switched off.
+        with pushed(layer), inference_mode(False), enable_grad():
+            given = [
+                map_tree(
+                    functools.partial(self._variable if n in numbers else _constant, layer), each
+                )
+                for n, each in enumerate(args)
+            ]
+            named = map_tree(functools.partial(_constant, layer), kwargs)
+            result = func(*given, **named)
+        self.trees = [given[n] for n in numbers]
+        """The arguments that gradients are of, in their containers."""
+        self.inputs: list[Any] = leaves(self.trees)
+        self.aux: Any = None
+        if has_aux:
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise ArgumentError(
+                    f"{transform} with has_aux=True is of a function that returns a pair, and "
+                    f"{self.name} returned {describe(result)}"
+                )
+            result, self.aux = result
+        self.output = result
+
+    def tensors_of_output(self) -> list[Any]:
+        """The results. Raises ArgumentError if one is no tensor."""
+        found = leaves(self.output)
+        if not found or not all(map(is_tensor, found)):
+            raise ArgumentError(
+                f"{self._transform} is of a function that returns tensors, and {self.name} "
+                f"returned {describe(self.output)}"
+            )
+        return found
+
+    def gradients(
+        self, outputs: Sequence[Any], cotangents: Sequence[Any], *, keep: bool = True
+    ) -> list[Any]:
+        """Those of all inputs: zeros where the outputs do not depend on them."""
+        pairs = [
+            pair
+            for pair in zip(outputs, cotangents, strict=True)
+            if type(pair[0]) is Tensor and pair[0].requires_grad
+        ]
+        found: Sequence[Any] = [None] * len(self.inputs)
+        if pairs:
+            found = gradients_of(
+                [output for output, _ in pairs],
+                self.inputs,
+                [cotangent for _, cotangent in pairs],
+                retain_graph=keep,
+                create_graph=is_grad_enabled(),
+                allow_unused=True,
+            )
+        return [
+            namespace().zeros_like(unwrap_dead(each)) if gradient is None else unwrap_dead(gradient)
+            for each, gradient in zip(self.inputs, found, strict=True)
+        ]
+
+    def by_argument(self, gradients: list[Any]) -> Any:
+        """Gradients in the containers of the arguments; of one argument alone, or a tuple."""
+        found = rebuild(self.trees, gradients)
+        return found[0] if isinstance(self.argnums, int) else tuple(found)
+
+    def _checked(self, argnums: Argnums, count: int) -> tuple[int, ...]:
+        numbers: Any = (argnums,) if type(argnums) is int else argnums
+        if not isinstance(numbers, tuple) or not all(type(n) is int for n in numbers):
+            raise ArgumentError(
+                f"{self._transform} was given argnums={argnums!r}; expected an int, or a tuple of "
+                "ints"
+            )
+        wrong = [n for n in numbers if not -count <= n < count]
+        if wrong or not numbers:
+            raise ArgumentError(
+                f"{self._transform} was given argnums={argnums!r}, and {self.name} was called with "
+                f"{count} positional arguments"
+            )
+        places = tuple(n % count for n in numbers)
+        if len(set(places)) < len(places):
+            raise ArgumentError(
+                f"{self._transform} was given argnums={argnums!r}, one of them twice"
+            )
+        return places
+
+    def _variable(self, layer: GradLayer, value: Any) -> Any:
+        if isinstance(value, float | complex):
+            value = np.asarray(value)
+        if not is_tensor(value) or value.dtype.kind not in DIFFERENTIABLE_KINDS:
+            kind = value.dtype if is_tensor(value) else type(value).__name__
+            raise ArgumentError(
+                f"{self._transform} of {self.name} is with respect to tensors of floating-point or "
+                f"complex types, and an argument is {kind}",
+                hint="argnums says which arguments",
+            )
+        wrapper = make_wrapper(layer, value)
+        wrapper.requires_grad_flag = True
+        return wrapper
+
+
+def _constant(layer: GradLayer, value: Any) -> Any:
+    return make_wrapper(layer, value) if is_tensor(value) else value

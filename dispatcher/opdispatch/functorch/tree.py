@@ -1,0 +1,71 @@
+"""Tensors in tuples, lists and dicts: taken out, and put back. A part of PyTorch's ``pytree``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from opdispatch.errors import ArgumentError
+
+_CONTAINERS = (tuple, list, dict)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """What is in the containers, in order; that of a dict is its own."""
+    if type(tree) is dict:
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for value in tree for leaf in leaves(value)]
+    return [tree]
+
+
+def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same containers, with ``function`` of each leaf."""
+    if type(tree) is dict:
+        return {key: map_tree(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        return _like(tree, [map_tree(function, value) for value in tree])
+    return function(tree)
+
+
+def rebuild(tree: Any, values: list[Any]) -> Any:
+    """The same containers, with these leaves."""
+    rest: Iterator[Any] = iter(values)
+    return map_tree(lambda leaf: next(rest), tree)
+
+
+def spread(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], what: str) -> list[Any]:
+    """For each leaf of ``tree``, what ``prefix`` says of it: itself, or of a container around it.
+
+    Raises ArgumentError, which begins with ``what``, if their containers differ.
+    """
+    if not isinstance(prefix, _CONTAINERS):
+        if not is_leaf(prefix):
+            raise ArgumentError(f"{what}: {prefix!r} is neither an int nor None")
+        return [prefix] * len(leaves(tree))
+    if type(prefix) is dict:
+        fits = type(tree) is dict and tree.keys() == prefix.keys()
+        pairs = [(prefix[key], tree[key]) for key in tree] if fits else []
+    else:
+        kind = tuple if isinstance(prefix, tuple) else list
+        fits = isinstance(tree, kind) and len(tree) == len(prefix)
+        pairs = list(zip(prefix, tree, strict=True)) if fits else []
+    if not fits:
+        raise ArgumentError(f"{what}: {prefix!r} was given for {describe(tree)}")
+    return [each for one, below in pairs for each in spread(one, below, is_leaf, what)]
+
+
+def describe(tree: Any) -> str:
+    """Containers and leaves, without their contents: ``(Tensor, [Tensor])``."""
+    if type(tree) is dict:
+        return "{" + ", ".join(f"{key!r}: {describe(v)}" for key, v in tree.items()) + "}"
+    if isinstance(tree, tuple | list):
+        inner = ", ".join(map(describe, tree))
+        return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
+    return type(tree).__name__
+
+
+def _like(tree: Any, values: list[Any]) -> Any:
+    if hasattr(tree, "_fields"):
+        return type(tree)(*values)
+    return tuple(values) if isinstance(tree, tuple) else values

@@ -1,0 +1,25 @@
+"""Which argument a return is that an operator has written to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.function_schema import FunctionSchema
+
+
+def original_of_write(
+    schema: FunctionSchema, place: int, returned: Any, below: list[Any], given: list[Any]
+) -> Any:
+    """The argument that the return at ``place`` is: as it was ``given``, not what is ``below``.
+
+    It is the one that is returned; or, of a kernel that returns something else, the one whose turn
+    it is.
+    """
+    written = [n for n, argument in enumerate(schema.arguments) if argument.is_write]
+    for number in written:
+        if below[number] is returned:
+            return given[number]
+    earlier = sum(
+        each.alias_info is not None and each.alias_info.is_write for each in schema.returns[:place]
+    )
+    return given[written[min(earlier, len(written) - 1)]]
