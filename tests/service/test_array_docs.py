@@ -12,7 +12,13 @@ from tests.service.test_readme import promised_output, run_python
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCKS = [
     block
-    for page in ("array-library.md", "autograd.md", "fake-tensors.md", "random.md")
+    for page in (
+        "array-library.md",
+        "autograd.md",
+        "fake-tensors.md",
+        "random.md",
+        "transforms.md",
+    )
     for block in re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 ]
 
