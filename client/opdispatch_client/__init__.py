@@ -7,6 +7,7 @@
                             library_source.py   a file, folder or module name, as an upload
                             requirements_file.py  what a library needs installed, read here
                             load_progress.py    the steps of a load, as they come
+                            profiling.py        session.profile
                             listings.py         what the daemon tells: plain frozen values
                             cli/                the `opdispatch` command
                             stress/             `opdispatch stress`: races, checked

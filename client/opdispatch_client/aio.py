@@ -38,6 +38,7 @@ from opdispatch_client.listings import (
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
+from opdispatch_client.profiling import ProfiledCalls
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_session import AsyncRemoteSession
@@ -114,7 +115,7 @@ class Connecting:
         return session
 
 
-class AsyncSession(SharedArrays, AsyncRemoteSession):
+class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same

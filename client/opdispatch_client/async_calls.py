@@ -110,7 +110,14 @@ class AsyncCalls:
 
         Raises what went wrong.
         """
-        attempt = CallAttempt(call, self._endpoint)
+        try:
+            return await self._call(CallAttempt(call, self._endpoint), call, send)
+        finally:
+            call.close()
+
+    async def _call(
+        self, attempt: CallAttempt, call: Call, send: Callable[[Rpc[Any]], Awaitable[Any]]
+    ) -> Any:
         try:
             reply = await self._call_directly(attempt)
             if reply is None:

@@ -89,13 +89,19 @@ class BlockingCalls:
         """Makes a call and waits for its result. Raises what went wrong."""
         attempt = CallAttempt(call, self._endpoint)
         try:
+            return attempt.read(self._reply_to(attempt))
+        finally:
+            call.close()
+
+    def _reply_to(self, attempt: CallAttempt) -> execution_pb2.CallReply:
+        try:
             reply = self._call_directly(attempt)
             if reply is None:
                 reply = self._call_daemon(attempt)
                 self._learn(attempt, reply)
         except (TimeoutError, LaneClosedError, OSError) as error:
             raise self._failure(error, attempt) from None
-        return attempt.read(reply)
+        return reply
 
     def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
         lane, what = self._daemon.get(), attempt.call.what
@@ -130,7 +136,11 @@ class BlockingCalls:
             if not self._begin_directly(attempt, future):
                 self._begin_at_daemon(attempt, future)
         except (LaneClosedError, OSError) as error:
+            attempt.call.close()
             raise self._failure(error, attempt) from None
+        except BaseException:
+            attempt.call.close()
+            raise
 
     def _begin_at_daemon(self, attempt: CallAttempt, future: CallFuture) -> None:
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
@@ -168,6 +178,8 @@ class BlockingCalls:
             future.fail(error)
         else:
             future.succeed(value)
+        finally:
+            attempt.call.close()
 
     # -- calls that go directly to an interpreter -----------------------------------------------
 
@@ -252,6 +264,7 @@ class BlockingCalls:
                 self._direct_call_failed(attempt, way, why)
                 self._begin_at_daemon(attempt, future)
             except Exception as error:
+                attempt.call.close()
                 future.fail(self._failure(error, attempt))
             self.flush()
 

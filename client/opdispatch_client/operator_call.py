@@ -11,6 +11,7 @@ from opdispatch_client.call_shape import call_shape
 from opdispatch_client.remote_tensor import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import call_request, result_of_reply
+from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.tensors import CallerTensorMemory
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
 from opdispatch_wire.values import DecodeRemote
@@ -36,6 +37,9 @@ class Call(Protocol):
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
         """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
 
+    def close(self) -> None:
+        """The call is over, read or not. Idempotent."""
+
 
 class OperatorCall:
     """The call, how it is encoded, and how its reply is read. No I/O.
@@ -52,6 +56,7 @@ class OperatorCall:
         "_kwargs",
         "_make",
         "_retry",
+        "_span",
         "_trace",
         "on_progress",
         "operator",
@@ -76,6 +81,7 @@ class OperatorCall:
         self._trace = trace
         self._keep = keep
         self._make = make
+        self._span: CallSpan | None = None
         self.on_progress = on_progress
 
     @property
@@ -92,6 +98,7 @@ class OperatorCall:
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
         """The request, large tensors in ``memory``. Raises WireError for what cannot be sent."""
+        self._span = CallSpan.begin(self.operator)
         request = call_request(
             self.operator, self._args, self._kwargs, trace=self._trace, memory=memory
         )
@@ -99,13 +106,22 @@ class OperatorCall:
             request.retry = False
         if self._keep is not None:
             request.keep.CopyFrom(self._keep)
+        if self._span is not None:
+            self._span.ask(request)
         return request
 
     def read(self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None) -> Any:
         """What the caller gets; ``memory`` is that of the request. Raises the reply's error."""
+        if self._span is not None:
+            self._span.end(reply)
         result = result_of_reply(reply, self._args, self._kwargs, memory, self._make)
         if reply.interpreter:
             note_interpreter((*self._args, *self._kwargs.values()), reply.interpreter)
         if not self._trace:
             return result
         return result, [listings.trace_line_from_proto(line) for line in reply.trace]
+
+    def close(self) -> None:
+        """The call is over, read or not. Idempotent."""
+        if self._span is not None:
+            self._span.end(None)

@@ -10,6 +10,7 @@ from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import returns_of_reply
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.modes import add_modes
+from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.tensors import CallerTensorMemory, is_tensor
 from opdispatch_wire.v1 import execution_pb2, remote_pb2
 from opdispatch_wire.values import DecodeRemote, fill_value
@@ -21,7 +22,7 @@ class ProgramCall:
     With ``keep``, outputs may stay in the interpreter, and ``make`` makes what stands for one.
     """
 
-    __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "what")
+    __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "_span", "what")
 
     operator = ""
     shape = None
@@ -43,25 +44,36 @@ class ProgramCall:
         self._make = make
         self._keep = keep
         self._retry = retry
+        self._span: CallSpan | None = None
 
     def encode(self, memory: CallerTensorMemory | None = None) -> execution_pb2.CallRequest:
         """The request, large inputs in ``memory``. Raises WireError, RemoteValueGoneError."""
+        self._span = CallSpan.begin(self.what)
         request = execution_pb2.CallRequest(program=self._data, keep=self._keep)
         for i, value in enumerate(self._inputs):
             fill_value(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
         add_modes(request)
         if not self._retry:
             request.retry = False
+        if self._span is not None:
+            self._span.ask(request)
         return request
 
     def read(
         self, reply: execution_pb2.CallReply, memory: CallerTensorMemory | None = None
     ) -> list[Any]:
         """The outputs; ``memory`` is that of the request. Raises the reply's error."""
+        if self._span is not None:
+            self._span.end(reply)
         returns = returns_of_reply(reply, self._inputs, {}, memory, self._make)
         if reply.interpreter:
             note_interpreter(self._inputs, reply.interpreter)
         return returns
+
+    def close(self) -> None:
+        """The call is over, read or not. Idempotent."""
+        if self._span is not None:
+            self._span.end(None)
 
 
 def put(array: Any, keep: remote_pb2.Keep, make: DecodeRemote) -> ProgramCall:

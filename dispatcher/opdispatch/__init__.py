@@ -15,8 +15,9 @@ The package, from the bottom up; a module imports only from its own entry and th
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
     schema_compatibility                        the schema language
-    trace_line, local_dispatch_key_set,
-    dispatch_trace, mode_decorator, grad_mode,
+    trace_line, call_observer,
+    local_dispatch_key_set, dispatch_trace,
+    observed_range, mode_decorator, grad_mode,
     autocast_mode, torch_dispatch_mode,
     tracing_state                               what a task has switched on
     arrays/                                     arrays of any library as tensors
@@ -30,7 +31,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
     operator_state, operator_dump, operator_entry,
-    operator_handle, inspection, call_source,
+    call_watch, operator_handle, inspection, call_source,
     compiled_call                               one operator
     functorch/                                  vmap and grad: levels of transforms
     functionalities/                            what the functionality keys do, and cpu_fallback
@@ -41,6 +42,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
+    profiler/                                   how long it takes, and where
     array_operators/                            the standard operators
     array_derivatives/                          their derivatives
     array_batching/                             how vmap batches them
@@ -149,6 +151,7 @@ from opdispatch.local_dispatch_key_set import (
 )
 from opdispatch.logging_mode import LoggingMode
 from opdispatch.operator_handle import OperatorHandle
+from opdispatch.profiler import profile, record_function
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.schema_parser import parse_schema
 from opdispatch.tensor import Tensor
@@ -251,7 +254,9 @@ __all__ = [
     "ops",
     "parse_dispatch_key",
     "parse_schema",
+    "profile",
     "quantize_per_tensor",
+    "record_function",
     "register_autocast",
     "register_autograd",
     "register_backend",

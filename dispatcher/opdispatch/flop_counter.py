@@ -91,12 +91,12 @@ class FlopCounterMode(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = func.name.name
-        formula = self._formulas.get(name) or _formulas.get(name)
+        formula = self._formulas.get(name) or find_flop_formula(name)
         if formula is None:
             return self.call_kernel(func, types, args, kwargs)
         result = func(*args, **kwargs)
-        named = {key: _shape_of(value) for key, value in kwargs.items()}
-        flops = formula(*map(_shape_of, args), out_shape=_shape_of(result), **named)
+        named = shapes_of(kwargs)
+        flops = formula(*map(shapes_of, args), out_shape=shapes_of(result), **named)
         self._flops[name] += flops
         self._calls[name] += 1
         return result
@@ -117,9 +117,17 @@ class FlopCounterMode(TorchDispatchMode):
             print(self.get_table())
 
 
-def _shape_of(value: Any) -> Any:
+def shapes_of(value: Any) -> Any:
+    """``value`` with its shape in the place of each tensor: what a formula is given."""
     if isinstance(value, list | tuple):
-        return type(value)(map(_shape_of, value))
+        return type(value)(map(shapes_of, value))
+    if isinstance(value, dict):
+        return {name: shapes_of(each) for name, each in value.items()}
     if find_key_bits(value) is None:
         return value
     return tuple(getattr(value, "shape", ()))
+
+
+def find_flop_formula(operator: str) -> FlopFormula | None:
+    """The formula of the operator of that name, in any overload."""
+    return _formulas.get(operator)

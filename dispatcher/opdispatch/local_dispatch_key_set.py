@@ -2,8 +2,8 @@
 
 Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per thread; here
 they are a context variable, so that each thread and each asyncio task has its own. The trace
-sink of the task lives in the same variable: the hot path of a call reads one variable to
-learn that nothing out of the ordinary is asked for.
+sink and the observer of the task live in the same variable: the hot path of a call reads one
+variable to learn that nothing out of the ordinary is asked for.
 
 Note [Nothing is switched on]
     It need not even read that one while no task anywhere has switched anything on, which is
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import (
@@ -28,6 +28,9 @@ from opdispatch.dispatch_key_set import (
     DispatchKeySet,
 )
 from opdispatch.trace_line import TraceSink, sink_from_environment
+
+if TYPE_CHECKING:
+    from opdispatch.call_observer import CallObserver
 
 SWITCHED_ON: set[int] = set()
 """See Note [Nothing is switched on]. Each change of it is one operation under the GIL."""
@@ -40,6 +43,7 @@ class LocalState:
     included: int = DEFAULT_INCLUDED_SET.bits
     excluded: int = DEFAULT_EXCLUDED_SET.bits
     trace: TraceSink | None = None
+    observer: CallObserver | None = None
 
     def __post_init__(self) -> None:
         SWITCHED_ON.add(id(self))

@@ -13,9 +13,9 @@ Note [A handle follows its name]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from opdispatch.call_watch import CallWatch
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
@@ -32,7 +32,6 @@ from opdispatch.operator_dump import (
 from opdispatch.operator_state import OperatorState, Resolution, is_fallthrough
 from opdispatch.registration import Registration
 from opdispatch.signature import Signature
-from opdispatch.trace_line import TraceLine
 
 if TYPE_CHECKING:
     from opdispatch.operator_entry import OperatorEntry
@@ -321,43 +320,25 @@ class OperatorHandle:
         local: LocalState,
     ) -> Any:
         args, kwargs = signature.split(stack)
-        if local.trace is None:
+        if local.trace is None and local.observer is None:
             return signature.check_result(function(*args, **kwargs))
-        token = LOCAL_STATE.set(self._traced(kernel, kind, local))
-        try:
-            return signature.check_result(function(*args, **kwargs))
-        finally:
-            LOCAL_STATE.reset(token)
+        with CallWatch(self, kernel, kind, local, stack) as watch:
+            watch.result = signature.check_result(function(*args, **kwargs))
+        return watch.result
 
     def _call_kernel_boxed(
         self, state: OperatorState, kernel: Resolution, bits: int, stack: list[Any], kind: str
     ) -> None:
         local = LOCAL_STATE.get()
         signature = self._signature_in(state)
-        if local.trace is None:
+        if local.trace is None and local.observer is None:
             kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
-        else:
-            token = LOCAL_STATE.set(self._traced(kernel, kind, local))
-            try:
-                kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
-            finally:
-                LOCAL_STATE.reset(token)
-        stack[:] = signature.check_returns(stack)
-
-    def _traced(self, kernel: Resolution, kind: str, local: LocalState) -> LocalState:
-        """Emits the line of a visit; returns the state for the calls that the kernel makes."""
-        assert local.trace is not None
-        local.trace.emit(
-            TraceLine(
-                depth=local.trace.depth,
-                kind=kind,
-                operator=str(self.name),
-                key=str(kernel.key),
-                kernel=kernel.registration.site,
-                reason=kernel.reason,
-            )
-        )
-        return replace(local, trace=local.trace.nested())
+            stack[:] = signature.check_returns(stack)
+            return
+        with CallWatch(self, kernel, kind, local, stack) as watch:
+            kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
+            stack[:] = signature.check_returns(stack)
+            watch.result = signature.unbox_returns(stack)
 
 
 def _shorten(names: Sequence[str], most: int = 12) -> str:

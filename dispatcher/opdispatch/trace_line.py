@@ -29,14 +29,18 @@ class TraceLine:
 
 @dataclass(frozen=True, slots=True)
 class TraceSink:
-    """Where the lines of a task go, and how deep the call that is running now is nested."""
+    """Where the lines of a task go, and how deep the call that is running now is nested.
+
+    ``takes_remote`` is whether lines of other processes are wanted.
+    """
 
     emit: Callable[[TraceLine], None]
     depth: int = 0
+    takes_remote: bool = True
 
     def nested(self) -> TraceSink:
         """The sink for calls made by the kernel whose line was the last."""
-        return TraceSink(self.emit, self.depth + 1)
+        return TraceSink(self.emit, self.depth + 1, self.takes_remote)
 
 
 def print_line(line: TraceLine) -> None:

@@ -7,6 +7,7 @@
     tensors     arrays <-> v1.Tensor
     values      Python values <-> v1.Value
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
+    profiles    what calls took <-> v1.Profile
     mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status
     v1          generated from proto/opdispatch/v1 by ``make protos``

@@ -11,7 +11,7 @@ The daemon, one asyncio process (``opdispatch serve``):
     call_context, message_limit                 what all of them share
     call_stream, calls_in_flight,
     incoming_tensors                            many calls over one connection
-    call_router                                 chooses a kernel, forwards the call
+    call_router, chosen_line, daemon_events     chooses a kernel, forwards the call, says so
     registry_view, load_request, module_file    what clients see and ask for
     library_registry, library_transaction,
     library_version, library_store              libraries: load, replace, unload, recover
@@ -24,7 +24,8 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
     interpreter                                 the session with the daemon
     interpreter_libraries, loaded_library,
     module_import, library_archive              the code of libraries, in and out
-    kernel_execution, user_traceback            runs kernels, reports what they raise
+    kernel_execution, user_traceback,
+    kernel_profile                              runs kernels, reports what they raise and take
     kernel_lanes, kernel_lane, reading_turn     calls that come over local lanes
     kernel_streams, kernel_calls,
     streamed_call, call_stream                  calls that come over gRPC

@@ -12,6 +12,8 @@ from opdispatch_server.admission import Admission
 from opdispatch_server.call_chooser import CallChooser, Choice
 from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
 from opdispatch_server.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
+from opdispatch_server.chosen_line import line_of_choice, put_first
+from opdispatch_server.daemon_events import add_daemon_events, note_received
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
@@ -130,13 +132,17 @@ class CallRouter:
         self._call_begins()
         lost = request.lost if request.HasField("lost") else None
         progress = _Progress(parent, may_wait, lost, broken)
+        note_received(request)
         try:
             if parent is None:
-                return await self._call(request, context, progress)
-            with self._runs.nested_in(parent):
-                return await self._call(request, context, progress)
+                reply = await self._call(request, context, progress)
+            else:
+                with self._runs.nested_in(parent):
+                    reply = await self._call(request, context, progress)
         finally:
             self._call_ended()
+        add_daemon_events(request, reply)
+        return reply
 
     def _call_begins(self) -> None:
         self._in_flight += 1
@@ -167,7 +173,7 @@ class CallRouter:
             try:
                 remote = RemotePart(self._values, request)
                 choice = self._choose(request, remote)
-                line = _trace_line(request, choice) if request.trace else None
+                line = line_of_choice(request, choice) if request.trace else None
                 may_run_again = _may_run_again(request, choice)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
@@ -215,10 +221,7 @@ class CallRouter:
                     error,
                 )
         if line is not None:
-            nested = list(reply.trace)
-            del reply.trace[:]
-            reply.trace.append(line)
-            reply.trace.extend(nested)
+            put_first(line, reply)
         return reply
 
     async def _wait(
@@ -377,18 +380,6 @@ class CallRouter:
         if owner is None:
             raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")
         return owner, None
-
-
-def _trace_line(request: execution_pb2.CallRequest, choice: Choice) -> execution_pb2.TraceLine:
-    resolution = choice.resolution
-    return execution_pb2.TraceLine(
-        depth=0,
-        kind="redispatch" if request.HasField("redispatch_keys") else "call",
-        operator=str(choice.op.name),
-        key=str(resolution.key),
-        kernel=resolution.registered_at,
-        reason=resolution.reason,
-    )
 
 
 def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:

@@ -25,6 +25,7 @@ from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
 
@@ -84,6 +85,8 @@ class DaemonLane:
                 f"{op.name} was called {running.depth} calls deep across interpreters"
             )
         sink = LOCAL_STATE.get().trace
+        if sink is not None and not sink.takes_remote:
+            sink = None
         args, kwargs = op.signature.split(stack)
         lane = self._lane
         tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
@@ -91,9 +94,17 @@ class DaemonLane:
             str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys, memory=tensors
         )
         check_message_size(request, self._limit, f"the call of {op.name}")
+        span = CallSpan.begin(op.name.name)
+        if span is not None:
+            span.ask(request)
         hand_over_turn()
-        with running.nested() as context:
-            reply = self._send(request, context, tensors)
+        reply: execution_pb2.CallReply | None = None
+        try:
+            with running.nested() as context:
+                reply = self._send(request, context, tensors)
+        finally:
+            if span is not None:
+                span.end(reply)
         if sink is not None:
             _emit_remote_lines(sink, reply)
         return returns_of_reply(reply, args, kwargs, tensors)

@@ -20,6 +20,7 @@ from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCal
 from opdispatch_server.chosen_kernel import ChosenKernel
 from opdispatch_server.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.kernel_profile import KernelProfile
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.raised_errors import error_of_kernel
@@ -156,21 +157,28 @@ class KernelExecution:
         if request.adopt:
             return self._programs.adopt(request, context)
         libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        profile = KernelProfile.of(request)
+        if profile is not None:
+            profile.begin_program(request.operator)
         # What is kept must not be in memory of the caller's.
         tensors = memory if isinstance(memory, CalleeTensors) else None
         token = RUNNING_CALL.set(RunningCall.of(context))
         try:
             with (
                 turns_of_all(libraries, request.operator),
-                ForceLocalState(_local_state_of(request, None)),
+                ForceLocalState(_local_state_of(request, None, profile)),
                 _grad_mode_of(request),
                 autocast_of(request),
             ):
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
-                return self._programs.run(request, libraries, tensors)
+                reply = self._programs.run(request, libraries, tensors)
         finally:
             RUNNING_CALL.reset(token)
+        if profile is not None:
+            profile.end()
+            profile.add_to(reply, self._interpreter(), self._limit)
+        return reply
 
     def _run(
         self,
@@ -182,11 +190,16 @@ class KernelExecution:
         args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
-        local = ForceLocalState(_local_state_of(request, trace))
+        profile = KernelProfile.of(request)
+        if profile is not None:
+            profile.begin_kernel(request, str(choice.name), signature, arguments)
+        local = ForceLocalState(_local_state_of(request, trace, profile))
         with local, _grad_mode_of(request), autocast_of(request):
             stack = run_on_device(arguments, self._call, choice, list(arguments))
         name = self._interpreter()
         returns = signature.check_returns(stack)
+        if profile is not None:
+            profile.end(signature.unbox_returns(returns))
         stack.clear()  # see KeptResults
         reply = reply_of_returns(
             request,
@@ -202,6 +215,8 @@ class KernelExecution:
             for line, message in zip(trace.lines, reply.trace, strict=True):
                 if isinstance(line, RemoteTraceLine):
                     message.interpreter = line.interpreter
+        if profile is not None:
+            profile.add_to(reply, name, self._limit)
         return reply
 
     def _keeping(
@@ -232,9 +247,15 @@ def _grad_mode_of(request: execution_pb2.CallRequest) -> AbstractContextManager[
     return no_grad() if request.no_grad else _RECORDING
 
 
-def _local_state_of(request: execution_pb2.CallRequest, trace: CallTrace | None) -> LocalState:
+def _local_state_of(
+    request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
+) -> LocalState:
     """What is switched on for a kernel: what its caller had, and nothing of this thread's."""
-    if trace is None and not request.HasField("local_keys"):
+    if trace is None and profile is None and not request.HasField("local_keys"):
         return DEFAULT_STATE
     included, excluded = local_keys_of(request)
-    return LocalState(included.bits, excluded.bits, trace.sink() if trace else None)
+    sink = trace.sink() if trace else None
+    if profile is None:
+        return LocalState(included.bits, excluded.bits, sink)
+    # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.
+    return LocalState(included.bits, excluded.bits, sink or profile.sink(), profile.observer)

@@ -16,6 +16,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.daemon_events import note_sent
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.nested_time import NestedTime
@@ -206,6 +207,7 @@ class KernelRuns:
         KernelTimeoutError, InterpreterDiedError and MessageTooLargeError.
         """
         run = KernelRun(request.operator, session, slot, context.depth)
+        note_sent(request)
         try:
             answer = session.call(request, context.for_run(run.number))
         except LaneClosedError as error:

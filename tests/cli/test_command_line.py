@@ -152,6 +152,25 @@ def test_a_call_shows_its_trace(run: RunCommand):
     assert document["returns"] == [3]
 
 
+def test_a_call_shows_what_it_takes(run: RunCommand, tmp_path: Path):
+    for name in ("calls.json", "calls.svg"):
+        profiled = run("call", "shop::add", "[1]", "[2]", "--profile", name)
+        assert (profiled.code, profiled.err) == (0, f"wrote {name}\n")
+        assert profiled.out.startswith("int64 [1]\n[3]\n")
+        for event in ("rpc shop::add", "daemon shop::add", "queue shop::add", "shop::add"):
+            assert f"\n{event} " in profiled.out
+    trace = json.loads((tmp_path / "calls.json").read_text())
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == 4
+    assert (tmp_path / "calls.svg").read_text().startswith("<svg")
+    quiet = run("call", "shop::add", "1", "2", "--profile", "calls.json", "--json")
+    assert json.loads(quiet.out) == {"returns": [3]}
+    refused = run("call", "shop::add", "1", "2", "--profile", "calls.txt")
+    assert (refused.code, refused.out) == (2, "")
+    assert "'calls.txt' is no file for a profile" in refused.err
+    lost = run("call", "shop::add", "1", "2", "--profile", "nowhere/calls.json")
+    assert "cannot write nowhere/calls.json: No such file or directory" in lost.err
+
+
 def test_pictures_go_in_and_come_out(run: RunCommand, tmp_path: Path):
     picture = np.zeros((4, 6, 3), np.uint8)
     picture[:, 3:] = 200

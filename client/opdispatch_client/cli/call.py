@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,16 @@ def call(
     trace: Annotated[
         bool, typer.Option("--trace", help="Show which kernels it visits.", show_default=False)
     ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Show what it takes, and write that to a trace for Perfetto (.json, .json.gz) or "
+            "a picture (.svg).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Call an operator.
 
@@ -80,6 +91,7 @@ def call(
     from opdispatch_client.cli.argument_values import read_arguments
     from opdispatch_client.cli.array_files import check_output, write_arrays
     from opdispatch_client.cli.output import print_json, print_lines, print_remark
+    from opdispatch_client.cli.profile_files import check_profile_file, write_profile
     from opdispatch_client.cli.results import (
         describe_returns,
         list_arrays,
@@ -89,6 +101,8 @@ def call(
 
     if output is not None:
         check_output(output)
+    if profile is not None:
+        check_profile_file(profile)
     texts = [text.removeprefix(_NUMBER_MARK) for text in arguments or ()]
     with settings.connect() as session:
         read = read_arguments(texts, _find_overloads(session, operator))
@@ -96,10 +110,12 @@ def call(
             _check_returns(read.schema, output)
         # The arguments were read for this overload: no other one may get them.
         name = str(read.schema.name) if read.schema else operator
-        if trace:
-            result, lines = session.trace(name, *read.args, **read.kwargs)
-        else:
-            result, lines = session.call(name, *read.args, **read.kwargs), []
+        prof = session.profile(record_shapes=True)
+        with prof if profile is not None else nullcontext():
+            if trace:
+                result, lines = session.trace(name, *read.args, **read.kwargs)
+            else:
+                result, lines = session.call(name, *read.args, **read.kwargs), []
     returns = list_returns(result, read.schema)
     if settings.json:
         document: dict[str, Any] = {"returns": [value_to_json(value) for _, value in returns]}
@@ -111,6 +127,11 @@ def call(
     if output is not None:
         write_arrays(output, list_arrays(returns))
         print_remark(f"wrote {output}")
+    if profile is not None:
+        if not settings.json:
+            print_lines(prof.key_averages().table().splitlines())
+        write_profile(prof, profile)
+        print_remark(f"wrote {profile}")
 
 
 def _find_overloads(session: Session, operator: str) -> list[FunctionSchema]:

@@ -18,9 +18,14 @@ from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import AccumulateGrad, Variable, accumulate_grad, edge_of
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import set_grad_enabled
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.observed_range import ObservedRange
 
 if TYPE_CHECKING:
     from opdispatch.tensor import Tensor
+
+_EVENT = "autograd::engine::evaluate_function: "
+"""What a profiler calls a step, before the name of its node: PyTorch's words."""
 
 Tensors: TypeAlias = "Variable | Sequence[Variable]"
 
@@ -151,6 +156,7 @@ def _run(
     for edge in captured:
         wanted.setdefault(edge.node, []).append(edge)
     pending = _Pending()
+    is_observed = LOCAL_STATE.get().observer is not None
     with set_grad_enabled(create_graph):
         for edge, gradient in roots:
             if needed is None or edge.node in needed:
@@ -165,7 +171,11 @@ def _run(
                 continue
             if not any(gradient is not None for gradient in gradients):
                 continue
-            results = node.apply(gradients)
+            if is_observed:
+                with ObservedRange(f"{_EVENT}{node.name}", "backward", gradients):
+                    results = node.apply(gradients)
+            else:
+                results = node.apply(gradients)
             if not keep:
                 node.release()
             _hand_on(node, results, pending, needed)

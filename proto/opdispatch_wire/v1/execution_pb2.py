@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
+from opdispatch_wire.v1 import profile_pb2 as opdispatch_dot_v1_dot_profile__pb2
 from opdispatch_wire.v1 import remote_pb2 as opdispatch_dot_v1_dot_remote__pb2
 from opdispatch_wire.v1 import values_pb2 as opdispatch_dot_v1_dot_values__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dopdispatch/v1/execution.proto\x12\ropdispatch.v1\x1a\x17google/rpc/status.proto\x1a\x1aopdispatch/v1/remote.proto\x1a\x1aopdispatch/v1/values.proto\"\xb2\x06\n\x0b\x43\x61llRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\"\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x14.opdispatch.v1.Value\x12\x36\n\x06kwargs\x18\x04 \x03(\x0b\x32&.opdispatch.v1.CallRequest.KwargsEntry\x12,\n\nlocal_keys\x18\x05 \x01(\x0b\x32\x18.opdispatch.v1.LocalKeys\x12\x0f\n\x07no_grad\x18\x18 \x01(\x08\x12&\n\x05modes\x18\x19 \x03(\x0b\x32\x17.opdispatch.v1.CallMode\x12\x1c\n\x0fredispatch_keys\x18\x06 \x01(\x06H\x00\x88\x01\x01\x12\r\n\x05trace\x18\x07 \x01(\x08\x12(\n\x06kernel\x18\x08 \x01(\x0b\x32\x18.opdispatch.v1.KernelRef\x12\x12\n\x05retry\x18\t \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07timeout\x18\n \x01(\x01H\x02\x88\x01\x01\x12%\n\x04path\x18\x0b \x01(\x0b\x32\x17.opdispatch.v1.CallPath\x12\x0e\n\x06\x63\x61ncel\x18\x0c \x01(\x08\x12\x13\n\x0bwants_route\x18\r \x01(\x08\x12\x13\n\x0broute_epoch\x18\x0e \x01(\x06\x12%\n\x04lost\x18\x0f \x01(\x0b\x32\x17.opdispatch.v1.LostCall\x12&\n\x04keep\x18\x14 \x01(\x0b\x32\x13.opdispatch.v1.KeepH\x03\x88\x01\x01\x12\x0f\n\x07program\x18\x15 \x01(\x0c\x12\x11\n\tlibraries\x18\x16 \x03(\x04\x12\r\n\x05\x61\x64opt\x18\x17 \x01(\x08\x12\x15\n\rdevice_memory\x18\x10 \x01(\x0c\x12\x14\n\x0c\x64\x65vice_lease\x18\x11 \x01(\x0c\x12#\n\x05\x63hunk\x18\x1e \x01(\x0b\x32\x14.opdispatch.v1.Chunk\x12\x14\n\x0c\x63hunks_reply\x18\x1f \x01(\x08\x1a\x43\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.Value:\x02\x38\x01\x42\x12\n\x10_redispatch_keysB\x08\n\x06_retryB\n\n\x08_timeoutB\x07\n\x05_keep\"\x82\x01\n\x08\x43\x61llMode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x37\n\x08settings\x18\x02 \x03(\x0b\x32%.opdispatch.v1.CallMode.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"J\n\x08LostCall\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x0c\n\x04lane\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\x12\x13\n\x0binterpreter\x18\x04 \x01(\t\"T\n\x05\x43hunk\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\r\n\x05total\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x7f\n\x05Route\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x10\n\x08operator\x18\x02 \x01(\t\x12(\n\x06kernel\x18\x03 \x01(\x0b\x32\x18.opdispatch.v1.KernelRef\x12+\n\x07targets\x18\x04 \x03(\x0b\x32\x1a.opdispatch.v1.RouteTarget\"P\n\x0bRouteTarget\x12\x13\n\x0binterpreter\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x06\x12\r\n\x05ports\x18\x04 \x03(\r\"C\n\x08\x43\x61llPath\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\x0c\x12\x0c\n\x04lane\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\x04\"/\n\tLocalKeys\x12\x10\n\x08included\x18\x01 \x01(\x06\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x06\"I\n\tKernelRef\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x14\n\x0cregistration\x18\x02 \x01(\r\x12\x15\n\rdispatch_keys\x18\x03 \x01(\x06\"\xc6\x02\n\tCallReply\x12\n\n\x02id\x18\x01 \x01(\x04\x12%\n\x07returns\x18\x02 \x03(\x0b\x32\x14.opdispatch.v1.Value\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12*\n\tmutations\x18\x04 \x03(\x0b\x32\x17.opdispatch.v1.Mutation\x12/\n\ngenerators\x18\x08 \x03(\x0b\x32\x1b.opdispatch.v1.GeneratorUse\x12\'\n\x05trace\x18\x05 \x03(\x0b\x32\x18.opdispatch.v1.TraceLine\x12\x13\n\x0binterpreter\x18\x06 \x01(\t\x12#\n\x05route\x18\x07 \x01(\x0b\x32\x14.opdispatch.v1.Route\x12#\n\x05\x63hunk\x18\x1e \x01(\x0b\x32\x14.opdispatch.v1.Chunk\"z\n\x08Mutation\x12,\n\x08\x61rgument\x18\x01 \x01(\x0b\x32\x1a.opdispatch.v1.ArgumentRef\x12\x11\n\x04item\x18\x02 \x01(\rH\x00\x88\x01\x01\x12$\n\x05value\x18\x03 \x01(\x0b\x32\x15.opdispatch.v1.TensorB\x07\n\x05_item\"\x99\x01\n\x0cGeneratorUse\x12,\n\x08\x61rgument\x18\x01 \x01(\x0b\x32\x1a.opdispatch.v1.ArgumentRef\x12-\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x1d.opdispatch.v1.GeneratorState\x12,\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1d.opdispatch.v1.GeneratorState\"|\n\tTraceLine\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x0e\n\x06kernel\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x13\n\x0binterpreter\x18\x07 \x01(\t2\xec\x01\n\x10\x45xecutionService\x12<\n\x04\x43\x61ll\x12\x1a.opdispatch.v1.CallRequest\x1a\x18.opdispatch.v1.CallReply\x12\x46\n\nCallStream\x12\x1a.opdispatch.v1.CallRequest\x1a\x18.opdispatch.v1.CallReply(\x01\x30\x01\x12R\n\nHoldValues\x12 .opdispatch.v1.HoldValuesRequest\x1a\x1e.opdispatch.v1.HoldValuesReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dopdispatch/v1/execution.proto\x12\ropdispatch.v1\x1a\x17google/rpc/status.proto\x1a\x1bopdispatch/v1/profile.proto\x1a\x1aopdispatch/v1/remote.proto\x1a\x1aopdispatch/v1/values.proto\"\xe2\x06\n\x0b\x43\x61llRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\"\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x14.opdispatch.v1.Value\x12\x36\n\x06kwargs\x18\x04 \x03(\x0b\x32&.opdispatch.v1.CallRequest.KwargsEntry\x12,\n\nlocal_keys\x18\x05 \x01(\x0b\x32\x18.opdispatch.v1.LocalKeys\x12\x0f\n\x07no_grad\x18\x18 \x01(\x08\x12&\n\x05modes\x18\x19 \x03(\x0b\x32\x17.opdispatch.v1.CallMode\x12.\n\x07profile\x18\x1a \x01(\x0b\x32\x1d.opdispatch.v1.ProfileRequest\x12\x1c\n\x0fredispatch_keys\x18\x06 \x01(\x06H\x00\x88\x01\x01\x12\r\n\x05trace\x18\x07 \x01(\x08\x12(\n\x06kernel\x18\x08 \x01(\x0b\x32\x18.opdispatch.v1.KernelRef\x12\x12\n\x05retry\x18\t \x01(\x08H\x01\x88\x01\x01\x12\x14\n\x07timeout\x18\n \x01(\x01H\x02\x88\x01\x01\x12%\n\x04path\x18\x0b \x01(\x0b\x32\x17.opdispatch.v1.CallPath\x12\x0e\n\x06\x63\x61ncel\x18\x0c \x01(\x08\x12\x13\n\x0bwants_route\x18\r \x01(\x08\x12\x13\n\x0broute_epoch\x18\x0e \x01(\x06\x12%\n\x04lost\x18\x0f \x01(\x0b\x32\x17.opdispatch.v1.LostCall\x12&\n\x04keep\x18\x14 \x01(\x0b\x32\x13.opdispatch.v1.KeepH\x03\x88\x01\x01\x12\x0f\n\x07program\x18\x15 \x01(\x0c\x12\x11\n\tlibraries\x18\x16 \x03(\x04\x12\r\n\x05\x61\x64opt\x18\x17 \x01(\x08\x12\x15\n\rdevice_memory\x18\x10 \x01(\x0c\x12\x14\n\x0c\x64\x65vice_lease\x18\x11 \x01(\x0c\x12#\n\x05\x63hunk\x18\x1e \x01(\x0b\x32\x14.opdispatch.v1.Chunk\x12\x14\n\x0c\x63hunks_reply\x18\x1f \x01(\x08\x1a\x43\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.Value:\x02\x38\x01\x42\x12\n\x10_redispatch_keysB\x08\n\x06_retryB\n\n\x08_timeoutB\x07\n\x05_keep\"\x82\x01\n\x08\x43\x61llMode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x37\n\x08settings\x18\x02 \x03(\x0b\x32%.opdispatch.v1.CallMode.SettingsEntry\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"J\n\x08LostCall\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x0c\n\x04lane\x18\x02 \x01(\x04\x12\n\n\x02id\x18\x03 \x01(\x04\x12\x13\n\x0binterpreter\x18\x04 \x01(\t\"T\n\x05\x43hunk\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\r\n\x05total\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\"\x7f\n\x05Route\x12\r\n\x05\x65poch\x18\x01 \x01(\x06\x12\x10\n\x08operator\x18\x02 \x01(\t\x12(\n\x06kernel\x18\x03 \x01(\x0b\x32\x18.opdispatch.v1.KernelRef\x12+\n\x07targets\x18\x04 \x03(\x0b\x32\x1a.opdispatch.v1.RouteTarget\"P\n\x0bRouteTarget\x12\x13\n\x0binterpreter\x18\x01 \x01(\t\x12\x0c\n\x04lane\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\x06\x12\r\n\x05ports\x18\x04 \x03(\r\"C\n\x08\x43\x61llPath\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\x0c\x12\x0c\n\x04lane\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\x04\"/\n\tLocalKeys\x12\x10\n\x08included\x18\x01 \x01(\x06\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x06\"I\n\tKernelRef\x12\x0f\n\x07load_id\x18\x01 \x01(\x04\x12\x14\n\x0cregistration\x18\x02 \x01(\r\x12\x15\n\rdispatch_keys\x18\x03 \x01(\x06\"\xef\x02\n\tCallReply\x12\n\n\x02id\x18\x01 \x01(\x04\x12%\n\x07returns\x18\x02 \x03(\x0b\x32\x14.opdispatch.v1.Value\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12*\n\tmutations\x18\x04 \x03(\x0b\x32\x17.opdispatch.v1.Mutation\x12/\n\ngenerators\x18\x08 \x03(\x0b\x32\x1b.opdispatch.v1.GeneratorUse\x12\'\n\x05trace\x18\x05 \x03(\x0b\x32\x18.opdispatch.v1.TraceLine\x12\x13\n\x0binterpreter\x18\x06 \x01(\t\x12#\n\x05route\x18\x07 \x01(\x0b\x32\x14.opdispatch.v1.Route\x12\'\n\x07profile\x18\t \x01(\x0b\x32\x16.opdispatch.v1.Profile\x12#\n\x05\x63hunk\x18\x1e \x01(\x0b\x32\x14.opdispatch.v1.Chunk\"z\n\x08Mutation\x12,\n\x08\x61rgument\x18\x01 \x01(\x0b\x32\x1a.opdispatch.v1.ArgumentRef\x12\x11\n\x04item\x18\x02 \x01(\rH\x00\x88\x01\x01\x12$\n\x05value\x18\x03 \x01(\x0b\x32\x15.opdispatch.v1.TensorB\x07\n\x05_item\"\x99\x01\n\x0cGeneratorUse\x12,\n\x08\x61rgument\x18\x01 \x01(\x0b\x32\x1a.opdispatch.v1.ArgumentRef\x12-\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x1d.opdispatch.v1.GeneratorState\x12,\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1d.opdispatch.v1.GeneratorState\"|\n\tTraceLine\x12\r\n\x05\x64\x65pth\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x0e\n\x06kernel\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x13\n\x0binterpreter\x18\x07 \x01(\t2\xec\x01\n\x10\x45xecutionService\x12<\n\x04\x43\x61ll\x12\x1a.opdispatch.v1.CallRequest\x1a\x18.opdispatch.v1.CallReply\x12\x46\n\nCallStream\x12\x1a.opdispatch.v1.CallRequest\x1a\x18.opdispatch.v1.CallReply(\x01\x30\x01\x12R\n\nHoldValues\x12 .opdispatch.v1.HoldValuesRequest\x1a\x1e.opdispatch.v1.HoldValuesReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,36 +39,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALLREQUEST_KWARGSENTRY']._serialized_options = b'8\001'
   _globals['_CALLMODE_SETTINGSENTRY']._loaded_options = None
   _globals['_CALLMODE_SETTINGSENTRY']._serialized_options = b'8\001'
-  _globals['_CALLREQUEST']._serialized_start=130
-  _globals['_CALLREQUEST']._serialized_end=948
-  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_start=830
-  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_end=897
-  _globals['_CALLMODE']._serialized_start=951
-  _globals['_CALLMODE']._serialized_end=1081
-  _globals['_CALLMODE_SETTINGSENTRY']._serialized_start=1034
-  _globals['_CALLMODE_SETTINGSENTRY']._serialized_end=1081
-  _globals['_LOSTCALL']._serialized_start=1083
-  _globals['_LOSTCALL']._serialized_end=1157
-  _globals['_CHUNK']._serialized_start=1159
-  _globals['_CHUNK']._serialized_end=1243
-  _globals['_ROUTE']._serialized_start=1245
-  _globals['_ROUTE']._serialized_end=1372
-  _globals['_ROUTETARGET']._serialized_start=1374
-  _globals['_ROUTETARGET']._serialized_end=1454
-  _globals['_CALLPATH']._serialized_start=1456
-  _globals['_CALLPATH']._serialized_end=1523
-  _globals['_LOCALKEYS']._serialized_start=1525
-  _globals['_LOCALKEYS']._serialized_end=1572
-  _globals['_KERNELREF']._serialized_start=1574
-  _globals['_KERNELREF']._serialized_end=1647
-  _globals['_CALLREPLY']._serialized_start=1650
-  _globals['_CALLREPLY']._serialized_end=1976
-  _globals['_MUTATION']._serialized_start=1978
-  _globals['_MUTATION']._serialized_end=2100
-  _globals['_GENERATORUSE']._serialized_start=2103
-  _globals['_GENERATORUSE']._serialized_end=2256
-  _globals['_TRACELINE']._serialized_start=2258
-  _globals['_TRACELINE']._serialized_end=2382
-  _globals['_EXECUTIONSERVICE']._serialized_start=2385
-  _globals['_EXECUTIONSERVICE']._serialized_end=2621
+  _globals['_CALLREQUEST']._serialized_start=159
+  _globals['_CALLREQUEST']._serialized_end=1025
+  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_start=907
+  _globals['_CALLREQUEST_KWARGSENTRY']._serialized_end=974
+  _globals['_CALLMODE']._serialized_start=1028
+  _globals['_CALLMODE']._serialized_end=1158
+  _globals['_CALLMODE_SETTINGSENTRY']._serialized_start=1111
+  _globals['_CALLMODE_SETTINGSENTRY']._serialized_end=1158
+  _globals['_LOSTCALL']._serialized_start=1160
+  _globals['_LOSTCALL']._serialized_end=1234
+  _globals['_CHUNK']._serialized_start=1236
+  _globals['_CHUNK']._serialized_end=1320
+  _globals['_ROUTE']._serialized_start=1322
+  _globals['_ROUTE']._serialized_end=1449
+  _globals['_ROUTETARGET']._serialized_start=1451
+  _globals['_ROUTETARGET']._serialized_end=1531
+  _globals['_CALLPATH']._serialized_start=1533
+  _globals['_CALLPATH']._serialized_end=1600
+  _globals['_LOCALKEYS']._serialized_start=1602
+  _globals['_LOCALKEYS']._serialized_end=1649
+  _globals['_KERNELREF']._serialized_start=1651
+  _globals['_KERNELREF']._serialized_end=1724
+  _globals['_CALLREPLY']._serialized_start=1727
+  _globals['_CALLREPLY']._serialized_end=2094
+  _globals['_MUTATION']._serialized_start=2096
+  _globals['_MUTATION']._serialized_end=2218
+  _globals['_GENERATORUSE']._serialized_start=2221
+  _globals['_GENERATORUSE']._serialized_end=2374
+  _globals['_TRACELINE']._serialized_start=2376
+  _globals['_TRACELINE']._serialized_end=2500
+  _globals['_EXECUTIONSERVICE']._serialized_start=2503
+  _globals['_EXECUTIONSERVICE']._serialized_end=2739
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,33 @@
+"""What a call takes, in a file: ``opdispatch call --profile FILE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from opdispatch_client.cli.outcome import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from opdispatch import profile
+
+_SUFFIXES = (".json", ".json.gz", ".svg")
+
+
+def check_profile_file(path: Path) -> None:
+    """Raises UsageError if the name does not say what to write."""
+    if not path.name.lower().endswith(_SUFFIXES):
+        raise UsageError(
+            f"{str(path)!r} is no file for a profile: a name ending in .json or .json.gz is for a "
+            "trace, .svg for a picture"
+        )
+
+
+def write_profile(prof: profile, path: Path) -> None:
+    """Writes a trace for Perfetto, or a picture. Raises CommandError if it cannot be written."""
+    try:
+        if path.suffix.lower() == ".svg":
+            prof.export_flame_chart(path)
+        else:
+            prof.export_chrome_trace(path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,31 @@
+"""What calls take: events of operators, their times, and the kernels that they visit.
+
+recorder          what is taken down while calls run
+function_events   the tree of events, and the time that each has for itself
+event_averages    events of one name together
+event_table       them as text
+key_grid          operators and the dispatch keys at which their kernels were visited
+chrome_trace      events for Perfetto
+flame_chart       events as a picture
+profile           all of it
+record_function   ranges of the program with names
+
+Mirrors ``torch.profiler``.
+"""
+
+from __future__ import annotations
+
+from opdispatch.profiler.event_averages import EventList, FunctionEventAvg
+from opdispatch.profiler.function_events import FunctionEvent
+from opdispatch.profiler.key_grid import KeyGrid
+from opdispatch.profiler.profile import profile
+from opdispatch.profiler.record_function import record_function
+
+__all__ = [
+    "EventList",
+    "FunctionEvent",
+    "FunctionEventAvg",
+    "KeyGrid",
+    "profile",
+    "record_function",
+]

@@ -1,0 +1,88 @@
+"""Averages as text, in the columns of PyTorch's profiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from opdispatch.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from opdispatch.profiler.event_averages import EventList, FunctionEventAvg
+
+SORTABLE = ("self_cpu_time_total", "cpu_time_total", "cpu_time", "count", "flops")
+
+
+def format_time(microseconds: float) -> str:
+    """``12.345us``, ``1.234ms`` or ``1.234s``."""
+    if microseconds >= 1_000_000:
+        return f"{microseconds / 1_000_000:.3f}s"
+    if microseconds >= 1000:
+        return f"{microseconds / 1000:.3f}ms"
+    return f"{microseconds:.3f}us"
+
+
+def format_table(
+    averages: EventList, sort_by: str | None, row_limit: int, name_width: int | None
+) -> str:
+    """The table; see ``EventList.table``."""
+    rows = list(averages)
+    if sort_by is not None:
+        if sort_by not in SORTABLE:
+            raise ArgumentError(
+                f"a table of events can be sorted by {', '.join(SORTABLE)}, not by {sort_by!r}"
+            )
+        rows.sort(key=lambda row: getattr(row, sort_by) or 0, reverse=True)
+    shown = rows[:row_limit] if row_limit >= 0 else rows
+    own = averages.self_cpu_time_total
+    several = len({row.process for row in rows}) > 1
+    shapes = any(row.input_shapes for row in rows)
+    flops = any(row.flops is not None for row in rows)
+
+    heads = ["Name"] + ["Process"] * several
+    heads += ["Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "# of Calls"]
+    heads += ["Input Shapes"] * shapes + ["Total FLOPs"] * flops
+    left = 1 + several
+    cells = [heads, *(_cells(row, own, name_width, several, shapes, flops) for row in shown)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rule = "  ".join("-" * width for width in widths)
+    lines = [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+    end = [f"Self CPU time total: {format_time(own)}"]
+    if len(shown) < len(rows):
+        end.insert(0, f"{len(rows) - len(shown)} more rows")
+    if averages.dropped:
+        end.append(f"Events that were dropped: {averages.dropped}")
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule, *end])
+
+
+def _cells(
+    row: FunctionEventAvg,
+    own: float,
+    name_width: int | None,
+    several: bool,
+    shapes: bool,
+    flops: bool,
+) -> list[str]:
+    name = row.key
+    if name_width is not None and len(name) > name_width:
+        name = f"{name[: max(name_width - 3, 0)]}..."
+    cells = [name] + [row.process] * several
+    cells += [
+        _percent(row.self_cpu_time_total, own),
+        format_time(row.self_cpu_time_total),
+        _percent(row.cpu_time_total, own),
+        format_time(row.cpu_time_total),
+        format_time(row.cpu_time),
+        str(row.count),
+    ]
+    cells += [str([list(shape) for shape in row.input_shapes])] * shapes
+    return cells + ["--" if row.flops is None else f"{row.flops:,}"] * flops
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.2f}%" if whole else "--"

@@ -1,0 +1,124 @@
+"""The events of a profile that has ended: a tree, and the time that each has for itself.
+
+Mirrors ``FunctionEvent`` of ``torch/autograd/profiler_util.py``. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from opdispatch.flop_counter import find_flop_formula
+from opdispatch.profiler.recorder import Process, Recorder, Shapes, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From ``start`` to ``end``, in microseconds of the machine's monotonic clock."""
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """How long it is."""
+        return self.end - self.start
+
+
+@dataclass(eq=False, slots=True)
+class FunctionEvent:
+    """One call, or whatever else took time.
+
+    ``kind`` is "operator", "user" (``record_function``), "backward" (a step of the way back), or
+    of a remote call "rpc" (the client's round trip), "daemon" (what of it is the daemon's) and
+    "queue" (what of that was waiting). ``input_shapes`` are those of all arguments, () for what
+    is no tensor; empty if they were not recorded. ``failed`` is whether it raised.
+    """
+
+    id: int
+    name: str
+    kind: str
+    process: Process
+    thread: int
+    begin_ns: int
+    end_ns: int
+    input_shapes: Shapes = ()
+    flops: int | None = None
+    failed: bool = False
+    cpu_parent: FunctionEvent | None = field(default=None, repr=False)
+    cpu_children: list[FunctionEvent] = field(default_factory=list, repr=False)
+
+    @property
+    def time_range(self) -> Interval:
+        """When it was."""
+        return Interval(self.begin_ns / 1000, self.end_ns / 1000)
+
+    @property
+    def cpu_time_total(self) -> float:
+        """How long it took, with all that it called."""
+        return (self.end_ns - self.begin_ns) / 1000
+
+    @property
+    def self_ns(self) -> int:
+        """``self_cpu_time_total`` in nanoseconds."""
+        return self.end_ns - self.begin_ns - self._covered_ns()
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The time in which nothing that it called was under way."""
+        return self.self_ns / 1000
+
+    def _covered_ns(self) -> int:
+        # Children overlap if they are of several tasks, and may outlast their parent.
+        covered, reached = 0, self.begin_ns
+        for child in sorted(self.cpu_children, key=lambda each: each.begin_ns):
+            begin, end = max(child.begin_ns, reached), min(child.end_ns, self.end_ns)
+            if end > begin:
+                covered += end - begin
+                reached = end
+        return covered
+
+
+def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
+    """The events that were taken down, in order of their beginning; ``process`` is this one.
+
+    Raises what a formula for floating-point operations raises.
+    """
+    made: dict[int, FunctionEvent] = {}
+    events = []
+    for number, span in enumerate(_in_order(recorder.spans)):
+        event = FunctionEvent(
+            id=number,
+            name=span.name,
+            kind=span.kind,
+            process=span.process or process,
+            thread=span.thread,
+            begin_ns=span.begin,
+            end_ns=span.end,
+            input_shapes=span.inputs or (),
+            flops=flops_of(span),
+            failed=span.failed,
+        )
+        made[id(span)] = event
+        events.append(event)
+    for span in recorder.spans:
+        parent = made.get(id(span.parent)) if span.parent is not None else None
+        if parent is not None:
+            event = made[id(span)]
+            event.cpu_parent = parent
+            parent.cpu_children.append(event)
+    return events
+
+
+def _in_order(spans: Iterable[Span]) -> list[Span]:
+    return sorted(spans, key=lambda span: span.begin)
+
+
+def flops_of(span: Span) -> int | None:
+    """The floating-point operations of an event. Raises what its formula raises."""
+    if span.flop_inputs is None or span.failed or span.result_shape is None:
+        return span.flops
+    formula = find_flop_formula(span.name)
+    if formula is None:
+        return None
+    args, kwargs = span.flop_inputs
+    return int(formula(*args, out_shape=span.result_shape, **kwargs))

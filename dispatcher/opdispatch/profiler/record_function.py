@@ -1,0 +1,45 @@
+"""``record_function``: a range of the program with a name, among the events of a profile.
+
+Mirrors ``torch.profiler.record_function``.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from opdispatch.errors import ArgumentError
+from opdispatch.mode_decorator import ModeDecorator
+from opdispatch.observed_range import ObservedRange
+
+
+class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name
+    """A ``with`` block, or a function that it decorates, as an event of this name.
+
+    Does nothing where no profile is on. Raises ArgumentError for a name that is no text.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise ArgumentError(
+                f"record_function takes a name, not {type(name).__qualname__}",
+                hint='decorate with @record_function("name")',
+            )
+        self._name = name
+        self._ranges: list[ObservedRange] = []
+
+    def clone(self) -> record_function:
+        """A new one of the same name."""
+        return record_function(self._name)
+
+    def __enter__(self) -> Self:
+        self._ranges.append(ObservedRange(self._name, "user").__enter__())
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ranges.pop().__exit__(exc_type, exc, traceback)

@@ -1,0 +1,259 @@
+"""What a profiler takes down while calls run, and no more: the rest is done when they have ended.
+
+Times are nanoseconds of ``CLOCK_MONOTONIC``, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.arrays import find_key_bits
+from opdispatch.boxing import split_without_defaults
+from opdispatch.call_observer import CallObserver
+from opdispatch.flop_counter import find_flop_formula, shapes_of
+from opdispatch.inspection import is_observed
+from opdispatch.trace_line import TraceLine, TraceSink
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+    from opdispatch.signature import Signature
+
+MAX_EVENTS = 1_000_000
+"""How many events one profile keeps, unless it is told otherwise."""
+
+Shapes = tuple[tuple[int | None, ...], ...]
+
+now = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Where events happened. ``machine`` tells processes with one clock from others."""
+
+    name: str
+    pid: int
+    machine: str
+
+
+def _machine() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+_MACHINE = _machine()
+
+
+def this_process(name: str = "") -> Process:
+    """The one that asks: by default, named like the program that it runs."""
+    return Process(name or Path(sys.argv[0] or "python").name, os.getpid(), _MACHINE)
+
+
+class Span:
+    """One event: when it began and ended, and what it is in. ``end`` is 0 until it has ended."""
+
+    __slots__ = (
+        "begin",
+        "end",
+        "failed",
+        "flop_inputs",
+        "flops",
+        "inputs",
+        "kind",
+        "name",
+        "parent",
+        "process",
+        "result_shape",
+        "thread",
+    )
+
+    def __init__(self, name: str, kind: str, parent: Span | None, thread: int) -> None:
+        self.name = name
+        self.kind = kind
+        self.parent = parent
+        self.thread = thread
+        self.process: Process | None = None  # this one
+        self.inputs: Shapes | None = None
+        self.flop_inputs: tuple[Sequence[Any], dict[str, Any]] | None = None
+        self.result_shape: Any = None
+        self.flops: int | None = None
+        self.failed = False
+        self.end = 0
+        self.begin = now()
+
+
+class Recorder:
+    """The events of one profile.
+
+    Guards      ``_lock`` protects ``visits`` and ``dropped``. ``spans`` only grows, and each of
+                its elements belongs to whoever began it until it ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        record_shapes: bool,
+        with_flops: bool,
+        record_keys: bool,
+        max_events: int = MAX_EVENTS,
+    ) -> None:
+        self.record_shapes = record_shapes
+        self.with_flops = with_flops
+        self.record_keys = record_keys
+        self.max_events = max_events
+        self.spans: list[Span] = []
+        self.visits: Counter[tuple[str, str]] = Counter()
+        """How often calls of an operator visited a kernel at a key."""
+        self.threads: dict[int, str] = {}
+        self.dropped = 0
+        """How many events there was no room for."""
+        self.is_running = True
+        self._lock = threading.Lock()
+
+    def begin(self, name: str, kind: str, parent: Span | None) -> Span | None:
+        """An event begins now; None if it is not kept."""
+        if not self.is_running:
+            return None
+        if len(self.spans) >= self.max_events:
+            self.drop(1)
+            return None
+        thread = threading.get_native_id()
+        if thread not in self.threads:
+            self.threads[thread] = threading.current_thread().name
+        span = Span(name, kind, parent, thread)
+        self.spans.append(span)
+        return span
+
+    def drop(self, count: int) -> None:
+        """Counts events that are not kept."""
+        with self._lock:
+            self.dropped += count
+
+    def visit(self, operator: str, key: str, count: int = 1) -> None:
+        """Counts visits of a kernel."""
+        if self.is_running:
+            with self._lock:
+                self.visits[operator, key] += count
+
+    def sink(self, outer: TraceSink | None) -> TraceSink:
+        """Counts the lines of a trace; they go on to ``outer``."""
+
+        def emit(line: TraceLine) -> None:
+            if type(line) is TraceLine:  # those of other processes have a class of their own
+                self.visit(line.operator, line.key)
+            if outer is not None:
+                outer.emit(replace(line, depth=outer.depth + line.depth))
+
+        return TraceSink(emit, takes_remote=outer is not None and outer.takes_remote)
+
+    def stop(self) -> None:
+        """Takes down nothing more; what has not ended, ends now."""
+        self.is_running = False
+        end = now()
+        for span in self.spans:
+            if not span.end:
+                span.end = max(end, span.begin)
+
+
+class Place(CallObserver):
+    """Where a task is among the events of a recorder. ``outer`` is its place in another one."""
+
+    __slots__ = ("_begun", "_counts_flops", "_owns", "outer", "recorder", "span")
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        span: Span | None = None,
+        outer: CallObserver | None = None,
+        *,
+        begun: CallObserver | None = None,
+        owns: bool = False,
+        counts_flops: bool = True,
+    ) -> None:
+        self.recorder = recorder
+        self.span = span
+        self.outer = begun or outer
+        self._begun = begun  # what is to be told the end, too
+        self._owns = owns
+        # Of a call with a formula, those that its kernel makes are not counted again.
+        self._counts_flops = counts_flops
+
+    def begin_call(self, op: OperatorHandle, stack: Sequence[Any]) -> Place | None:
+        """See ``CallObserver``. None for an operator that is not observed."""
+        begun = self.outer.begin_call(op, stack) if self.outer is not None else None
+        if is_observed(op):
+            return self.begin_operator(op.name.name, op.call_signature, stack, begun)
+        return self._within(None, begun) if begun is not None else None
+
+    def begin_operator(
+        self,
+        name: str,
+        signature: Signature,
+        stack: Sequence[Any],
+        begun: CallObserver | None = None,
+    ) -> Place | None:
+        """``begin_call`` of an operator that is known by its name and signature alone.
+
+        ``begun`` is the observer that the outer one has begun.
+        """
+        span = self.recorder.begin(name, "operator", self.span)
+        if span is None:
+            return self._within(None, begun) if begun is not None else None
+        counts_flops = self._counts_flops
+        if self.recorder.record_shapes:
+            span.inputs = tuple(map(_shape_of, stack))
+        if self.recorder.with_flops and counts_flops and find_flop_formula(name) is not None:
+            args, kwargs = split_without_defaults(signature, stack)
+            span.flop_inputs = shapes_of(list(args)), shapes_of(kwargs)
+            counts_flops = False
+        if span.inputs is not None or span.flop_inputs is not None:
+            span.begin = now()  # what was noted took time, too
+        return self._within(span, begun, counts_flops=counts_flops)
+
+    def begin_range(self, name: str, kind: str, inputs: Sequence[Any] = ()) -> Place:
+        """See ``CallObserver``."""
+        begun = self.outer.begin_range(name, kind, inputs) if self.outer is not None else None
+        span = self.recorder.begin(name, kind, self.span)
+        if span is not None and self.recorder.record_shapes:
+            span.inputs = tuple(map(_shape_of, inputs))
+        return self._within(span, begun, counts_flops=self._counts_flops)
+
+    def end(self, result: Any, failed: bool) -> None:
+        """See ``CallObserver``."""
+        span = self.span
+        if self._owns and span is not None and not span.end:
+            span.end = now()
+            span.failed = failed
+            if span.flop_inputs is not None and not failed:
+                span.result_shape = shapes_of(result)
+        if self._begun is not None:
+            self._begun.end(result, failed)
+
+    def _within(
+        self, span: Span | None, begun: CallObserver | None, *, counts_flops: bool = True
+    ) -> Place:
+        """The place in an event that has begun; None: it is not kept, and this one's goes on."""
+        if span is None:
+            counts_flops = self._counts_flops
+        return Place(
+            self.recorder,
+            span or self.span,
+            self.outer,
+            begun=begun,
+            owns=span is not None,
+            counts_flops=counts_flops,
+        )
+
+
+def _shape_of(value: Any) -> tuple[int | None, ...]:
+    """As PyTorch has it: () for what is no tensor, too."""
+    return () if find_key_bits(value) is None else tuple(getattr(value, "shape", ()))

@@ -1,0 +1,60 @@
+"""The daemon's part of a profile: how long it had a call, and how long the call waited there."""
+
+from __future__ import annotations
+
+import threading
+
+from opdispatch.profiler.recorder import now, this_process
+from opdispatch_wire.v1 import execution_pb2, profile_pb2
+
+
+def note_received(request: execution_pb2.CallRequest) -> None:
+    """A call has come; nothing, unless it asks for a profile."""
+    if request.HasField("profile"):
+        request.profile.received = now()
+        request.profile.sent = 0
+
+
+def note_sent(request: execution_pb2.CallRequest) -> None:
+    """A call goes on to an interpreter, for the first time or again."""
+    if request.HasField("profile"):
+        request.profile.sent = now()
+
+
+def add_daemon_events(request: execution_pb2.CallRequest, reply: execution_pb2.CallReply) -> None:
+    """Puts what the interpreter has told into the daemon's own event, beside the waiting."""
+    if not reply.HasField("profile") or not request.HasField("profile"):
+        return
+    asked, profile = request.profile, reply.profile
+    told = list(profile.events)
+    del profile.events[:]
+    here = this_process("daemon")
+    number = len(profile.processes)
+    profile.processes.add(name=here.name, pid=here.pid, machine=here.machine)
+    name = request.operator if request.program else request.operator.partition(".")[0]
+    _add(profile, f"daemon {name}", "daemon", number, asked.received, now())
+    _add(profile, f"queue {name}", "queue", number, asked.received, asked.sent, parent=1)
+    added = len(profile.events)
+    for event in told:
+        event.parent = event.parent + added if event.parent else 1
+    profile.events.extend(told)
+
+
+def _add(
+    profile: profile_pb2.Profile,
+    name: str,
+    kind: str,
+    process: int,
+    begin: int,
+    end: int,
+    parent: int = 0,
+) -> None:
+    profile.events.add(
+        name=name[:256],
+        kind=kind,
+        process=process,
+        thread=threading.get_native_id(),
+        begin=begin,
+        duration=max(end - begin, 0),
+        parent=parent,
+    )

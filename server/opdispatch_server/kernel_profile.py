@@ -1,0 +1,75 @@
+"""The profile of one call in an interpreter: its kernel, and whatever that calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch import DispatchKeySet
+from opdispatch.profiler.recorder import Place, Recorder, this_process
+from opdispatch.signature import Signature
+from opdispatch.trace_line import TraceSink
+from opdispatch_wire.profiles import MAX_BYTES, MAX_EVENTS, profile_to_proto
+from opdispatch_wire.v1 import execution_pb2
+
+# The share of the message limit that a profile may take: the results come first.
+_SHARE = 4
+
+
+class KernelProfile:
+    """Of a call that asks for it."""
+
+    def __init__(self, request: execution_pb2.CallRequest) -> None:
+        asked = request.profile
+        most = min(asked.max_events or MAX_EVENTS, MAX_EVENTS)
+        self._recorder = Recorder(
+            record_shapes=asked.record_shapes,
+            with_flops=asked.with_flops,
+            record_keys=asked.record_keys,
+            max_events=most,
+        )
+        self._place = Place(self._recorder)
+
+    @classmethod
+    def of(cls, request: execution_pb2.CallRequest) -> KernelProfile | None:
+        """None, if it does not ask."""
+        return cls(request) if request.HasField("profile") else None
+
+    def begin_kernel(
+        self,
+        request: execution_pb2.CallRequest,
+        operator: str,
+        signature: Signature,
+        arguments: Sequence[Any],
+    ) -> None:
+        """The kernel of the call begins."""
+        name = operator.partition(".")[0]
+        self._place = self._place.begin_operator(name, signature, arguments) or self._place
+        bits = request.kernel.dispatch_keys or request.redispatch_keys
+        if self._recorder.record_keys:
+            key = DispatchKeySet.from_raw_repr(bits).highest_priority_key
+            self._recorder.visit(operator, str(key))
+
+    def begin_program(self, what: str) -> None:
+        """The steps of a program begin."""
+        self._place = self._place.begin_range(what, "user")
+
+    @property
+    def observer(self) -> Place:
+        """Is told of what the kernel calls."""
+        return self._place
+
+    def sink(self) -> TraceSink | None:
+        """Where the keys are counted that these calls visit."""
+        return self._recorder.sink(None) if self._recorder.record_keys else None
+
+    def end(self, result: Any = None) -> None:
+        """The kernel has returned."""
+        self._place.end(result, failed=False)
+        self._recorder.stop()
+
+    def add_to(self, reply: execution_pb2.CallReply, interpreter: str, message_limit: int) -> None:
+        """Says it in the reply."""
+        most = min(MAX_BYTES, message_limit // _SHARE)
+        profile = profile_to_proto(self._recorder, this_process(interpreter), most)
+        reply.profile.CopyFrom(profile)

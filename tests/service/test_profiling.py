@@ -1,0 +1,264 @@
+"""Profiles of calls that travel: the client, the daemon and the interpreters in one picture."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch import profile, record_function
+from opdispatch.profiler import FunctionEvent
+from tests.service.running_daemon import RunningDaemon
+from tests.unit.test_profiler_exports import calls_of, check_trace
+
+X = np.ones((2, 3), np.float32)
+
+LEAVES = """
+import time
+import opdispatch
+
+lib = opdispatch.Library("leaves", "DEF")
+lib.define("leaf(Tensor x, *, float seconds=0.0) -> Tensor")
+
+def leaf(x, *, seconds=0.0):
+    time.sleep(seconds)
+    return x + 1
+
+lib.impl("leaf", leaf, "CPU")
+lib.define("fails(Tensor x) -> Tensor")
+lib.impl("fails", lambda x: 1 / 0, "CPU")
+"""
+
+TREES = """
+import opdispatch
+from opdispatch import ops
+
+lib = opdispatch.Library("trees", "DEF")
+lib.define("tree(Tensor x) -> Tensor")
+
+def tree(x):
+    with opdispatch.record_function("two leaves"):
+        return ops.leaves.leaf(ops.leaves.leaf(x), seconds=0.002)
+
+lib.impl("tree", tree, "CPU")
+lib.define("bush(Tensor x) -> Tensor")
+
+def bush(x):
+    for _ in range(4200):
+        x = ops.trees.twig(x)
+    return x
+
+lib.impl("bush", bush, "CPU")
+lib.define("twig(Tensor x) -> Tensor")
+lib.impl("twig", lambda x: x, "CPU")
+"""
+
+
+@pytest.fixture(scope="module")
+def forest(
+    shared_daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[oc.Session]:
+    folder = tmp_path_factory.mktemp("forest")
+    with shared_daemon.connect() as session:
+        for name, text in (("leaves", LEAVES), ("trees", TREES)):
+            (folder / f"{name}.py").write_text(text)
+        session.load(folder / "leaves.py", on="worker-1")
+        session.load(folder / "trees.py", on="worker-2")
+        yield session
+
+
+def tree(prof: profile) -> list[tuple[int, str, str]]:
+    """The events with their depths and processes; this process is called "here"."""
+
+    def depth(event: FunctionEvent) -> int:
+        return 0 if event.cpu_parent is None else 1 + depth(event.cpu_parent)
+
+    return [
+        (depth(each), each.name, "here" if each.process.pid == os.getpid() else each.process.name)
+        for each in prof.events()
+    ]
+
+
+def check_times(prof: profile) -> None:
+    """All clocks are one: what is in a call is in its time, too."""
+    for event in prof.events():
+        assert event.begin_ns <= event.end_ns
+        below = 0
+        for child in event.cpu_children:
+            assert event.begin_ns <= child.begin_ns <= child.end_ns <= event.end_ns
+            below += child.end_ns - child.begin_ns
+        assert event.self_ns + below == event.end_ns - event.begin_ns
+
+
+THROUGH_THE_DAEMON = [
+    (0, "rpc leaves::leaf", "here"),
+    (1, "daemon leaves::leaf", "daemon"),
+    (2, "queue leaves::leaf", "daemon"),
+    (2, "leaves::leaf", "worker-1"),
+]
+
+
+def test_a_call_is_measured_in_every_process_that_has_a_part_in_it(
+    shared_daemon: RunningDaemon, forest: oc.Session
+):
+    with shared_daemon.connect(direct=False) as session:
+        with session.profile(record_shapes=True) as prof:
+            result = session.ops.leaves.leaf(X, seconds=0.002)
+        np.testing.assert_array_equal(result, X + 1)
+    assert tree(prof) == THROUGH_THE_DAEMON
+    check_times(prof)
+    kernel = prof.events()[-1]
+    assert kernel.self_cpu_time_total >= 2000
+    assert kernel.input_shapes == ((2, 3), ())
+    pids = {each.name: each.pid for each in forest.interpreters()}
+    assert kernel.process.pid == pids["worker-1"]
+    assert prof.events()[1].process.pid == shared_daemon.process.pid
+    assert str(prof.key_grid()).splitlines() == ["operator      CPU", "leaves::leaf    1"]
+
+
+def test_direct_calls_have_no_part_of_the_daemon(forest: oc.Session):
+    forest.call("leaves::leaf", X)  # asks for the route
+    forest.call("leaves::leaf", X)
+    with forest.profile() as prof, record_function("both"):
+        forest.call("leaves::leaf", X)
+        assert forest.submit("leaves::leaf", X).result().shape == X.shape
+    assert tree(prof) == [
+        (0, "both", "here"),
+        (1, "rpc leaves::leaf", "here"),
+        (2, "leaves::leaf", "worker-1"),
+        (1, "rpc leaves::leaf", "here"),
+        (2, "leaves::leaf", "worker-1"),
+    ]
+    check_times(prof)
+    counts = {(row.key, row.process): row.count for row in prof.key_averages()}
+    assert counts["leaves::leaf", "worker-1"] == 2
+
+
+def test_what_a_kernel_calls_elsewhere_is_within_it(forest: oc.Session, tmp_path: Path):
+    with forest.profile() as prof:
+        forest.call("trees::tree", X)
+    events = tree(prof)
+    nested = [(name, process) for _, name, process in events if process.startswith("worker")]
+    one = [("leaves::leaf", "worker-2"), ("rpc leaves::leaf", "worker-2")]
+    assert nested == [
+        ("trees::tree", "worker-2"),
+        ("two leaves", "worker-2"),
+        *[*one, ("leaves::leaf", "worker-1")],
+        *[*one, ("leaves::leaf", "worker-1")],
+    ]
+    check_times(prof)
+    grid = prof.key_grid()
+    assert grid.count("trees::tree", "CPU") == 1
+    assert grid.count("leaves::leaf", "CPU") == 4  # where it was called, and where it ran
+
+    prof.export_chrome_trace(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    check_trace(trace)
+    assert len(calls_of(trace)) == len(prof.events())
+    rows = {
+        item["args"]["name"]: item["pid"]
+        for item in trace["traceEvents"]
+        if item["name"] == "process_name"
+    }
+    assert {"daemon", "worker-1", "worker-2"} < set(rows)
+    assert rows["worker-1"] != rows["worker-2"]
+    assert sum(item["ph"] == "s" for item in trace["traceEvents"]) >= 5
+
+
+def test_events_of_a_call_are_bounded(forest: oc.Session):
+    with forest.profile() as prof:
+        forest.call("trees::bush", X)
+    names = [name for _, name, _ in tree(prof)]
+    assert names.count("trees::twig") == 4095  # and the kernel itself
+    assert prof.dropped == 4201 - 4096
+    assert prof.key_grid().count("trees::twig", "CPU") == 4200
+    with profile(max_events=10) as prof:
+        forest.call("trees::bush", X)
+    assert len(prof.events()) == 10
+    assert prof.dropped >= 4192
+    with profile(record_keys=False) as prof:
+        forest.call("trees::tree", X)
+    assert prof.key_grid().total() == 0
+
+
+def test_a_call_that_fails_has_its_round_trip_alone(
+    shared_daemon: RunningDaemon, forest: oc.Session
+):
+    hasty = shared_daemon.connect(timeout=0.05)
+    with forest.profile() as prof:
+        with pytest.raises(oc.KernelError):
+            forest.call("leaves::fails", X)
+        with pytest.raises(oc.OperatorNotFoundError):
+            forest.call("leaves::nothing", X)
+        with pytest.raises(oc.WireError):
+            forest.call("leaves::leaf", object())
+        with pytest.raises(oc.DeadlineExceededError):
+            hasty.call("leaves::leaf", X, seconds=0.3)
+    hasty.close()
+    assert [(event.name, event.failed) for event in prof.events()] == [
+        ("rpc leaves::fails", True),
+        ("rpc leaves::nothing", True),
+        ("rpc leaves::leaf", True),
+        ("rpc leaves::leaf", True),
+    ]
+    late = prof.events()[-1]
+    assert 40_000 < late.cpu_time_total < 250_000
+
+
+def test_without_a_profile_nothing_is_asked_for(forest: oc.Session):
+    with forest.profile():
+        pass
+    _, lines = forest.trace("leaves::leaf", X)
+    assert len(lines) == 1
+    with forest.profile() as prof:
+        _, lines = forest.trace("trees::tree", X)
+    assert [line.operator for line in lines] == ["trees::tree", "leaves::leaf", "leaves::leaf"]
+    assert "leaves::leaf" in [name for _, name, _ in tree(prof)]
+
+
+@pytest.mark.parametrize("lane", ["local", "stream", "grpc"])
+def test_every_lane_carries_profiles(shared_daemon: RunningDaemon, forest: oc.Session, lane: str):
+    with shared_daemon.connect(lane=lane, direct=False) as session, session.profile() as prof:
+        session.call("leaves::leaf", X)
+    assert tree(prof) == THROUGH_THE_DAEMON
+
+
+def test_programs_and_remote_tensors_have_events(forest: oc.Session):
+    with forest.profile() as prof:
+        x = forest.put(X)
+        y = forest.with_options(remote=True).call("leaves::leaf", x)
+        np.testing.assert_array_equal(y.numpy(), X + 1)
+    names = [(name, process) for _, name, process in tree(prof)]
+    assert ("rpc array", "here") in names
+    assert ("leaves::leaf", "worker-1") in names
+    check_times(prof)
+
+
+def test_tasks_of_an_asyncio_session_are_apart(shared_daemon: RunningDaemon, forest: oc.Session):
+    async def main() -> profile:
+        async with oc.aio.connect(shared_daemon.address, direct=False) as session:
+
+            async def one(name: str) -> None:
+                with record_function(name):
+                    await session.call("leaves::leaf", X, seconds=0.002)
+
+            with session.profile() as prof:
+                await asyncio.gather(one("a"), one("b"))
+            return prof
+
+    prof = asyncio.run(main())
+    for name in "ab":
+        [root] = [event for event in prof.events() if event.name == name]
+        [call] = root.cpu_children
+        assert call.name == "rpc leaves::leaf"
+        assert [event.name for event in call.cpu_children] == ["daemon leaves::leaf"]
+    check_times(prof)
+    # An interpreter runs one call of the library at a time: the other one has waited.
+    waits = [each.cpu_time_total for each in prof.events() if each.kind == "queue"]
+    assert max(waits) > 1000
