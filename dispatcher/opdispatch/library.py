@@ -151,15 +151,15 @@ class Library:
 
     def fallback(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | KernelFunction,
         dispatch_key: str | DispatchKey = "",
         *,
         with_keyset: bool = False,
     ) -> RegistrationHandle:
         """Registers a kernel for a dispatch key of every operator that has none of its own.
 
-        ``fn(op, *args, **kwargs)`` is given the operator first; with ``with_keyset``, the dispatch
-        key set of the call comes before it. Only for a library of the namespace "_".
+        ``fn(op, *args, **kwargs)`` is given the operator, and before it, with ``with_keyset``, the
+        call's key set; or it is a KernelFunction. Only for a library of the namespace "_".
         """
         self._check_open()
         if self.ns != _ANY:
@@ -170,8 +170,8 @@ class Library:
         key = self._choose_key(dispatch_key)
         if not key:
             raise RegistrationError("a fallback needs the dispatch key that it is for")
-        if fn is fallthrough_kernel:
-            kernel = KernelFunction.fallthrough()
+        if isinstance(fn, KernelFunction) or fn is fallthrough_kernel:
+            kernel = _kernel(fn, with_keyset=False)
         else:
             kernel = KernelFunction.from_fallback(fn, with_keyset=with_keyset)
         return self._keep(self.dispatcher.register_fallback(key, kernel, site=_caller()))
