@@ -32,8 +32,8 @@ from opdispatch import (
     Tensor,
 )
 
-KEY = DispatchKey.Fake
-"""Below autograd, autocast and modes, above every backend; opdispatch does nothing with it."""
+KEY = DispatchKey.FPGA
+"""Below autograd, autocast and modes, above dense tensors; opdispatch does nothing with it."""
 
 _BELOW = DispatchKeySet.full_after(KEY)
 

@@ -221,7 +221,8 @@ def test_calls_that_are_not_functions_of_their_arguments_pass(call_cache):
             ops.cached.random(x)
             ops.cached.fill(3)
     assert RUNS == ["write_", "view", "random", "fill"] * 2
-    assert (cache.hits, cache.misses, cache.passed) == (0, 0, 8)
+    assert (cache.hits, cache.misses) == (0, 0)
+    assert cache.passed == 6  # a composite kernel, as fill has, comes before a fallback
 
 
 def test_a_view_that_the_schema_does_not_declare_stays_one(call_cache):
@@ -342,9 +343,9 @@ def test_what_a_kernel_calls_is_remembered_with_it(call_cache):
     assert RUNS == ["double", "double", "twice"]
     assert (cache.hits, cache.misses) == (1, 1)
     grid = prof.key_grid()
-    assert grid.count("cached::twice", "Fake") == 2
+    assert grid.count("cached::twice", "FPGA") == 2
     assert grid.count("cached::twice", "CPU") == 1
-    assert grid.count("cached::double", "Fake") == 0
+    assert grid.count("cached::double", "FPGA") == 0
 
 
 # -- tasks and threads ---------------------------------------------------------------------------
@@ -359,7 +360,7 @@ def test_blocks_may_be_nested_and_end_as_they_began(call_cache):
         ops.cached.double(X)
     assert local_dispatch_key_set() == before
     assert (outer.hits, outer.misses, inner.misses) == (1, 1, 1)
-    with IncludeDispatchKeyGuard(DispatchKey.Fake):  # the key without a cache
+    with IncludeDispatchKeyGuard(DispatchKey.FPGA):  # the key without a cache
         np.testing.assert_array_equal(ops.cached.double(X), X * 2)
 
 
