@@ -12,7 +12,9 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 # They compare with PyTorch itself, and skip where it is not installed.
-TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py digits.py fake_tensors.py language_model.py mode_order.py profiler.py tracing.py vmap.py)
+TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py digits.py \
+	fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
+	tracing.py vmap.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types check fix bench gpu peers conformance stress protos clean

@@ -24,7 +24,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     generator                                   where random numbers come from
     autograd/                                   the graph of what was called, and the way back
     tensor_indexing, tensor_operators,
-    tensor_layouts, tensor_names, tensor,
+    tensor_layouts, tensor_math_bits,
+    tensor_names, tensor,
     layout_creation                             the tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
@@ -34,6 +35,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     call_watch, operator_handle, inspection, call_source,
     compiled_call                               one operator
     functorch/                                  vmap and grad: levels of transforms
+    functionalization/                          programs without aliases and writes
     functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
@@ -47,7 +49,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     array_derivatives/                          their derivatives
     array_batching/                             how vmap batches them
     array_autocast                              what autocast casts for them
-    array_library                               all of it, loaded
+    array_functionalization                     what writes to views of theirs come to
+    array_library                               all of these, loaded
     array_api/                                  the array API standard over them
     random_operators/, random_library           random numbers
     fake_tensor, deferred_init                  shapes without elements, and those later
@@ -111,6 +114,7 @@ from opdispatch.functionalities.cpu_fallback import (
     cpu_fallback,
     cpu_fallback_counts,
 )
+from opdispatch.functionalization import functionalize
 from opdispatch.functorch.vmap import vmap
 from opdispatch.generator import Generator, default_generator, manual_seed
 from opdispatch.grad_mode import (
@@ -237,6 +241,7 @@ __all__ = [
     "enable_grad",
     "fallthrough_kernel",
     "func",
+    "functionalize",
     "get_autocast_dtype",
     "impl",
     "infer_schema",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from opdispatch.array_autocast import register_autocast_kernels
 from opdispatch.array_batching import register_batching
 from opdispatch.array_derivatives import register_derivatives
+from opdispatch.array_functionalization import register_functionalization
 from opdispatch.array_operators import NAMESPACE, register
 from opdispatch.library import Library
 
@@ -23,3 +24,4 @@ register(lib)
 register_derivatives(lib)
 register_batching(lib)
 register_autocast_kernels(lib)
+register_functionalization(lib)

@@ -34,6 +34,7 @@ from opdispatch.registration import Registration
 from opdispatch.signature import Signature
 
 if TYPE_CHECKING:
+    from opdispatch.dispatcher import Dispatcher
     from opdispatch.operator_entry import OperatorEntry
 
 
@@ -51,6 +52,11 @@ class OperatorHandle:
     def name(self) -> OperatorName:
         """The operator's name."""
         return self._entry.name
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher that it is an operator of."""
+        return self._entry.dispatcher
 
     @property
     def has_schema(self) -> bool:

@@ -14,6 +14,8 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import CPU_BITS, FAKE_BIT, FakeArray, key_bits_of
+from opdispatch.arrays.math_bits import MATH_BITS
+from opdispatch.arrays.zero_array import ZERO_TENSOR
 from opdispatch.autograd.move import record_move
 from opdispatch.autograd.variable import (
     AutogradMeta,
@@ -26,6 +28,7 @@ from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_ke
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor_layouts import TensorLayouts
+from opdispatch.tensor_math_bits import TensorMathBits
 from opdispatch.tensor_names import NAMED_BIT, TensorNames
 from opdispatch.tensor_operators import TensorOperators, namespace
 from opdispatch.tracing_state import note_reading
@@ -36,6 +39,7 @@ _AUTOCAST_KEYS = {
     if f"Autocast{backend.name}" in DispatchKey.__members__
 }
 _OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
+_KEPT_BITS = FAKE_BIT | MATH_BITS | ZERO_TENSOR | _OF_LEVELS
 _LAYOUT_KEYS = frozenset(layout.functionality for layout in arrays.LAYOUTS.values())
 
 
@@ -66,8 +70,8 @@ def _bits_of_tensor(bits: int) -> int:
     functionality = keys.highest_functionality_key
     if functionality not in _LAYOUT_KEYS:
         functionality = DispatchKey.Dense
-    kept = bits & (FAKE_BIT | _OF_LEVELS)
-    return key_set_of_backend(keys.highest_backend_key, functionality).bits | kept
+    plain = key_set_of_backend(keys.highest_backend_key, functionality)
+    return plain.bits | bits & _KEPT_BITS
 
 
 def _plain_array(array: Any) -> Any:
@@ -81,7 +85,7 @@ def _plain_array(array: Any) -> Any:
     return array
 
 
-class Tensor(TensorLayouts, TensorNames, TensorOperators, Variable):
+class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variable):
     """An array with the dispatch keys of a PyTorch tensor.
 
     ``array`` is an array of any backend (NumPy, CuPy, one of your own), or of another layout than

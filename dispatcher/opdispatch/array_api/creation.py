@@ -78,9 +78,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
         if is_traced(moved) or isinstance(moved.array, LevelArray):
             same: Tensor = OPERATORS.astype.default(moved, moved.dtype)
             return same
-        backend = arrays.find_backend(type(moved.array))
-        assert backend is not None, "a tensor's array is one of a backend"
-        return Tensor(backend.copy(moved.array))
+        return Tensor(arrays.copy_of(moved.array))
     return moved
 
 

@@ -90,7 +90,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         spelled = _as_number if name in _NUMBERS else _as_it_is
         call = f"operator({_passed(first.arguments, spelled)})"
         if not any(each.type.dispatches for each in first.arguments):
-            call = f"Tensor({call})"
+            call = f"_made if isinstance(_made := {call}, Tensor) else Tensor(_made)"
         elif len(first.returns) > 1:
             scope["Result"] = _result_type(name, first)
             call = f"Result(*{call})"

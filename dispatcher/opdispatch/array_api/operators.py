@@ -10,6 +10,7 @@ from opdispatch import tensor_operators
 from opdispatch.array_autocast import register_autocast_kernels
 from opdispatch.array_batching import register_batching
 from opdispatch.array_derivatives import register_derivatives
+from opdispatch.array_functionalization import register_functionalization
 from opdispatch.array_operators import NAMESPACE, register
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.library import Library
@@ -26,6 +27,7 @@ def _choose() -> Any:
     register_derivatives(library)
     register_batching(library)
     register_autocast_kernels(library)
+    register_functionalization(library)
     return Ops(dispatcher).array
 
 

@@ -1,12 +1,13 @@
 """How ``vmap`` batches the operators of the library ``array``: one table, by topic.
 
-alignment     samples of different numbers of dimensions
-elementwise   element by element, and tensors like others
-reductions    sums, extrema, what is cumulative, order
-manipulation  moved, cut and joined; those whose shapes are decided by elements
-products      of vectors, matrices and tensors; linear algebra
-fft           Fourier transforms
-indexing      indexing and assignment
+alignment            samples of different numbers of dimensions
+elementwise          element by element, and tensors like others
+reductions           sums, extrema, what is cumulative, order
+manipulation         moved, cut and joined; those whose shapes are decided by elements
+products             of vectors, matrices and tensors; linear algebra
+fft                  Fourier transforms
+indexing             indexing and assignment
+functional_variants  the same without views and writes
 
 Operators that make tensors of none need no rule: all samples have the same.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from opdispatch.array_batching.elementwise import ELEMENTWISE
 from opdispatch.array_batching.fft import FFT
+from opdispatch.array_batching.functional_variants import FUNCTIONAL_VARIANTS
 from opdispatch.array_batching.indexing import INDEXING
 from opdispatch.array_batching.manipulation import BY_ELEMENTS, MANIPULATION, meshgrid
 from opdispatch.array_batching.products import PRODUCTS
@@ -30,6 +32,7 @@ RULES: dict[str, Rule] = {
     **PRODUCTS,
     **FFT,
     **INDEXING,
+    **FUNCTIONAL_VARIANTS,
 }
 """By operator, overload by overload."""
 DECOMPOSITIONS = {"meshgrid": meshgrid}

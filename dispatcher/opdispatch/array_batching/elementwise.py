@@ -6,6 +6,7 @@ from typing import Any
 
 from opdispatch.array_batching.alignment import aligned
 from opdispatch.array_operators import functions
+from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.batching_rule import BatchedCall, Rule
 
 
@@ -25,7 +26,7 @@ def broadcasting(call: BatchedCall) -> tuple[Any, Any]:
 
 
 ELEMENTWISE: dict[str, Rule] = {
-    **dict.fromkeys(functions.UNARY, unary),
+    **dict.fromkeys((*functions.UNARY, *MATH_BIT_VIEWS), unary),
     **{f"{name}.Tensor": broadcasting for name in functions.BINARY},
     **{
         f"{name}.{which}": unary for name in functions.BINARY for which in ("Scalar", "ScalarFirst")

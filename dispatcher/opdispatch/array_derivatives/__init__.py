@@ -29,6 +29,8 @@ from opdispatch.array_derivatives.no_derivative import CONSTANT
 from opdispatch.array_derivatives.norms import NORMS
 from opdispatch.array_derivatives.products import PRODUCTS
 from opdispatch.array_derivatives.reductions import REDUCTIONS
+from opdispatch.array_operators import functional_variants
+from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
 from opdispatch.functionalities.derivative import Formulas
 from opdispatch.functionalities.derivative_kernel import FindOperator, make_derivative_kernel
@@ -49,13 +51,10 @@ DERIVATIVES: dict[str, Formulas] = {
 }
 """By operator, overload by overload: a formula for each argument that has a gradient."""
 
-WRITES = ("setitem_.Scalar", "setitem_.Tensor")
-VIEWS = (
-    *("broadcast_to", "expand_dims", "flip", "getitem", "imag", "linalg_diagonal"),
-    *("matrix_transpose", "moveaxis", "permute_dims", "real", "squeeze", "unstack"),
-    *("astype", "reshape"),
-)
-"""Of their first argument; the last two where they can."""
+WRITES = ("copy_", "setitem_.Scalar", "setitem_.Tensor")
+VIEWS = (*functional_variants.VIEWS, "astype")
+"""Of their first argument; ``reshape`` and ``astype`` where they can."""
+DERIVATIVES |= {f"{name}_copy": DERIVATIVES[name] for name in functional_variants.VIEWS}
 
 
 def register_derivatives(library: Library) -> None:
@@ -67,7 +66,10 @@ def register_derivatives(library: Library) -> None:
             schema = dispatcher.get_schema(f"{library.ns}::{name}").schema
             kernel = make_derivative_kernel(schema, formulas, _finder(library, name))
             library.impl(name, kernel, "Autograd", with_keyset=True)
-        for names, make in ((WRITES, make_write_kernel), (VIEWS, make_view_kernel)):
+        for names, make in (
+            (WRITES, make_write_kernel),
+            ((*VIEWS, *MATH_BIT_VIEWS), make_view_kernel),
+        ):
             for name in names:
                 kernel = make(_finder(library, name))
                 library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)

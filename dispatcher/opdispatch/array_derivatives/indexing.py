@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import OPERATORS, copy_for, xp, zeros_for
+from opdispatch.array_derivatives.namespace import (
+    OPERATORS,
+    copy_for,
+    xp,
+    zeros_for,
+    zeros_like,
+)
 from opdispatch.array_derivatives.scatter import add_along, add_at_elements, places_of
 from opdispatch.functionalities.derivative import Formulas
 
@@ -61,12 +67,30 @@ def _repeat(grad: Any, x_shape: Any, repeats: Any, axis: int | None) -> Any:
     return add_along(x_shape, axis, places, grad)
 
 
+def _real_part_cleared(grad: Any) -> Any:
+    return OPERATORS.operators.real_scatter.default(grad, xp.zeros_like(xp.real(grad)))
+
+
+def _imag_part_cleared(grad: Any) -> Any:
+    return OPERATORS.operators.imag_scatter.default(grad, xp.zeros_like(xp.imag(grad)))
+
+
+_WRITTEN: dict[str, Formulas] = {
+    "Scalar": {"x": _cleared},
+    "Tensor": {"x": _cleared, "value": _written},
+}
+_COPIED: Formulas = {"x": zeros_like, "src": lambda grad: grad}
+
 INDEXING: dict[str, Formulas] = {
+    "copy": _COPIED,
+    "copy_": _COPIED,
     "getitem": {"x": _placed},
     "getitem.Tensor": {"x": _placed_by_arrays},
     "repeat.Tensor": {"x": _repeat},
-    "setitem_.Scalar": {"x": _cleared},
-    "setitem_.Tensor": {"x": _cleared, "value": _written},
+    "imag_scatter": {"x": _imag_part_cleared, "src": lambda grad: xp.imag(grad)},
+    "real_scatter": {"x": _real_part_cleared, "src": lambda grad: xp.real(grad)},
+    **{f"setitem.{overload}": formulas for overload, formulas in _WRITTEN.items()},
+    **{f"setitem_.{overload}": formulas for overload, formulas in _WRITTEN.items()},
     "take": {"x": _take},
     "take_along_axis": {"x": _take_along_axis},
 }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import xp, zeros_like
+from opdispatch.array_derivatives.namespace import conj, xp, zeros_like
 from opdispatch.functionalities.derivative import Formulas
 
 Shape = Sequence[int]
@@ -88,6 +88,8 @@ def _tile(grad: Any, x_shape: Shape, repetitions: Sequence[int]) -> Any:
 
 MANIPULATION: dict[str, Formulas] = {
     # The engine gives a gradient the type of what it is of, and adds up what was spread.
+    "_conj": {"x": lambda grad: conj(grad)},
+    "_neg_view": {"x": lambda grad: -grad},
     "astype": {"x": lambda grad: grad},
     "broadcast_arrays": {"arrays": lambda grads: grads},
     "broadcast_to": {"x": lambda grad: grad},

@@ -12,6 +12,8 @@ cuda           CuPy's functions, imported when they are needed
 meta_kernels   shapes and dtypes of results; meta_* by topic
 creation       which backend makes an array: that of the device that is asked for
 indexing       what is behind x[...] and x[...] = value
+functional_variants  what stands for views and assignment where there are none
+math_bits      conjugates and negatives that are not computed yet
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import array_api_compat.numpy
 
 from opdispatch.array_operators.creation import make_placed, make_selection
 from opdispatch.array_operators.cuda import make_cuda_kernel
+from opdispatch.array_operators.functional_variants import register_functional_variants
 from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.array_operators.half_precision import in_float32, keeping_dtype
 from opdispatch.array_operators.indexing import (
@@ -30,6 +33,7 @@ from opdispatch.array_operators.indexing import (
     setitem,
 )
 from opdispatch.array_operators.kernels import find_function, make_kernel
+from opdispatch.array_operators.math_bits import register_math_bits
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel
 from opdispatch.library import Library
 
@@ -61,3 +65,5 @@ def register(library: Library) -> None:
             library.impl(name, make_kernel(function, call), "CPU")
             library.impl(name, make_cuda_kernel(function, call), "CUDA")
             library.impl(name, make_meta_kernel(function, on_meta), "Meta")
+        register_functional_variants(library)
+        register_math_bits(library)

@@ -15,6 +15,9 @@ pinned_uploads   large copies to a GPU
 meta_backend     no memory: arrays without elements
 fake_array       the same, which pretend to be on a device
 common_device    where all tensors of a call must be
+lazy_array       arrays whose elements are computed when they are needed
+zero_array       zeros
+math_bits        conjugates and negatives that are not computed yet
 foreign          arrays of other libraries that arrive from outside, by DLPack
 layout           what a layout has to answer: tensors that consist of several dense arrays
 sparse, sparse_coo, sparse_csr,

@@ -8,7 +8,9 @@ import numpy as np
 
 from opdispatch.arrays.backends import backend_of_device, find_backend
 from opdispatch.arrays.layout import Facts, Layout
+from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.arrays.math_bits import stored
 from opdispatch.arrays.nested import NESTED
 from opdispatch.arrays.quantized import QUANTIZED
 from opdispatch.arrays.sparse_coo import SparseCoo
@@ -63,7 +65,7 @@ def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str 
 def elements_of(array: Any) -> Any:
     """The dense array that says where one of any layout is: itself, if it is dense."""
     layout = find_layout(type(array))
-    return array if layout is None else layout.elements(array)
+    return stored(array) if layout is None else layout.elements(array)
 
 
 def device_of(array: Any) -> str:
@@ -71,7 +73,7 @@ def device_of(array: Any) -> str:
     backend = find_backend(type(array))
     if backend is not None:
         return backend.device_of(array)
-    if isinstance(array, LevelArray):
+    if isinstance(array, LazyArray | LevelArray):
         return array.device
     layout = find_layout(type(array))
     if layout is None:
@@ -92,6 +94,7 @@ def on_device(array: Any, device: str) -> Any:
             f"{array!r} cannot be moved to {device!r} within the function that is transformed",
             hint="move it before, or use array_api.astype(x, x.dtype, device=...)",
         )
+    array = materialized(array)
     layout = find_layout(type(array))
     if layout is None:
         backend = find_backend(type(array))
@@ -103,9 +106,14 @@ def on_device(array: Any, device: str) -> Any:
 
 
 def copy_of(array: Any) -> Any:
-    """A copy, all of its own, of an array of a layout. Raises DeviceMemoryError."""
+    """A copy, all of its own, of an array of any backend and layout. Raises DeviceMemoryError."""
+    backend = find_backend(type(array))
+    if backend is not None:
+        return backend.copy(array)
+    if isinstance(array, LazyArray):
+        return array.materialized()
     layout = find_layout(type(array))
-    assert layout is not None, "dense arrays are copied by their backends"
+    assert layout is not None, "an array is one of a backend or of a layout"
     copy = layout.backend_of(array).copy
     return layout.assemble([copy(part) for part in layout.parts(array)], layout.facts(array))
 
@@ -115,6 +123,7 @@ def on_host(array: Any) -> Any:
 
     Raises DeviceError.
     """
+    array = materialized(array)
     layout = find_layout(type(array))
     if layout is None:
         backend = find_backend(type(array))

@@ -14,6 +14,7 @@ from typing import Any
 from opdispatch.arrays.backends import PLAIN_KEY_BITS, find_backend
 from opdispatch.arrays.fake_array import FakeArray
 from opdispatch.arrays.layouts import find_layout
+from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.nested import NestedArray
 from opdispatch.arrays.quantized import QuantizedArray
@@ -24,7 +25,13 @@ _DENSE = DispatchKey.Dense
 CPU_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CPU))
 CUDA_BITS = bits_of_key(to_runtime_key(_DENSE, BackendComponent.CUDA))
 
-_types_with_keys: tuple[type, ...] = (QuantizedArray, NestedArray, FakeArray, LevelArray)
+_types_with_keys: tuple[type, ...] = (
+    QuantizedArray,
+    NestedArray,
+    FakeArray,
+    LazyArray,
+    LevelArray,
+)
 
 
 def register_tensor_type(cls: type) -> None:

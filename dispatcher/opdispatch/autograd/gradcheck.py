@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays import find_backend
+from opdispatch import arrays
 from opdispatch.autograd.engine import grad
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, Variable
 from opdispatch.errors import AutogradError
@@ -127,9 +127,7 @@ def _outputs_of(function: Function, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _host(tensor: Any) -> np.ndarray[Any, Any]:
-    backend = find_backend(type(tensor.array))
-    assert backend is not None, "a tensor's array is one of a backend"
-    return np.array(backend.to_host(tensor.array))
+    return np.array(arrays.on_host(tensor.array))
 
 
 def _like(tensor: Any, array: np.ndarray[Any, Any], *, requires_grad: bool = False) -> Any:

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.arrays import find_backend
+from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge, Facts, Hook, Node
 from opdispatch.errors import AutogradError
@@ -192,9 +192,7 @@ def copy_of(tensor: Any) -> Any:
     """A tensor of the same elements, without a history."""
     if isinstance(tensor.array, LevelArray):
         return +tensor  # by the operator, so that levels below have a part in it
-    backend = find_backend(type(tensor.array))
-    assert backend is not None, "a tensor's array is one of a backend"
-    return type(tensor)(backend.copy(tensor.array))
+    return tensor._of(arrays.copy_of(tensor.array))
 
 
 class Variable:

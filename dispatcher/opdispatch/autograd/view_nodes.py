@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.level_array import LevelArray, is_batched
+from opdispatch.arrays.math_bits import stored
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import ViewOf, copy_of, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
@@ -103,6 +105,12 @@ def shares_elements(base: Any, other: Any) -> bool:
         return owner is whole or (owner is not None and bool(np.may_share_memory(part, whole)))
     if isinstance(part, LevelArray) and isinstance(whole, LevelArray):
         return shares_elements(whole.value, part.value)
+    if isinstance(whole, LazyArray) or isinstance(part, LazyArray):
+        whole, part = stored(whole), stored(part)
+        if type(part) is np.ndarray and type(whole) is np.ndarray:
+            return bool(np.may_share_memory(part, whole))
+        if part is whole:
+            return True
     return getattr(part, "base", None) is not None
 
 

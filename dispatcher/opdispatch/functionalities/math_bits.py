@@ -1,16 +1,107 @@
-"""Conjugate and negative views, of operators that have no rule for them.
+"""The keys Conjugate and Negative: tensors that stand for conjugates and negatives of elements.
 
-PyTorch's fallbacks (``MathBitsFallback.h``) replace such views by what they stand for and go on
-below the key. No operation makes such a view here, so there is nothing to replace: the call goes
-on below the key with its arguments as they are.
+An operator that has no rule for them is given what they stand for, and what it has written to that
+goes back, conjugated or negated, to the elements that are stored: ``MathBitsFallback.h`` of
+PyTorch, where operators that know of them fall through. Views of such a tensor have its bits: see
+``make_view_kernel``.
 """
 
 from __future__ import annotations
 
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.functionalities.below import redispatch_below
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-FALLBACKS = {
-    DispatchKey.Conjugate: redispatch_below(DispatchKey.Conjugate),
-    DispatchKey.Negative: redispatch_below(DispatchKey.Negative),
-}
+from opdispatch.arrays import find_backend
+from opdispatch.arrays.math_bits import MathBitsArray, stored, toggled
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+KEYS = (DispatchKey.Conjugate, DispatchKey.Negative)
+_BELOW_BOTH = DispatchKeySet.full_after(DispatchKey.Conjugate)
+
+
+def _materializing(key: DispatchKey) -> KernelFunction:
+    below = DispatchKeySet.full_after(key)
+
+    def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """Calls the operator below with what its arguments stand for."""
+        written: list[tuple[Any, Any]] = []
+        for place, argument in enumerate(op.call_signature.schema.arguments):
+            pairs = written if argument.is_write else []
+            stack[place] = _materialized(stack[place], pairs)
+        op.redispatch_boxed(keys & below, stack)
+        for given, made in written:
+            _write_back(given, made)
+        if written:
+            stack[:] = [_as_given(value, written) for value in stack]
+
+    return KernelFunction.from_boxed(materialize)
+
+
+def _materialized(value: Any, pairs: list[tuple[Any, Any]]) -> Any:
+    """What a tensor stands for, noted beside it if it is another one."""
+    if isinstance(value, list):
+        return [_materialized(each, pairs) for each in value]
+    array = value.array if type(value) is Tensor else value
+    if type(array) is not MathBitsArray:
+        return value
+    made = array.materialized()
+    if type(value) is Tensor:
+        made = Tensor(made)
+    pairs.append((value, made))
+    return made
+
+
+def _write_back(given: Any, made: Any) -> None:
+    view = given.array if type(given) is Tensor else given
+    elements = made.array if type(made) is Tensor else made
+    backend = find_backend(type(view.base))
+    assert backend is not None, "a view of a conjugate is of a dense array"
+    # What turns the stored elements into what they stand for turns that into them.
+    backend.assign(view.base, view.over(elements).materialized())
+
+
+def _as_given(value: Any, written: list[tuple[Any, Any]]) -> Any:
+    if isinstance(value, list):
+        return [_as_given(each, written) for each in value]
+    return next((given for given, made in written if made is value), value)
+
+
+def make_view_kernel(*, conj_negates: bool = False, drops_conj: bool = False) -> KernelFunction:
+    """A kernel for both keys of an operator that gives views of its first argument.
+
+    They are views of the elements that are stored, with the same bits. ``drops_conj`` is for those
+    that a conjugate leaves as they are, such as real parts; with ``conj_negates`` it negates them.
+    """
+
+    def view_with_bits(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        first = stack[0]
+        array = first.array if type(first) is Tensor else first
+        base = stored(array)
+        stack[0] = Tensor(base) if type(first) is Tensor else base
+        op.redispatch_boxed(keys & _BELOW_BOTH, stack)
+        if type(array) is not MathBitsArray:
+            return
+        is_conj, is_neg = array.is_conj, array.is_neg
+        if conj_negates and is_conj:
+            is_neg = not is_neg
+        if conj_negates or drops_conj:
+            is_conj = False
+        stack[:] = [_changed(v, lambda a: toggled(a, conj=is_conj, neg=is_neg)) for v in stack]
+
+    return KernelFunction.from_boxed(view_with_bits)
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A tensor, a plain array or a list of these, with other arrays."""
+    if isinstance(value, list):
+        return [_changed(each, change) for each in value]
+    return Tensor(change(value.array)) if type(value) is Tensor else change(value)
+
+
+FALLBACKS = {key: _materializing(key) for key in KEYS}

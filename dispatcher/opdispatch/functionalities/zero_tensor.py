@@ -1,39 +1,94 @@
-"""Tensors known to be zero, of operators that have no rule for them.
+"""The key ZeroTensor: tensors of zeros that have no elements.
 
-PyTorch's fallback (``ZeroTensorFallback.cpp``) replaces them by tensors that hold zeros and goes
-on below the key. A tensor always holds its elements here, so it goes on as it is; and may
-not be written to, as in PyTorch.
+An operator that has no rule for them is given tensors that hold zeros, and may not write to them:
+``ZeroTensorFallback.cpp`` of PyTorch. ``zeros_of_zeros`` is for those whose results are zeros, too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.arrays import find_key_bits
-from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
+from opdispatch.arrays import MetaArray, find_key_bits
+from opdispatch.arrays.lazy_array import materialized
+from opdispatch.arrays.zero_array import ZERO_TENSOR, ZeroArray
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
-_BIT = bits_of_key(DispatchKey.ZeroTensor)
 _BELOW = DispatchKeySet.full_after(DispatchKey.ZeroTensor)
+_META = DispatchKeySet.of(to_runtime_key(DispatchKey.Dense, BackendComponent.Meta))
 
 
-def redispatch_unless_written(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Redispatches below ZeroTensor.
+def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Redispatches below ZeroTensor, with tensors that hold zeros.
 
     Raises NoKernelError if the operator writes to an argument that is a zero tensor.
     """
-    for argument, value in zip(op.call_signature.schema.arguments, stack, strict=True):
+    for place, argument in enumerate(op.call_signature.schema.arguments):
+        value = stack[place]
         values = value if isinstance(value, list) else [value]
-        if argument.is_write and any((find_key_bits(v) or 0) & _BIT for v in values):
+        if argument.is_write and any((find_key_bits(v) or 0) & ZERO_TENSOR for v in values):
             raise op.no_kernel_error(
                 "ZeroTensor",
                 f"{op.name} writes to its argument {argument.name!r}, which is a zero tensor",
             )
+        if isinstance(value, list):
+            stack[place] = [_materialized(each) for each in value]
+        else:
+            stack[place] = _materialized(value)
     op.redispatch_boxed(keys & _BELOW, stack)
 
 
-FALLBACKS = {DispatchKey.ZeroTensor: KernelFunction.from_boxed(redispatch_unless_written)}
+def zeros_of_zeros(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """A kernel for ZeroTensor of an operator whose results are zeros if one argument is.
+
+    Its kernel for Meta says of which shapes.
+    """
+    zero = next(z for z in map(_array_of, stack) if isinstance(z, ZeroArray))
+    is_tensor = any(type(value) is Tensor for value in stack)
+    stack[:] = map(_shape_of, stack)
+    op.redispatch_boxed(_META, stack)
+    stack[:] = [_zeros_like(value, zero.device, is_tensor) for value in stack]
+
+
+def zeros_divided(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """The same of a quotient: of zeros, by anything that is not known to be zero."""
+    dividend, divisor = (isinstance(_array_of(value), ZeroArray) for value in stack)
+    (zeros_of_zeros if dividend and not divisor else materialize)(op, keys, stack)
+
+
+def zeros_added(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """The same of a sum or a difference: of zeros alone."""
+    are_zeros = all(isinstance(_array_of(value), ZeroArray) for value in stack)
+    (zeros_of_zeros if are_zeros else materialize)(op, keys, stack)
+
+
+def _array_of(value: Any) -> Any:
+    return value.array if type(value) is Tensor else value
+
+
+def _materialized(value: Any) -> Any:
+    array = _array_of(value)
+    if not isinstance(array, ZeroArray):
+        return value
+    zeros = materialized(array)
+    return Tensor(zeros) if type(value) is Tensor else zeros
+
+
+def _shape_of(value: Any) -> Any:
+    array = _array_of(value)
+    return value if find_key_bits(array) is None else MetaArray(tuple(array.shape), array.dtype)
+
+
+def _zeros_like(meta: Any, device: str, is_tensor: bool) -> Any:
+    if isinstance(meta, list):
+        return [_zeros_like(each, device, is_tensor) for each in meta]
+    zeros = ZeroArray(meta.shape, meta.dtype, device)
+    return Tensor(zeros) if is_tensor else zeros
+
+
+FALLBACKS = {DispatchKey.ZeroTensor: KernelFunction.from_boxed(materialize)}

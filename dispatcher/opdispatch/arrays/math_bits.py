@@ -1,0 +1,104 @@
+"""Arrays that stand for the conjugates, or the negatives, of the elements that are stored.
+
+What PyTorch calls a tensor with the conjugate or negative bit: nothing is computed until somebody
+needs the elements. https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opdispatch.arrays.backends import find_backend
+from opdispatch.arrays.lazy_array import LazyArray
+from opdispatch.arrays.meta_backend import MetaArray
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import bits_of_key
+from opdispatch.errors import ArgumentError
+
+_CONJUGATE, _NEGATIVE = map(bits_of_key, (DispatchKey.Conjugate, DispatchKey.Negative))
+MATH_BITS = _CONJUGATE | _NEGATIVE
+
+
+class MathBitsArray(LazyArray):
+    """A view of ``base``, a dense array, with at least one of the two bits.
+
+    It has the keys Conjugate and Negative beside its backend's. Raises ArgumentError for what is no
+    dense array.
+    """
+
+    __slots__ = ("base", "is_conj", "is_neg", "key_bits")
+
+    def __init__(self, base: Any, *, is_conj: bool, is_neg: bool) -> None:
+        backend = find_backend(type(base))
+        if backend is None:
+            raise ArgumentError(
+                f"only a dense array can have its conjugate or negative bit set, not "
+                f"{type(base).__qualname__}"
+            )
+        self.base = base
+        self.is_conj = is_conj
+        self.is_neg = is_neg
+        self.key_bits = backend.key_bits | _CONJUGATE * is_conj | _NEGATIVE * is_neg
+
+    @property
+    def dtype(self) -> Any:
+        """The element type."""
+        return self.base.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The extent of each dimension."""
+        return tuple(self.base.shape)
+
+    @property
+    def device(self) -> str:
+        """Where the elements are that are stored."""
+        backend = find_backend(type(self.base))
+        assert backend is not None, "it is of a dense array"
+        return backend.device_of(self.base)
+
+    @property
+    def strides(self) -> Any:
+        """Those of the elements that are stored; None if they have none."""
+        return getattr(self.base, "strides", None)
+
+    def over(self, base: Any) -> Any:
+        """The same bits over other elements."""
+        return with_math_bits(base, is_conj=self.is_conj, is_neg=self.is_neg)
+
+    def materialized(self) -> Any:
+        """What it stands for, as an array of its own. Raises DeviceError."""
+        if isinstance(self.base, MetaArray):
+            return MetaArray(self.base.shape, self.base.dtype)
+        if hasattr(self.base, "conj"):
+            return self._of(self.base)
+        # On a device whose arrays do not calculate by themselves.
+        backend = find_backend(type(self.base))
+        assert backend is not None, "it is of a dense array"
+        host = self._of(backend.to_host(self.base))
+        return backend.from_host(host, backend.device_of(self.base))
+
+    def _of(self, array: Any) -> Any:
+        result = array.conj() if self.is_conj else array
+        return -result if self.is_neg else result
+
+
+def with_math_bits(array: Any, *, is_conj: bool, is_neg: bool) -> Any:
+    """An array with these bits set: itself without them."""
+    if is_conj or is_neg:
+        return MathBitsArray(array, is_conj=is_conj, is_neg=is_neg)
+    return array
+
+
+def stored(array: Any) -> Any:
+    """The elements that are stored: of what has a bit, others than it stands for."""
+    return array.base if type(array) is MathBitsArray else array
+
+
+def toggled(array: Any, *, conj: bool = False, neg: bool = False) -> Any:
+    """A view of an array with these bits as they were not before."""
+    if type(array) is not MathBitsArray:
+        return with_math_bits(array, is_conj=conj, is_neg=neg)
+    return with_math_bits(
+        array.base, is_conj=array.is_conj is not conj, is_neg=array.is_neg is not neg
+    )

@@ -1,0 +1,39 @@
+"""Arrays of zeros without elements: what PyTorch calls zero tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opdispatch.arrays.backends import backend_of_device
+from opdispatch.arrays.lazy_array import LazyArray
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import bits_of_key
+
+ZERO_TENSOR = bits_of_key(DispatchKey.ZeroTensor)
+
+
+class ZeroArray(LazyArray):
+    """Zeros on a device, with the key ZeroTensor beside its backend's; nobody writes to them.
+
+    Raises DeviceError for a device that no backend has, and TypeError for what is no dtype.
+    """
+
+    __slots__ = ("_device", "dtype", "key_bits", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, device: str = "cpu") -> None:
+        self.shape = tuple(shape)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.key_bits = backend_of_device(device).key_bits | ZERO_TENSOR
+        self._device = device
+
+    @property
+    def device(self) -> str:
+        """Where the zeros are, or would be."""
+        return self._device
+
+    def materialized(self) -> Any:
+        """An array that has them."""
+        zeros = np.zeros(self.shape, self.dtype)
+        return backend_of_device(self._device).from_host(zeros, self._device)

@@ -1,0 +1,202 @@
+"""What is called in the place of an operator that writes, while a function is functionalized.
+
+Its functional counterpart takes the same arguments, but for those that are only written to
+(``out``), and returns what the operator returns and does not write to, and then what would have
+been written. By PyTorch's names, the first of these that has such a schema:
+
+    ====================  =======================================
+    ``ns::f_.overload``   ``ns::f.overload``
+    ``ns::f.out``         any overload of ``ns::f``
+    ``ns::f.overload``    ``ns::f_functional.overload``
+    ====================  =======================================
+
+An operator without one is called with copies of what it writes to (``auto_functionalized`` of
+``torch/_higher_order_ops``).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.arrays import copy_of
+from opdispatch.errors import ArgumentError
+from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.functionalization import FunctionalTensor, Level
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+
+def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
+    """Replaces the arguments on ``stack`` by the returns; those written to hold other values then.
+
+    Raises ArgumentError if one has several elements in one place, or would be of another shape.
+    """
+    schema = op.call_signature.schema
+    for place, argument in enumerate(schema.arguments):
+        if argument.is_write:
+            stack[place] = _adopted(level, stack[place])
+            _check_no_overlap(op, argument, stack[place])
+    written = [stack[place] for place, a in enumerate(schema.arguments) if a.is_write]
+    values = [level.value_of(value) for value in stack]
+    functional = find_functional(op)
+    with level.below():
+        if functional is not None:
+            is_out = [a.is_out for a in schema.arguments]
+            returns = [v for v, skipped in zip(values, is_out, strict=True) if not skipped]
+            functional.call_boxed(returns)
+            made = returns[len(returns) - len(written) :]
+        else:
+            copies: dict[int, Any] = {}
+            for place, argument in enumerate(schema.arguments):
+                if argument.is_write:
+                    values[place] = _copied(stack[place], values[place], copies)
+            made = [v for v, a in zip(values, schema.arguments, strict=True) if a.is_write]
+            returns = values
+            op.call_boxed(returns)
+            returns = [r for r, s in zip(returns, schema.returns, strict=True) if not _is_write(s)]
+        pairs = list(_pairs(written, made))
+        converted = [_fitting(op, tensor, value) for tensor, value in pairs]
+    for (tensor, _), value in zip(pairs, converted, strict=True):
+        tensor.write(value)
+    fresh = iter(returns)
+    arguments = schema.arguments
+    given = dict(zip([a.name for a in arguments], stack, strict=True))
+    stack[:] = [
+        given[_argument_of(schema, returned).name]
+        if _is_write(returned)
+        else level.make(next(fresh))
+        for returned in schema.returns
+    ]
+
+
+def find_functional(op: OperatorHandle) -> OperatorHandle | None:
+    """The functional counterpart of an operator that writes, or None. See above."""
+    schema = op.call_signature.schema
+    wanted = functional_schema(schema)
+    name, overload = schema.name.name, schema.name.overload_name
+    dispatcher = op.dispatcher
+    candidates = []
+    if name.endswith("_") and not name.endswith("__"):
+        candidates.append(OperatorName(name[:-1], overload))
+    if any(argument.is_out for argument in schema.arguments):
+        candidates += dispatcher.overloads(name)
+    candidates.append(OperatorName(f"{name}_functional", overload))
+    for candidate in candidates:
+        found = dispatcher.find_schema(candidate)
+        if found is None or not _has_no_alias(found.schema):
+            continue
+        if found.schema.find_differences(wanted) is None:
+            return found
+    return None
+
+
+def functional_schema(schema: FunctionSchema) -> FunctionSchema:
+    """The signature of what may be called in the place of an operator that writes."""
+    arguments = tuple(replace(a, alias_info=None) for a in schema.arguments if not a.is_out)
+    fresh = [replace(r, alias_info=None) for r in schema.returns if not _is_write(r)]
+    made = [Argument("", a.type) for a in schema.arguments if a.is_write]
+    return replace(schema, arguments=arguments, returns=(*fresh, *made))
+
+
+def _has_no_alias(schema: FunctionSchema) -> bool:
+    return all(each.alias_info is None for each in (*schema.arguments, *schema.returns))
+
+
+def _is_write(returned: Argument) -> bool:
+    return returned.alias_info is not None and returned.alias_info.is_write
+
+
+def _argument_of(schema: FunctionSchema, returned: Argument) -> Argument:
+    """The argument that is written to and returned."""
+    for argument in schema.arguments:
+        if argument.is_write and _sets_of(argument) & _sets_of(returned):
+            return argument
+    raise ArgumentError(
+        f"{schema.name} returns what it writes to, and its annotations do not say which argument "
+        f"that is: {schema}",
+        operator=str(schema.name),
+    )
+
+
+def _sets_of(argument: Argument) -> frozenset[str]:
+    alias = argument.alias_info
+    assert alias is not None, "it is written to"
+    while not alias.before_set and alias.contained is not None:
+        alias = alias.contained
+    return alias.before_set
+
+
+def _adopted(level: Level, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_adopted(level, each) for each in value]
+    return None if value is None else level.adopt(value)
+
+
+def _check_no_overlap(op: OperatorHandle, argument: Argument, value: Any) -> None:
+    """Raises ArgumentError for what was made by ``broadcast_to``."""
+    if isinstance(value, list):
+        for each in value:
+            _check_no_overlap(op, argument, each)
+        return
+    strided = value.strided() if isinstance(value, FunctionalTensor) else None
+    if strided is None or strided.size == 0:
+        return
+    steps = zip(strided.shape, strided.strides, strict=True)
+    if any(extent > 1 and stride == 0 for extent, stride in steps):
+        raise ArgumentError(
+            f"{op.name} writes to its argument {argument.name!r}, of which more than one element "
+            "refers to a single memory location",
+            hint="write to a copy of it",
+            operator=str(op.name),
+            argument=argument.name,
+        )
+
+
+def _pairs(written: Sequence[Any], made: Sequence[Any]) -> Iterator[tuple[FunctionalTensor, Any]]:
+    """What was written to, tensor by tensor, with what it has become."""
+    for tensor, value in zip(written, made, strict=True):
+        if isinstance(tensor, list):
+            yield from _pairs(tensor, value)
+        elif tensor is not None:
+            yield tensor, value
+
+
+def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
+    """``value`` with the dtype of what it replaces. Raises ArgumentError for another shape."""
+    if tuple(value.shape) != tuple(tensor.shape):
+        raise ArgumentError(
+            f"{op.name} was to write to a tensor of shape {list(tensor.shape)}, and its functional "
+            f"counterpart has returned one of shape {list(value.shape)}",
+            operator=str(op.name),
+        )
+    if value.dtype != tensor.dtype:
+        operators = importlib.import_module("opdispatch.array_api.operators").OPERATORS
+        return operators.astype.default(value, tensor.dtype)
+    return value
+
+
+def _copied(tensor: Any, value: Any, copies: dict[int, Any]) -> Any:
+    """Values to be written to: the same copy where the same tensor was given twice."""
+    if isinstance(value, list):
+        return [_copied(t, v, copies) for t, v in zip(tensor, value, strict=True)]
+    if value is None:
+        return None
+    if id(tensor) not in copies:
+        copies[id(tensor)] = copied(value)
+    return copies[id(tensor)]
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor or a plain array, which is part of the graph that the tensor is in."""
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    if isinstance(value, FunctionalTensor):  # of an outer level
+        return FunctionalTensor.of(copied(value.sync()), value.level)
+    if not isinstance(value, Tensor):
+        return copy_of(value)
+    return +value if value.requires_grad else Tensor(copy_of(value.array))
