@@ -94,7 +94,8 @@ def test_calls_visit_functionalize_and_then_what_they_visit_otherwise():
     x = tensor(2)
     with capture_dispatch_trace() as lines:
         functionalize(lambda y: y * 2)(x)
-    assert [line.key for line in lines] == ["Functionalize", "AutogradCPU", "CPU"]
+    keys = ["FuncTorchDynamicLayerFrontMode", "Functionalize", "AutogradCPU", "CPU"]
+    assert [line.key for line in lines] == keys
 
 
 def test_modes_in_the_function_see_what_those_around_it_see():

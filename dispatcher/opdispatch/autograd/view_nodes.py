@@ -104,7 +104,11 @@ def shares_elements(base: Any, other: Any) -> bool:
         owner = part.base
         return owner is whole or (owner is not None and bool(np.may_share_memory(part, whole)))
     if isinstance(part, LevelArray) and isinstance(whole, LevelArray):
-        return shares_elements(whole.value, part.value)
+        below, part_below = whole.value, part.value
+        # A functional tensor's views may be copies, and what is written to one is in the other.
+        if (storage := getattr(below, "storage", None)) is not None:
+            return storage is getattr(part_below, "storage", None)
+        return shares_elements(below, part_below)
     if isinstance(whole, LazyArray) or isinstance(part, LazyArray):
         whole, part = stored(whole), stored(part)
         if type(part) is np.ndarray and type(whole) is np.ndarray:

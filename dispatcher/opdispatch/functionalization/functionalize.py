@@ -13,6 +13,7 @@ from typing import Any
 
 from opdispatch.errors import ArgumentError
 from opdispatch.functionalization.level import Level
+from opdispatch.functorch.dynamic_layer import pushed
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
@@ -46,7 +47,7 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         async def run(*args: Any, **kwargs: Any) -> Any:
             level = Level(reapply_views=reapply_views)
             args, kwargs = level.functional_of((args, kwargs))
-            with level.entered():
+            with pushed(level):
                 result = await func(*args, **kwargs)
             return _finish(level, result)
 
@@ -56,7 +57,7 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
     def call(*args: Any, **kwargs: Any) -> Any:
         level = Level(reapply_views=reapply_views)
         args, kwargs = level.functional_of((args, kwargs))
-        with level.entered():
+        with pushed(level):
             result = func(*args, **kwargs)
         return _finish(level, result)
 

@@ -1,83 +1,88 @@
-"""One call of a functionalized function: what is switched on in it, and what it was given.
+"""One call of a functionalized function: a level of the transforms, with what it was given.
 
-Note [Levels]
-    As the transforms of ``functorch`` do, a level sees each call first: while it is entered, the
-    key Functionalize is included, and those before it that are for values are excluded. What is
-    called below the level is called with the keys as they are outside of it. So gradients are
-    recorded of the calls that are left, by values, and a level within a level calls into the outer.
+Calls arrive at the key Functionalize, with the keys before it that are for values switched off.
+What is called below the level is called as it would be outside of it, so that gradients are
+recorded of the calls that are left, by values.
+
+Mirrors ``functorch/FunctionalizeInterpreter.cpp``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.errors import ArgumentError
 from opdispatch.functionalization.functional_tensor import ABOVE, FunctionalTensor
-from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
+from opdispatch.functorch.dynamic_layer import (
+    TOP,
+    DynamicLayer,
+    Frame,
+    Lowered,
+    bits_off_but_for,
+    next_level,
+)
 from opdispatch.tensor import Tensor
 
-_FUNCTIONALIZE = DispatchKey.Functionalize
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_ON = bits_of_key(DispatchKey.Functionalize)
+_OFF = bits_off_but_for(_ON) | ABOVE.bits
 _WORK: Any = 100_000
 """How long NumPy looks for an element that two arrays share; then it is taken for none."""
 
 
-class Level:
-    """One call of a functionalized function. See Note [Levels]."""
+class Level(DynamicLayer):
+    """One call of a functionalized function."""
+
+    name = "functionalize"
 
     def __init__(self, *, reapply_views: bool) -> None:
+        super().__init__(next_level())
         self.reapply_views = reapply_views
         """Whether values may be views of values."""
         self.is_over = False
         """Whether the function has returned: its functional tensors are values since."""
-        self._outer = _level.get()
-        included, excluded = local_dispatch_key_set()
-        self._was_included = included.has(_FUNCTIONALIZE)
-        self._excluded_here = DispatchKeySet(ABOVE.bits & ~excluded.bits)
         # What was not made here: the inputs, and what else was written to or had views taken of it.
         # By identity, which it keeps while it is here.
         self._adopted: dict[int, tuple[Any, FunctionalTensor]] = {}
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """A block whose calls are functionalized."""
-        included, excluded = local_dispatch_key_set()
-        token = _level.set(self)
-        try:
-            with ForceDispatchKeyGuard(included.add(_FUNCTIONALIZE), excluded | ABOVE):
-                yield
-        finally:
-            _level.reset(token)
-            self.is_over = True
+    def end(self) -> None:
+        """The function has returned."""
+        super().end()
+        self.is_over = True
+
+    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """Calls it with Functionalize switched on."""
+        self.call_with(_ON, _OFF, op, stack)
+
+    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """Calls an operator that Functionalize has let pass with values."""
+        stack[:] = map(self.value_of, stack)
+        op.call_boxed(stack)
+        stack[:] = map(self.make, stack)
 
     @contextmanager
     def below(self) -> Iterator[None]:
         """A block for calls of values: below the level, where it is entered; else as it is."""
-        inner, off = _level.get(), 0
-        while inner is not None:
-            off |= inner._excluded_here.bits
-            if inner is self:
+        frame, saved = TOP.get(), None
+        while frame is not None:
+            saved = frame.saved or saved
+            if frame.layer is self:
                 break
-            inner = inner._outer
-        if inner is None:
+            frame = frame.below
+        if frame is None:
             yield
             return
-        included, excluded = local_dispatch_key_set()
-        if not self._was_included:
-            included = included.remove(_FUNCTIONALIZE)
-        token = _level.set(self._outer)
-        try:
-            with ForceDispatchKeyGuard(included, DispatchKeySet(excluded.bits & ~off)):
-                yield
-        finally:
-            _level.reset(token)
+        with Lowered(Frame(self, frame.below, saved)):
+            yield
 
     # -- what goes in -----------------------------------------------------------------------------
 
@@ -153,12 +158,10 @@ class Level:
         return value
 
 
-_level: ContextVar[Level | None] = ContextVar("opdispatch_functionalize_level", default=None)
-
-
 def current_level() -> Level | None:
-    """The innermost functionalized function that the task is in; None: it is in none."""
-    return _level.get()
+    """The functionalized function that the task is in; None: it is in none, or in a transform."""
+    frame = TOP.get()
+    return frame.layer if frame is not None and isinstance(frame.layer, Level) else None
 
 
 def _has_elements(value: Any) -> bool:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key import DispatchKey
@@ -40,7 +40,9 @@ _BACK_BITS = DispatchKeySet.of(_K.FuncTorchDynamicLayerBackMode).bits
 _ALL_BITS = (
     FRONT_AND_BACK
     | AUTOGRAD_BITS
-    | DispatchKeySet.of(_K.FuncTorchGradWrapper, _K.FuncTorchBatched, _K.PythonTLSSnapshot).bits
+    | DispatchKeySet.of(
+        _K.FuncTorchGradWrapper, _K.FuncTorchBatched, _K.PythonTLSSnapshot, _K.Functionalize
+    ).bits
 )
 
 
@@ -76,7 +78,7 @@ class DynamicLayer(ABC):
         known = self._entered
         if known is None or known[0] is not state:
             on, off = state.included | included, state.excluded | excluded
-            self._entered = known = (state, LocalState(on, off, state.trace))
+            self._entered = known = (state, replace(state, included=on, excluded=off))
         token = LOCAL_STATE.set(known[1])
         try:
             op.call_boxed(stack)
@@ -87,13 +89,15 @@ class DynamicLayer(ABC):
         """What is switched on in calls below the level, as it is on the stack."""
         saved = frame.saved or now
         known = self._lowered
-        if known is not None and known[0] is saved and now.trace is saved.trace:
+        # Who watches calls may be another one within them.
+        is_watched_alike = now.trace is saved.trace and now.observer is saved.observer
+        if known is not None and known[0] is saved and is_watched_alike:
             return known[1]
         included = saved.included if frame.below is not None else saved.included & ~FRONT_AND_BACK
-        state = LocalState(included, saved.excluded, now.trace)
+        state = replace(now, included=included, excluded=saved.excluded)
         if state == DEFAULT_STATE:
             state = DEFAULT_STATE
-        if now.trace is saved.trace:
+        if is_watched_alike:
             self._lowered = (saved, state)
         return state
 
@@ -136,16 +140,14 @@ def state_outside() -> LocalState:
     top, state = TOP.get(), LOCAL_STATE.get()
     if top is None or top.saved is None:
         return state
-    return LocalState(top.saved.included, top.saved.excluded, state.trace)
+    return replace(state, included=top.saved.included, excluded=top.saved.excluded)
 
 
 @contextmanager
 def pushed(layer: DynamicLayer) -> Iterator[None]:
     """A level on top of all others for a block; what is switched on in it, is off after it."""
     top, state = TOP.get(), state_outside()
-    local = LOCAL_STATE.set(
-        LocalState(state.included | FRONT_AND_BACK, state.excluded, state.trace)
-    )
+    local = LOCAL_STATE.set(replace(state, included=state.included | FRONT_AND_BACK))
     token = TOP.set(Frame(layer, top))
     layer.is_alive = True
     try:
@@ -168,7 +170,7 @@ def process_at_top(frame: Frame, op: OperatorHandle, stack: list[Any]) -> None:
 def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
     """Calls an operator with keys switched off."""
     state = LOCAL_STATE.get()
-    token = LOCAL_STATE.set(LocalState(state.included, state.excluded | keys, state.trace))
+    token = LOCAL_STATE.set(replace(state, excluded=state.excluded | keys))
     try:
         op.call_boxed(stack)
     finally:

@@ -1,0 +1,55 @@
+"""``functionalize`` with the other transforms, one around the other."""
+
+import numpy as np
+import pytest
+
+from opdispatch import BatchingFallbackWarning, Tensor, func, functionalize, profile, vmap
+from opdispatch import array_api as xp
+
+pytestmark = pytest.mark.filterwarnings(f"error::opdispatch.{BatchingFallbackWarning.__name__}")
+
+X = np.arange(24.0).reshape(2, 3, 4)
+
+
+def write_and_square(x):
+    row = x[0]
+    row[...] = row * 2
+    x[1:, 0] = 1.0
+    return xp.sum(x**2) + row[0]
+
+
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+def test_functionalized_functions_of_samples(remove):
+    def function(x):
+        return write_and_square(+x)
+
+    plain = functionalize(function, remove=remove)
+    want = [float(function(Tensor(each))) for each in X]
+    np.testing.assert_array_equal(vmap(plain)(Tensor(X)), want)
+    np.testing.assert_array_equal(functionalize(vmap(function), remove=remove)(Tensor(X)), want)
+    gradients = [np.asarray(func.grad(function)(Tensor(each))) for each in X]
+    np.testing.assert_allclose(vmap(func.grad(plain))(Tensor(X)), gradients)
+    of_all = functionalize(vmap(func.grad(function)), remove=remove)
+    np.testing.assert_allclose(of_all(Tensor(X)), gradients)
+
+
+def test_one_within_another_writes_to_what_it_is_given():
+    def inner(x):
+        x[0] = 5.0
+        return x * 2
+
+    def outer(x):
+        doubled = functionalize(inner)(x)
+        x[1] = -1.0
+        return doubled + x
+
+    x = Tensor(np.arange(3.0))
+    result = functionalize(outer)(x)
+    np.testing.assert_array_equal(x, [5, -1, 2])
+    np.testing.assert_array_equal(result, [15, 1, 6])
+
+
+def test_a_profile_sees_the_calls_of_a_transform():
+    with profile() as prof:
+        functionalize(vmap(lambda x: xp.exp(x)))(Tensor(X))
+    assert "array::exp" in [event.name for event in prof.events()]
