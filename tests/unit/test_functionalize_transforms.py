@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opdispatch import BatchingFallbackWarning, Tensor, func, functionalize, profile, vmap
+from opdispatch import BatchingFallbackWarning, Tensor, func, functionalize, profile, trace, vmap
 from opdispatch import array_api as xp
 
 pytestmark = pytest.mark.filterwarnings(f"error::opdispatch.{BatchingFallbackWarning.__name__}")
@@ -53,3 +53,30 @@ def test_a_profile_sees_the_calls_of_a_transform():
     with profile() as prof:
         functionalize(vmap(lambda x: xp.exp(x)))(Tensor(X))
     assert "array::exp" in [event.name for event in prof.events()]
+
+
+TRANSFORMS = {
+    "grad": func.grad(lambda x: xp.sum(xp.sin(x) * x)),
+    "vmap": vmap(lambda x: xp.sin(x) * x),
+    "functionalize": functionalize(lambda x: write_and_square(+x)),
+    "vmap of grad": vmap(func.grad(lambda x: xp.sum(xp.sin(x) * x))),
+    "grad of functionalize": func.grad(functionalize(lambda x: xp.sum(write_and_square(+x)))),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_trace_around_a_transform_has_the_calls_below_it(name):
+    function = TRANSFORMS[name]
+    graph = trace(function, Tensor(X))
+    np.testing.assert_array_equal(graph(Tensor(X + 1)), function(Tensor(X + 1)))
+
+
+def test_a_trace_within_a_transform_has_the_calls_as_they_are_made():
+    def function(x):
+        graphs.append(trace(lambda y: xp.sum(xp.sin(y) * y), x))
+        return graphs[-1](x)
+
+    graphs = []
+    gradient = func.grad(function)(Tensor(X))
+    np.testing.assert_allclose(gradient, TRANSFORMS["grad"](Tensor(X)))
+    assert list(graphs[0].operators) == ["array::sin", "array::multiply.Tensor", "array::sum"]

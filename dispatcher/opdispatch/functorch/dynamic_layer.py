@@ -36,6 +36,7 @@ FRONT_AND_BACK = DispatchKeySet.of(
 """Included while there is a level."""
 
 AUTOGRAD_BITS = AUTOGRAD_KEYSET.add(_K.ADInplaceOrView).bits
+_TRACER = DispatchKeySet.of(_K.Tracer).bits
 _BACK_BITS = DispatchKeySet.of(_K.FuncTorchDynamicLayerBackMode).bits
 _ALL_BITS = (
     FRONT_AND_BACK
@@ -61,6 +62,8 @@ class DynamicLayer(ABC):
         """Counted from 1, the outermost."""
         self.is_alive = False
         """Whether the transformed function is being called."""
+        self.traced_from_outside = 0
+        """Tracer, if a trace is around the transform: it is told of what is called below."""
         # What is switched on changes seldom between calls: the last state, and the one that
         # follows from it, for calls with this level's keys and for those below it. Each pair is
         # replaced as a whole, and goes with the level: see Note [Nothing is switched on].
@@ -77,7 +80,8 @@ class DynamicLayer(ABC):
         state = LOCAL_STATE.get()
         known = self._entered
         if known is None or known[0] is not state:
-            on, off = state.included | included, state.excluded | excluded
+            on = state.included | included
+            off = state.excluded | excluded | self.traced_from_outside
             self._entered = known = (state, replace(state, included=on, excluded=off))
         token = LOCAL_STATE.set(known[1])
         try:
@@ -89,11 +93,15 @@ class DynamicLayer(ABC):
         """What is switched on in calls below the level, as it is on the stack."""
         saved = frame.saved or now
         known = self._lowered
+        # A trace within the transform has been told of the call, and is told nothing more.
+        off = 0 if self.traced_from_outside else _TRACER & saved.included & ~now.included
         # Who watches calls may be another one within them.
-        is_watched_alike = now.trace is saved.trace and now.observer is saved.observer
+        is_watched_alike = now.trace is saved.trace and now.observer is saved.observer and not off
         if known is not None and known[0] is saved and is_watched_alike:
             return known[1]
-        included = saved.included if frame.below is not None else saved.included & ~FRONT_AND_BACK
+        included = saved.included & ~off
+        if frame.below is None:
+            included &= ~FRONT_AND_BACK
         state = replace(now, included=included, excluded=saved.excluded)
         if state == DEFAULT_STATE:
             state = DEFAULT_STATE
@@ -150,6 +158,7 @@ def pushed(layer: DynamicLayer) -> Iterator[None]:
     local = LOCAL_STATE.set(replace(state, included=state.included | FRONT_AND_BACK))
     token = TOP.set(Frame(layer, top))
     layer.is_alive = True
+    layer.traced_from_outside = state.included & _TRACER
     try:
         yield
     finally:
