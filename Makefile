@@ -76,16 +76,17 @@ peers: ## install Ray and Triton, for `make bench` to compare with
 	@touch $@
 
 .venv-conformance/.stamp: pyproject.toml .venv-conformance/.torch
-	@echo "setting up .venv-conformance with opdispatch[dev,conformance] ..."
-	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[dev,conformance]'
+	@echo "setting up .venv-conformance with opdispatch[conformance] ..."
+	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[conformance]'
 	@touch $@
 
 conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
 	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
-	@.venv-conformance/bin/python -m pytest -q $(TORCH_TESTS)
+	@.venv-conformance/bin/python -m pytest -q -n auto --maxprocesses 8 $(TORCH_TESTS)
 
 stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, every answer checked
 	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q tests/stress
+	@OPDISPATCH_ALL_FAULTS=1 $(BIN)/python -m pytest -q tests/service/test_fault_points.py
 	@OPDISPATCH_RACE_ROUNDS=200 $(BIN)/python -m pytest -q tests/service/test_racing_loads.py -k eight
 	@$(BIN)/opdispatch stress --seconds 60 --interpreters 8 --libraries 40 --callers 16 --kill-every 2
 

@@ -7,8 +7,9 @@ func.vmap(func.grad(loss), in_dims=(None, 0))(weights, samples)
 
 from __future__ import annotations
 
+from opdispatch.functionalization import functionalize
 from opdispatch.functorch.grad_transform import grad, grad_and_value, vjp
 from opdispatch.functorch.jacobian import hessian, jacrev
 from opdispatch.functorch.vmap import vmap
 
-__all__ = ["grad", "grad_and_value", "hessian", "jacrev", "vjp", "vmap"]
+__all__ = ["functionalize", "grad", "grad_and_value", "hessian", "jacrev", "vjp", "vmap"]

@@ -12,6 +12,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -29,9 +30,13 @@ def main() -> int:
             "OPDISPATCH_CONFORMANCE_SEED": seed,
             "OPDISPATCH_CONFORMANCE_SCALE": scale,
         }
-        for recorder in sorted(HERE.glob("record_*.py")):
+
+        def record(recorder: Path) -> None:
             subprocess.run([sys.executable, str(recorder)], env=environment, check=True)
-        command = [sys.executable, "-m", "pytest", "-q", str(HERE), *sys.argv[1:]]
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(record, sorted(HERE.glob("record_*.py"))))
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", str(HERE), *sys.argv[1:]]
         status = subprocess.run(command, env=environment, check=False).returncode
     print(f"{'failed' if status else 'passed'}: {repeat}")
     return status

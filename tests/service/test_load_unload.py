@@ -195,11 +195,11 @@ def test_a_fallback_serves_operators_of_other_interpreters(
     fallback = (
         "from opdispatch import Library\nlib = Library('_', 'IMPL')\n"
         "def fake(op, *args, **kwargs):\n    return args[0][:1]\n"
-        "lib.fallback(fake, 'Fake')\n"
+        "lib.fallback(fake, 'FPGA')\n"
     )
     shared.load(write_library("fake", fallback), interpreter="worker-2")
     rows = {row.key: row for row in shared.table("image::invert")}
-    assert (rows["Fake"].reason, rows["Fake"].kernel) == ("backend fallback", "fake.py:5")
-    with IncludeDispatchKeyGuard(DispatchKey.Fake):
+    assert (rows["FPGA"].reason, rows["FPGA"].kernel) == ("backend fallback", "fake.py:5")
+    with IncludeDispatchKeyGuard(DispatchKey.FPGA):
         result = shared.ops.image.invert(np.arange(3.0))
     np.testing.assert_array_equal(result, [0.0])
