@@ -80,3 +80,37 @@ def test_a_trace_within_a_transform_has_the_calls_as_they_are_made():
     gradient = func.grad(function)(Tensor(X))
     np.testing.assert_allclose(gradient, TRANSFORMS["grad"](Tensor(X)))
     assert list(graphs[0].operators) == ["array::sin", "array::multiply.Tensor", "array::sum"]
+
+
+def with_captured_tensors(x):
+    captured = xp.sin(x)
+    captured[0][...] = 2.0
+    return vmap(lambda sample: sample + captured[0] * 3 + xp.sum(captured))(x)
+
+
+def with_writes_around_a_gradient(x):
+    captured = +x
+    captured[0, 0] = 7.0
+    gradient = func.grad(lambda y: xp.sum(y * captured))(x)
+    captured[1] = 1.0
+    return gradient + captured
+
+
+def with_writes_to_samples(x):
+    def write(sample):
+        sample[0] = 9.0
+        return sample
+
+    vmap(write)(x)
+    return x * 1.0
+
+
+@pytest.mark.parametrize("remove", ["mutations", "mutations_and_views"])
+@pytest.mark.parametrize(
+    "function", [with_captured_tensors, with_writes_around_a_gradient, with_writes_to_samples]
+)
+def test_transforms_within_share_what_is_written(function, remove):
+    here, there = Tensor(X[0].copy()), Tensor(X[0].copy())
+    want = function(here)
+    np.testing.assert_array_equal(functionalize(function, remove=remove)(there), want)
+    np.testing.assert_array_equal(there, here)
