@@ -88,7 +88,8 @@ def test_an_interpreter_that_is_started_again_is_still_being_drained(
     assert session.interpreters()[0].state == "drained"
     os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
     assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
-    assert session.drain("worker-1", undo=True).state == "away"
+    # Unless it has come back since.
+    assert session.drain("worker-1", undo=True).state in ("away", "ready")
     assert wait_for(lambda: len(session.interpreters()) == 2, 20)
     assert session.interpreters()[0].state == "ready"
     with pytest.raises(oc.InterpreterNotFoundError):

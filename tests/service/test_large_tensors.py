@@ -293,7 +293,8 @@ async def test_an_asyncio_session_has_no_message_limit_on_its_lane_either(
 
 
 MEMORY = 200 * MB
-SLACK = 60 * MB
+# Some chunks are on their way, more of them where the machine is busy; a whole tensor is not.
+SLACK = MEMORY // 2
 
 
 @pytest.mark.parametrize("lane", ["stream", "local"])
