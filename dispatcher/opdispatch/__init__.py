@@ -7,7 +7,8 @@
     lib.impl("add", lambda x, y: x + y, "CPU")
     ops.math.add(x, y)
 
-The package, from the bottom up; a module imports only from its own entry and those above:
+The package, from the bottom up; a module imports only from its own entry and those above, and
+``tracing`` is imported when one of its names is first used:
 
     errors                                      what is raised on purpose
     dispatch_key, dispatch_key_set              keys and sets of keys
@@ -55,6 +56,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     random_operators/, random_library           random numbers
     fake_tensor, deferred_init                  shapes without elements, and those later
 """
+
+from typing import TYPE_CHECKING
 
 from opdispatch import func
 from opdispatch.arrays import (
@@ -161,10 +164,12 @@ from opdispatch.schema_parser import parse_schema
 from opdispatch.tensor import Tensor
 from opdispatch.torch_dispatch_mode import TorchDispatchMode
 from opdispatch.trace_line import TraceLine
-from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
 from opdispatch.tracing_state import TracerWarning
 from opdispatch.transaction import Transaction
 from opdispatch.vmap_registration import register_vmap
+
+if TYPE_CHECKING:
+    from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
 
 OpOverload = OperatorHandle
 """PyTorch's Python name for it."""
@@ -280,3 +285,17 @@ __all__ = [
     "trace",
     "vmap",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in {"Graph", "Tracer", "load_graph", "save_graph", "trace"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from opdispatch import tracing
+
+    value = getattr(tracing, name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,7 @@
-"""Which packages an interpreter needs, and where the daemon has them."""
+"""Which packages an interpreter needs, and where the daemon has them.
+
+``packaging`` is a tenth of a daemon's imports, and only environments need it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import threading
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 OWN_PACKAGES = ("opdispatch", "opdispatch_wire", "opdispatch_server")
 _OF_THE_COMMAND_LINE = ("typer", "rich")
@@ -21,6 +25,8 @@ BOOTSTRAP = Path(__file__).with_name("environment_bootstrap.py")
 
 def interpreter_requirements() -> list[Requirement]:
     """What an interpreter requires: opdispatch without its extras and its command line."""
+    from packaging.requirements import Requirement
+
     requirements = [Requirement(text) for text in distribution("opdispatch").requires or ()]
     return [r for r in requirements if _applies(r) and r.name not in _OF_THE_COMMAND_LINE]
 
@@ -54,6 +60,9 @@ def _applies(requirement: Requirement) -> bool:
 
 def _closure(requirements: list[Requirement]) -> Iterator[Distribution]:
     """The distributions that are required, and those which they require, each once."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
     seen: set[str] = set()
     waiting = list(requirements)
     while waiting:

@@ -1,4 +1,7 @@
-"""What a library needs of its interpreters: packages, a Python, having them to itself."""
+"""What a library needs of its interpreters: packages, a Python, having them to itself.
+
+``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import registry_pb2
@@ -137,6 +136,9 @@ def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
 def _normalise_line(text: str) -> str:
     if text.startswith("-") or _looks_like_path(text):
         return text  # the installer's to read
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
     bare, *options = re.split(r"\s(?=--)", text)  # such as --hash=sha256:...
     try:
         requirement = Requirement(bare.rstrip("\\ "))
@@ -195,6 +197,10 @@ def read_script_metadata(script: bytes, label: str) -> dict[str, Any]:
 
 def _check_python_version(home: LibraryHome) -> LibraryHome:
     """The home; without its wish for a version of Python, if the daemon's own is one of them."""
+    if not home.requires_python:
+        return home
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     try:
         wanted = SpecifierSet(home.requires_python)
     except InvalidSpecifier as error:

@@ -31,10 +31,11 @@ def test_every_promised_name_is_documented(package):
 
 def test_all_that_the_package_imports_is_promised():
     tree = ast.parse(Path(opdispatch.__file__).read_text(encoding="utf-8"))
+    late = [part for part in tree.body if isinstance(part, ast.If)]
     names = {
         alias.asname or alias.name
-        for statement in tree.body
-        if isinstance(statement, ast.ImportFrom)
+        for statement in [*tree.body, *(inner for part in late for inner in part.body)]
+        if isinstance(statement, ast.ImportFrom) and statement.module != "typing"
         for alias in statement.names
     }
     names |= {
@@ -44,6 +45,13 @@ def test_all_that_the_package_imports_is_promised():
         for target in statement.targets
     }
     assert set(opdispatch.__all__) == names - {"__all__"}
+
+
+def test_what_is_imported_late_is_found_by_name_alone():
+    assert opdispatch.trace is importlib.import_module("opdispatch.tracing").trace
+    assert set(opdispatch.__all__) <= set(dir(opdispatch))
+    with pytest.raises(AttributeError, match="'opdispatch' has no attribute 'nothing'"):
+        opdispatch.nothing  # noqa: B018
 
 
 def test_a_class_has_one_name_and_one_home():
