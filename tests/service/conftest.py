@@ -44,9 +44,15 @@ def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
 
 
 @pytest.fixture
-def daemon(start_daemon: StartDaemon) -> RunningDaemon:
-    """A daemon of the test's own, with two interpreters."""
-    return start_daemon()
+def workers() -> int:
+    """How many interpreters ``daemon`` has. Modules that need but one say so, and start sooner."""
+    return 2
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon, workers: int) -> RunningDaemon:
+    """A daemon of the test's own."""
+    return start_daemon(workers=workers)
 
 
 @pytest.fixture

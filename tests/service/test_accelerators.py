@@ -40,6 +40,11 @@ lib.impl("limit", lambda x, room: setattr(accelerator, "room", room), "CPU")
 
 
 @pytest.fixture
+def workers() -> int:
+    return 1
+
+
+@pytest.fixture
 def accelerator() -> Iterator[Accelerator]:
     """The client's own: it is another process than the interpreters."""
     backend = Accelerator()

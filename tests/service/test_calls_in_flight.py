@@ -26,6 +26,11 @@ each_lane = pytest.mark.parametrize("lane", LANES)
 
 
 @pytest.fixture
+def workers() -> int:
+    return 1
+
+
+@pytest.fixture
 def doors(tmp_path: Path) -> Iterator[Doors]:
     doors = Doors(tmp_path)
     yield doors
@@ -185,7 +190,7 @@ def test_a_future_is_late_when_the_time_of_the_session_is_over(
 def test_the_death_of_the_daemon_is_every_futures_error(
     start_daemon: StartDaemon, write_library: WriteLibrary, doors: Doors, lane: LaneChoice
 ):
-    first = start_daemon()
+    first = start_daemon(workers=1)
     with first.connect(lane=lane) as session:
         session.load(write_library("const", constant(1)))
         session.load(write_library("doors", door_library("doors", max_concurrency=2)))
@@ -199,7 +204,7 @@ def test_the_death_of_the_daemon_is_every_futures_error(
             with pytest.raises(oc.DaemonUnavailableError):
                 beside.result()
         assert isinstance(session.submit("const::get", X).exception(20), oc.DaemonUnavailableError)
-        start_daemon()
+        start_daemon(workers=1)
         assert wait_for(lambda: session.submit("const::get", X).exception(20) is None, 20)
         assert session.lane == lane
         assert list(session.map("const::get", [(X,)] * 100)) == [1] * 100

@@ -24,6 +24,11 @@ from tests.service.running_daemon import RunningDaemon, wait_for
 X = np.zeros(2)
 
 
+@pytest.fixture
+def workers() -> int:
+    return 1
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two versions of one package, and another package."""

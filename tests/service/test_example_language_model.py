@@ -26,6 +26,11 @@ WEIGHTS = transformer.make_weights(CONFIG)
 TOKENS = transformer.encode("kernels")
 
 
+@pytest.fixture
+def workers() -> int:
+    return 1
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon with one interpreter, which holds the library."""

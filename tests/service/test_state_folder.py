@@ -17,6 +17,11 @@ from tests.service.running_daemon import RunningDaemon
 X = np.zeros(2)
 
 
+@pytest.fixture
+def workers() -> int:
+    return 1
+
+
 def kill(daemon: RunningDaemon) -> None:
     daemon.signal(signal.SIGKILL)
     daemon.wait()

@@ -46,6 +46,11 @@ lib.define("get() -> int")
 
 
 @pytest.fixture
+def workers() -> int:
+    return 1
+
+
+@pytest.fixture
 async def waiting(daemon: RunningDaemon) -> AsyncIterator[oc.AsyncSession]:
     async with oc.aio.connect(daemon.address) as session:
         yield session
