@@ -346,8 +346,8 @@ class LibraryRegistry:
     async def _retire_when_idle(self, version: LibraryVersion, *, keep: bool) -> None:
         load_id = version.load_id
         await version.wait_idle()
-        # It may have been brought back while it was busy, and need no retiring any more.
-        if load_id == version.load_id and not version.is_active:
+        # It may have been brought up anew while it was busy, and need no retiring any more.
+        if load_id == version.load_id:
             await self._transaction.retire(version, keep=keep)
         if version.state is VersionState.GONE:
             self._pools.let_go(version)

@@ -228,8 +228,17 @@ class LibraryTransaction:
             await finish(self._followers.retire(replica.session, version, keep=False))
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
-        """Has every interpreter undo a version; its own keep the code, if ``keep``."""
-        await finish(self._followers.retire_everywhere(version, keep=keep))
+        """Has every interpreter undo a version; its own keep the code, if ``keep``.
+
+        Unless it has been brought back before its turn comes. In the middle of that it is not
+        active yet, but its interpreters may have been told already: hence the lock.
+        """
+        load_id = version.load_id
+        async with self._order:
+            if version.is_active or version.load_id != load_id:
+                return
+            following = self._followers.retire_everywhere(version, keep=keep)
+        await finish(following)
 
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
         """Takes versions out of the registry, in one publication. The lock is held.

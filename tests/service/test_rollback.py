@@ -54,6 +54,49 @@ def test_rolling_back_and_forward_under_load_every_answer_is_of_an_active_versio
         assert session.check_invariants() == []
 
 
+# Its calls take so long that those of a version end at any time of the version's return.
+LINGERS = """\
+import itertools, time
+from opdispatch import Library
+
+max_concurrency = 4
+delays = itertools.cycle([0.0, 0.011, 0.003, 0.017, 0.007])
+lib = Library("const", "DEF")
+lib.define("get(Tensor x) -> int")
+
+def get(x):
+    time.sleep(next(delays))
+    return {value}
+
+lib.impl("get", get, "CPU")
+"""
+
+OUTER = """\
+from opdispatch import Library, ops
+
+lib = Library("outer", "DEF")
+lib.define("get(Tensor x) -> int")
+lib.impl("get", lambda x: ops.const.get(x), "CPU")
+"""
+
+
+def test_what_is_brought_back_while_its_last_calls_end_is_not_retired_after_that(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        session.load(write_library("const", LINGERS.format(value=0)))
+        session.load(write_library("outer", OUTER))
+        with under_load(daemon, "const::get") as load:
+            for value in range(1, 40):
+                session.load(write_library("const", LINGERS.format(value=value)))
+                session.rollback("const")
+                # Of what the interpreter itself has registered.
+                assert session.ops.outer.get(X) == 0
+        assert load.errors == []
+        assert session.check_invariants() == []
+
+
 def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
