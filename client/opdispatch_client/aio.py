@@ -294,7 +294,7 @@ class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
         return await self._send(rpcs.wait_for_impl(operator, key, timeout))
 
     async def check_invariants(self) -> list[str]:
-        """Has the daemon check its registry; returns what does not hold, in words."""
+        """Has the daemon check its registry, and that interpreters agree; what does not hold."""
         return await self._send(rpcs.check_invariants())
 
     async def close(self) -> None:

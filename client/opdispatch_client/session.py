@@ -285,7 +285,7 @@ class Session(ProfiledCalls, SharedArrays, RemoteSession):
         return self._send(rpcs.wait_for_impl(operator, key, timeout))
 
     def check_invariants(self) -> list[str]:
-        """Has the daemon check its registry; returns what does not hold, in words."""
+        """Has the daemon check its registry, and that interpreters agree; what does not hold."""
         return self._send(rpcs.check_invariants())
 
     def close(self) -> None:

@@ -78,6 +78,14 @@ class Followers:
         retire = pb.Retire(load_id=version.load_id, keep=keep)
         return self.post(session, pb.DaemonMessage(retire=retire))
 
+    def ask_for_reports(self) -> dict[InterpreterSession, asyncio.Future[pb.InterpreterMessage]]:
+        """Has every interpreter say what is registered there, after what it was told so far."""
+        return {
+            session: session.post(pb.DaemonMessage(report_registry=pb.ReportRegistry()))
+            for session in self._sessions.ready()
+            if not session.importing
+        }
+
     def post(
         self,
         session: InterpreterSession,

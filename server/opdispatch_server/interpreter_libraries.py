@@ -83,6 +83,9 @@ class InterpreterLibraries:
                 self._mirror(message.mirror)
             case "restore":
                 self._restore(message.restore)
+            case "report_registry":
+                answer.registry_report.CopyFrom(self._report())
+                return answer
             case "trim":
                 trim_memory()
             case kind:
@@ -172,6 +175,12 @@ class InterpreterLibraries:
         # The order is that of publication.
         self._libraries.pop(library.load_id, None)
         self._libraries[library.load_id] = library
+
+    def _report(self) -> pb.RegistryReport:
+        return pb.RegistryReport(
+            load_ids=[i for i, library in self._libraries.items() if library.wholly_in_force],
+            violations=self.dispatcher.check_invariants(),
+        )
 
     def _exchange(self, before: LoadedLibrary, library: LoadedLibrary) -> None:
         """Puts a version in the place of what this interpreter had of the same version.

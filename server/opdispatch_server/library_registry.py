@@ -105,6 +105,10 @@ class LibraryRegistry:
 
     # -- looking --------------------------------------------------------------------------------
 
+    async def find_disagreements(self) -> list[str]:
+        """What interpreters have registered otherwise than the daemon, in words."""
+        return await self._transaction.find_disagreements(self._catalog.all_versions)
+
     def all_versions(self) -> list[LibraryVersion]:
         """Every version that is kept, in order of name, then version."""
         return self._catalog.all_versions()

@@ -32,7 +32,11 @@ from opdispatch_server.library_version import KernelRoute, LibraryVersion, Versi
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_codec import batch_from_proto
 from opdispatch_server.replica import Replica, ReplicaState
-from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    LibraryLoadError,
+)
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 Recording = Callable[[], AbstractAsyncContextManager[None]]
@@ -239,6 +243,30 @@ class LibraryTransaction:
                 return
             following = self._followers.retire_everywhere(version, keep=keep)
         await finish(following)
+
+    async def find_disagreements(
+        self, versions: Callable[[], Iterable[LibraryVersion]]
+    ) -> list[str]:
+        """What interpreters have otherwise than the daemon, in words, once they are up to date."""
+        async with self._order:  # whatever follows from the last publication has been posted
+            active = {each.load_id: each for each in versions() if each.is_active}
+            reports = self._followers.ask_for_reports()
+        if not reports:
+            return []
+        await asyncio.wait(reports.values(), timeout=INSTRUCTION_TIMEOUT)
+        found = []
+        for session, report in reports.items():
+            if not report.done():
+                found.append(f"{session.name} did not say what is registered there")
+                continue
+            try:
+                told = checked_answer(report.result()).registry_report
+            except InterpreterDiedError:
+                continue
+            found += [f"{session.name}: {violation}" for violation in told.violations]
+            missing = active.keys() - set(told.load_ids)
+            found += [f"{active[i]} is not in force in {session.name}" for i in sorted(missing)]
+        return found
 
     async def withdraw(self, versions: list[LibraryVersion], state: VersionState) -> None:
         """Takes versions out of the registry, in one publication. The lock is held.

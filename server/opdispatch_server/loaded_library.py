@@ -86,6 +86,11 @@ class LoadedLibrary:
         """Whether any of the registrations is."""
         return any(handle.live for handle in self.handles)
 
+    @property
+    def wholly_in_force(self) -> bool:
+        """Whether all of the registrations are."""
+        return bool(self.handles) and all(handle.live for handle in self.handles)
+
     def lift(self, below: LoadedLibrary) -> None:
         """Takes the kernels that are above some of ``below`` off, until ``put_back``."""
         operators = {_operator_of(registration) for registration in below.registrations} - {None}

@@ -225,10 +225,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def CheckInvariants(  # noqa: N802
         self, request: pb.CheckInvariantsRequest, context: Context
     ) -> pb.CheckInvariantsReply:
-        """Whether the registry is consistent, between two publications."""
+        """Whether the registry is consistent, between two publications, and interpreters agree."""
         async with self._libraries.publication:
             reply = await asyncio.to_thread(self._view.check_invariants)
         reply.violations.extend(self._view.check_queues())
+        reply.violations.extend(await self._libraries.find_disagreements())
         return reply
 
 

@@ -183,3 +183,33 @@ def memory_of(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1])
     raise AssertionError("the process is gone")
+
+
+VANDAL = """\
+import gc
+from opdispatch import Library
+from opdispatch.registration import RegistrationHandle
+
+lib = Library("vandal", "DEF")
+lib.define("undo(str namespace) -> ()")
+
+def undo(namespace):
+    for found in gc.get_objects():
+        if isinstance(found, RegistrationHandle) and found.registration.name is not None:
+            if found.registration.name.namespace == namespace:
+                found.close()
+
+lib.impl("undo", undo, "CompositeImplicitAutograd")
+"""
+
+
+def test_what_a_library_undoes_in_its_interpreter_is_found(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    session.load(write_library("const", constant(1)), interpreter="worker-2")
+    session.load(write_library("vandal", VANDAL), interpreter="worker-1")
+    assert session.check_invariants() == []
+    session.ops.vandal.undo("const")
+    assert session.check_invariants() == ["const v1 is not in force in worker-1"]
+    session.load(write_library("const", constant(2)))
+    assert session.check_invariants() == []
