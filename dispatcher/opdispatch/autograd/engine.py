@@ -151,22 +151,22 @@ def _run(
 ) -> dict[Edge, Any]:
     """Goes all the way; the gradients that arrived at the edges in ``captured``."""
     roots = list(roots)
-    needed = None if accumulates else _leading_to(captured, [edge.node for edge, _ in roots])
+    needed = None if accumulates else _leading_to(captured, [node for (node, _), _ in roots])
     wanted: dict[Node, list[Edge]] = {}
     for edge in captured:
-        wanted.setdefault(edge.node, []).append(edge)
+        wanted.setdefault(edge[0], []).append(edge)
     pending = _Pending()
     is_observed = LOCAL_STATE.get().observer is not None
     with set_grad_enabled(create_graph):
         for edge, gradient in roots:
-            if needed is None or edge.node in needed:
+            if needed is None or edge[0] in needed:
                 pending.add(edge, gradient)
         while (node := pending.next_node()) is not None:
             gradients = pending.take(node)
             if node.hooks is not None:
                 _call_hooks(node, gradients)
             for edge in wanted.get(node, ()):
-                captured[edge] = gradients[edge.number]
+                captured[edge] = gradients[edge[1]]
             if needed is not None and (isinstance(node, AccumulateGrad) or not needed[node]):
                 continue
             if not any(gradient is not None for gradient in gradients):
@@ -190,7 +190,7 @@ def _hand_on(
             f"{node.name} returned {len(results)} gradients; expected {len(node.edges)}"
         )
     for place, (edge, gradient) in enumerate(zip(node.edges, results, strict=True)):
-        if edge is None or gradient is None or (needed is not None and edge.node not in needed):
+        if edge is None or gradient is None or (needed is not None and edge[0] not in needed):
             continue
         facts = node.facts[place]
         assert facts is not None, "there are facts wherever there is an edge"
@@ -255,12 +255,12 @@ def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, 
         node = stack.pop()
         if node.number not in reachable:
             reachable[node.number] = node
-            stack.extend(edge.node for edge in node.edges if edge is not None)
-    wanted = {edge.node for edge in captured}
+            stack.extend(edge[0] for edge in node.edges if edge is not None)
+    wanted = {node for node, _ in captured}
     needed: dict[Node, bool] = {}
     for number in sorted(reachable):  # edges go to lower numbers, so those are known first
         node = reachable[number]
-        leads_on = any(edge is not None and edge.node in needed for edge in node.edges)
+        leads_on = any(edge is not None and edge[0] in needed for edge in node.edges)
         if leads_on or node in wanted:
             needed[node] = leads_on
     return needed

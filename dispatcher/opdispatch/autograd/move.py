@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.autograd.node import Edge, Gradients, Node
+from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import edge_of, facts_of, meta_of
 from opdispatch.grad_mode import is_grad_enabled
 
 
 class ToCopy(Node):
     """What ``Tensor.to`` leaves behind."""
-
-    __slots__ = ("_device",)
 
     def __init__(self, tensor: Any) -> None:
         super().__init__((edge_of(tensor),), (facts_of(tensor),))
@@ -31,5 +29,5 @@ class ToCopy(Node):
 def record_move(tensor: Any, moved: Any) -> None:
     """Makes ``moved`` what ``tensor`` has become elsewhere, if gradients are recorded."""
     if tensor.requires_grad and is_grad_enabled():
-        meta_of(moved).edge = Edge(ToCopy(tensor), 0)
+        meta_of(moved).edge = (ToCopy(tensor), 0)
         moved.requires_grad_flag = True

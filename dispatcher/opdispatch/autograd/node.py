@@ -5,25 +5,20 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
 
-_numbers = itertools.count(1)  # the next one is one operation under the GIL
-
+next_number = itertools.count(1).__next__  # one operation under the GIL
+"""The next node's ``number``."""
 
 Facts: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any]]"
 """What a gradient must be like: shape and type of the tensor that it is of."""
 
 
-class Edge(NamedTuple):
-    """Where a gradient goes: which of a node's results it is of."""
-
-    node: Node
-    number: int
-
-
+Edge: TypeAlias = "tuple[Node, int]"
+"""Where a gradient goes: a node, and which of its results it is of."""
 Gradients: TypeAlias = Sequence[Any]
 """Tensors, with None for zeros."""
 Hook: TypeAlias = Callable[[Any], Any]
@@ -37,18 +32,19 @@ class Node(ABC):
     descending numbers are an order in which every gradient is complete when it is used.
     """
 
-    __slots__ = ("__weakref__", "edges", "facts", "hooks", "num_results", "number")
+    # Of most nodes, these stay as they are: so there are no slots.
+    hooks: list[tuple[int, Hook]] | None = None
+    num_results = 1
 
     def __init__(
-        self, edges: tuple[Edge | None, ...], facts: tuple[Facts | None, ...], num_results: int = 1
+        self, edges: Sequence[Edge | None], facts: Sequence[Facts | None], num_results: int = 1
     ) -> None:
         self.edges = edges
         """One for each tensor that was given; None where no gradient is wanted."""
         self.facts = facts
         """Of the same tensors."""
         self.num_results = num_results
-        self.number = next(_numbers)
-        self.hooks: list[tuple[int, Hook]] | None = None
+        self.number = next_number()
 
     @property
     @abstractmethod
@@ -58,7 +54,7 @@ class Node(ABC):
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
         """The edges as PyTorch shows them."""
-        return tuple((None, 0) if edge is None else (edge.node, edge.number) for edge in self.edges)
+        return tuple((None, 0) if edge is None else edge for edge in self.edges)
 
     @abstractmethod
     def apply(self, grads: list[Any]) -> Gradients:

@@ -1,61 +1,59 @@
-"""Tensors that a node keeps for the way back.
+"""Tensors that a node keeps for the way back: what is used then must be what it was.
 
-Mirrors ``torch/csrc/autograd/saved_variable.h``: what is used then must be what it was.
+Calls are many and most never go back, so what is kept is plain, and made into tensors again when
+it is used. Mirrors ``torch/csrc/autograd/saved_variable.h``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opdispatch.autograd.node import Edge
-from opdispatch.autograd.variable import AutogradMeta, counter_of, version_of
+from opdispatch.autograd.variable import AutogradMeta, VersionCounter, counter_of, version_of
 from opdispatch.errors import AutogradError
 
 if TYPE_CHECKING:
     from opdispatch.autograd.node import Node
 
-
-class SavedTensor:
-    """An argument of a call, and the version that it had."""
-
-    __slots__ = ("_tensor", "_version")
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-        self._version = 0 if tensor.autograd_meta is None else version_of(tensor)
-
-    def unpack(self, node: Node) -> Any:
-        """The tensor. Raises AutogradError if it was written to meanwhile."""
-        tensor = self._tensor
-        if version_of(tensor) != self._version:
-            raise _modified(node, tensor, "", version_of(tensor), self._version)
-        return tensor
+SavedTensor: TypeAlias = "tuple[Any, int]"
+"""A tensor that a call was given, and the version that it had."""
+SavedResult: TypeAlias = "tuple[Any, int, VersionCounter, int]"
+"""Array, keys, counter and version of a result of the node itself: without its history, which would
+be a circle."""
 
 
-class SavedResult:
-    """A result of the node itself: kept without its history, which would be a circle."""
+def save_tensor(tensor: Any) -> SavedTensor:
+    """What is kept of an argument."""
+    return tensor, version_of(tensor)
 
-    __slots__ = ("_array", "_counter", "_keys", "_number", "_type", "_version")
 
-    def __init__(self, tensor: Any, number: int) -> None:
-        self._type, self._array, self._keys = type(tensor), tensor.array, tensor.key_bits
-        self._number = number
-        self._counter = counter_of(tensor)
-        self._version = self._counter.value
+def save_result(tensor: Any) -> SavedResult:
+    """What is kept of a result."""
+    counter = counter_of(tensor)
+    return tensor.array, tensor.key_bits, counter, counter.value
 
-    def unpack(self, node: Node) -> Any:
-        """The tensor, with its history. Raises AutogradError if it was written to meanwhile."""
-        counter = self._counter
-        if counter.value != self._version:
-            what = f", result {self._number} of {node.name},"
-            raise _modified(node, self._array, what, counter.value, self._version)
-        result = self._type(self._array)
-        result.key_bits = self._keys
-        meta = result.autograd_meta = AutogradMeta()
-        meta.edge = Edge(node, self._number)
-        meta.counter = counter
-        result.requires_grad_flag = True
-        return result
+
+def unpack_tensor(saved: SavedTensor, node: Node) -> Any:
+    """The tensor. Raises AutogradError if it was written to meanwhile."""
+    tensor, version = saved
+    if version_of(tensor) != version:
+        raise _modified(node, tensor, "", version_of(tensor), version)
+    return tensor
+
+
+def unpack_result(saved: SavedResult, node: Node, number: int = 0) -> Any:
+    """Result ``number``, with its history. Raises AutogradError if it was written to meanwhile."""
+    from opdispatch.tensor import Tensor
+
+    array, keys, counter, version = saved
+    if counter.value != version:
+        raise _modified(node, array, f", result {number} of {node.name},", counter.value, version)
+    result = Tensor(array)
+    result.key_bits = keys
+    meta = result.autograd_meta = AutogradMeta()
+    meta.edge = (node, number)
+    meta.counter = counter
+    result.requires_grad_flag = True
+    return result
 
 
 def _modified(node: Node, tensor: Any, what: str, version: int, expected: int) -> AutogradError:

@@ -34,10 +34,7 @@ DIFFERENTIABLE_KINDS = "fcV"
 class VersionCounter:
     """How often elements were written to."""
 
-    __slots__ = ("value",)
-
-    def __init__(self) -> None:
-        self.value = 0
+    value = 0
 
 
 class ViewOf:
@@ -94,10 +91,13 @@ def version_of(tensor: Any) -> int:
 
 def counter_of(tensor: Any) -> VersionCounter:
     """Its counter, to be shared or counted up."""
-    meta = meta_of(tensor)
-    if meta.counter is None:
-        meta.counter = VersionCounter()
-    return meta.counter
+    meta: AutogradMeta | None = tensor.autograd_meta
+    if meta is None:
+        meta = tensor.autograd_meta = AutogradMeta()
+    counter = meta.counter
+    if counter is None:
+        counter = meta.counter = VersionCounter()
+    return counter
 
 
 def facts_of(tensor: Any) -> Facts:
@@ -116,7 +116,7 @@ def edge_of(tensor: Any) -> Edge | None:
         renew_history(tensor)
     edge = meta.edge
     if edge is None:
-        edge = meta.edge = Edge(AccumulateGrad(tensor), 0)
+        edge = meta.edge = (AccumulateGrad(tensor), 0)
     return edge
 
 
@@ -127,7 +127,7 @@ def grad_fn_of(tensor: Any) -> Node | None:
         return None
     if meta.view is not None:
         renew_history(tensor)
-    node = None if meta.edge is None else meta.edge.node
+    node = None if meta.edge is None else meta.edge[0]
     return None if type(node) is AccumulateGrad else node
 
 
@@ -138,7 +138,7 @@ def renew_history(tensor: Any) -> None:
     if view is not None and view.version != version_of(view.base) and view.base.requires_grad:
         from opdispatch.autograd.view_nodes import ReplayedView
 
-        meta.edge = Edge(ReplayedView(view), 0)
+        meta.edge = (ReplayedView(view), 0)
         view.version = version_of(view.base)
         tensor.requires_grad_flag = True
 
@@ -149,8 +149,6 @@ class AccumulateGrad(Node):
     The tensor keeps it, and not the other way round: nobody could see a gradient of one that is
     gone.
     """
-
-    __slots__ = ("_variable",)
 
     def __init__(self, variable: Any) -> None:
         super().__init__((), ())
@@ -285,7 +283,8 @@ class Variable:
                 meta_of(tensor).grad = grad if grad.requires_grad else copy_of(grad)
 
         assert meta.edge is not None
-        meta.edge.node.add_hook(meta.edge.number, keep)
+        node, number = meta.edge
+        node.add_hook(number, keep)
 
     def register_hook(self, hook: Hook) -> HookHandle:
         """Has ``hook`` see each gradient of this tensor; what it returns replaces it.
@@ -295,7 +294,8 @@ class Variable:
         edge = edge_of(self)
         if edge is None:
             raise AutogradError("a hook was given to a tensor that requires no gradient")
-        edge.node.add_hook(edge.number, hook)
+        node, number = edge
+        node.add_hook(number, hook)
         return HookHandle(edge, hook)
 
     def backward(
@@ -324,11 +324,12 @@ class HookHandle:
     """What ``register_hook`` returns."""
 
     def __init__(self, edge: Edge, hook: Hook) -> None:
-        self._edge, self._hook = edge, hook
+        self._node, self._number = edge
+        self._hook = hook
 
     def remove(self) -> None:
         """Undoes the registration. Idempotent."""
-        self._edge.node.remove_hook(self._edge.number, self._hook)
+        self._node.remove_hook(self._number, self._hook)
 
 
 def check_differentiable(dtype: Any, requires_grad: bool) -> None:

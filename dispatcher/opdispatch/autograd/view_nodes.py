@@ -13,15 +13,21 @@ from opdispatch.arrays.lazy_array import LazyArray
 from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.arrays.math_bits import stored
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
-from opdispatch.autograd.variable import ViewOf, copy_of, edge_of, facts_of, meta_of
+from opdispatch.autograd.variable import (
+    Variable,
+    ViewOf,
+    copy_of,
+    edge_of,
+    facts_of,
+    grad_fn_of,
+    meta_of,
+)
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import enable_grad, is_grad_enabled
 
 
 class ReplayedView(Node):
     """A view of a base whose history has changed: gradients go to where it is in the base."""
-
-    __slots__ = ("_view",)
 
     def __init__(self, view: ViewOf) -> None:
         super().__init__((edge_of(view.base),), (facts_of(view.base),))
@@ -45,8 +51,6 @@ class CopySlices(Node):
     ``written`` is the node of the operator that wrote: of its own first edge, the view's, this node
     takes care.
     """
-
-    __slots__ = ("_view", "_written")
 
     def __init__(self, base: Edge | None, facts: Facts, view: ViewOf, written: Node) -> None:
         super().__init__((base, *written.edges[1:]), (facts, *written.facts[1:]))
@@ -119,7 +123,16 @@ def shares_elements(base: Any, other: Any) -> bool:
 
 
 def check_may_be_written_to(tensor: Any) -> None:
-    """Raises AutogradError for a leaf that requires gradients, a view of one, and some views."""
+    """Raises AutogradError for a leaf that requires gradients, a view of one, and some views.
+
+    And for a plain array, which nothing is known of.
+    """
+    if not isinstance(tensor, Variable):
+        raise AutogradError(
+            "a write that is recorded cannot be to a plain array, which has no history",
+            hint="make a Tensor of the array, or write under no_grad",
+        )
+    node = grad_fn_of(tensor)  # first, which renews the history of a view
     view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
     if view is not None and view.made_by and (tensor.requires_grad or view.base.requires_grad):
         raise AutogradError(
@@ -131,7 +144,7 @@ def check_may_be_written_to(tensor: Any) -> None:
             "a view of a leaf that requires gradients cannot be written to",
             hint="do so under no_grad, or to a copy",
         )
-    if tensor.requires_grad and tensor.is_leaf:
+    if node is None and tensor.requires_grad:
         raise AutogradError(
             "a leaf that requires gradients cannot be written to",
             hint="do so under no_grad, or to a copy",
@@ -144,9 +157,9 @@ def rebase_history(tensor: Any, node: Node) -> None:
     tensor.requires_grad_flag = True
     view = meta.view
     if view is None:
-        meta.edge = Edge(node, 0)
+        meta.edge = (node, 0)
         return
     base = view.base
-    meta_of(base).edge = Edge(CopySlices(edge_of(base), facts_of(base), view, node), 0)
+    meta_of(base).edge = (CopySlices(edge_of(base), facts_of(base), view, node), 0)
     base.requires_grad_flag = True
     view.version = -1  # so that its own is found anew

@@ -13,7 +13,7 @@ way back ends in an error that names the operator (``autograd_not_implemented_fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -60,35 +60,34 @@ class KeysBelow(dict[int, DispatchKeySet]):
 BELOW = KeysBelow(AFTER_AUTOGRAD_KEYSET)
 
 
-class _Below:
-    """A block in which keys are switched off: made once, since calls that are recorded are many."""
+Enter = Callable[[], "Token[LocalState]"]
+"""Begins a block in which keys are off. ``LOCAL_STATE.reset`` with what it returns ends it."""
 
-    def __init__(self, keys: DispatchKeySet) -> None:
-        self._keys = keys
-        self._usual: LocalState | None = None
 
-    def enter(self) -> Token[LocalState]:
-        """Switches them off; ``LOCAL_STATE.reset`` with what it returns ends the block."""
-        state = LOCAL_STATE.get()
+def _switch_off(keys: DispatchKeySet) -> Enter:
+    usual: LocalState | None = None  # made when it is needed: Note [Nothing is switched on]
+    get, set_state, bits = LOCAL_STATE.get, LOCAL_STATE.set, keys.bits
+
+    def enter() -> Token[LocalState]:
+        nonlocal usual
+        state = get()
         if state is not DEFAULT_STATE:
-            return LOCAL_STATE.set(replace(state, excluded=state.excluded | self._keys.bits))
-        usual = self._usual
-        if usual is None:  # made when it is needed: see Note [Nothing is switched on]
-            excluded = state.excluded | self._keys.bits
-            usual = self._usual = replace(state, excluded=excluded)
-        return LOCAL_STATE.set(usual)
+            return set_state(replace(state, excluded=state.excluded | bits))
+        if usual is None:
+            usual = replace(state, excluded=state.excluded | bits)
+        return set_state(usual)
+
+    return enter
 
 
-BELOW_AUTOGRAD = _Below(AUTOGRAD_KEYSET)
+go_below_autograd = _switch_off(AUTOGRAD_KEYSET)
 """For kernels of operators that write or give views. PyTorch's ``AutoDispatchBelowAutograd``."""
-BELOW_ADINPLACE_OR_VIEW = _Below(AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView))
+go_below_adinplace_or_view = _switch_off(AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView))
 """For all other kernels. PyTorch's ``AutoDispatchBelowADInplaceOrView``."""
 
 
 class NotImplementedNode(Node):
     """Where the way back ends: an operator that has no derivative."""
-
-    __slots__ = ("_operator",)
 
     def __init__(self, operator: str, tensors: Sequence[Any], num_results: int) -> None:
         super().__init__(*edges_of(tensors), num_results)
@@ -108,14 +107,14 @@ class NotImplementedNode(Node):
         )
 
 
-def edges_of(
-    tensors: Sequence[Any],
-) -> tuple[tuple[Edge | None, ...], tuple[Facts | None, ...]]:
+def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | None]]:
     """Where the gradients of these go, and what they must be like."""
-    edges = tuple(edge_of(each) if type(each) is Tensor else None for each in tensors)
-    facts = tuple(
-        None if edge is None else facts_of(each) for edge, each in zip(edges, tensors, strict=True)
-    )
+    edges: list[Edge | None] = []
+    facts: list[Facts | None] = []
+    for each in tensors:
+        edge = edge_of(each) if type(each) is Tensor else None
+        edges.append(edge)
+        facts.append(None if edge is None else facts_of(each))
     return edges, facts
 
 
@@ -137,7 +136,7 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
         meta = result.autograd_meta
         if meta is None:
             meta = result.autograd_meta = AutogradMeta()
-        meta.edge = Edge(node, number)
+        meta.edge = (node, number)
         result.requires_grad_flag = True
     return result
 
@@ -167,7 +166,7 @@ def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: l
         if type(tensor) is Tensor:
             check_may_be_written_to(tensor)
     node = NotImplementedNode(str(op.name), given, len(schema.returns) or 1)
-    token = BELOW_AUTOGRAD.enter()
+    token = go_below_autograd()
     try:
         op.redispatch_boxed(BELOW[keys.bits], stack)
     finally:
@@ -187,7 +186,7 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
 
 def _set_own_history(tensor: Any, node: Node) -> None:
     if type(tensor) is Tensor and tensor.array.dtype.kind in DIFFERENTIABLE_KINDS:
-        meta_of(tensor).edge = Edge(node, 0)
+        meta_of(tensor).edge = (node, 0)
         tensor.requires_grad_flag = True
 
 

@@ -13,7 +13,6 @@ of the call, which is all that is kept for the way back:
     the name of an argument its value
     ``x_shape``             the shape of the argument ``x``, without keeping its elements; of a
                             list of tensors, their shapes
-    ``x_dtype``             the element type of the argument ``x``
     ``result``              the result, or ``results`` for all of several
 
 It may leave the gradient of what was broadcast, and a complex one of a real argument: the engine
@@ -26,20 +25,21 @@ Mirrors ``tools/autograd/derivatives.yaml`` of PyTorch, and what is generated of
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from opdispatch.autograd.node import Edge, Facts, Gradients, Node
-from opdispatch.autograd.saved_tensor import SavedResult, SavedTensor
+from opdispatch.arrays import find_key_bits
+from opdispatch.autograd.node import Gradients, Node
+from opdispatch.autograd.saved_tensor import save_result, unpack_result, unpack_tensor
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
-from opdispatch.schema_type import ListType, OptionalType, SchemaType
+from opdispatch.schema_type import ListType, SchemaType
+from opdispatch.tensor import Tensor
 
 Formula = Callable[..., Any]
 Formulas = Mapping[str, Formula]
 """By the names of the arguments that have gradients."""
-_GRAD, _GRADS = -1, -2
+_GRAD, _GRADS, _OWN_SHAPE = -1, -2, -3
 
 
 class Derivative:
@@ -49,41 +49,42 @@ class Derivative:
         """Raises AutogradError for a formula of, or with, what the operator does not have."""
         self.name = str(schema.name)
         self.title = title_of(schema)
-        self.arguments = [argument.name for argument in schema.arguments]
+        self.arguments = {argument.name: place for place, argument in enumerate(schema.arguments)}
         if unknown := [name for name in formulas if name not in self.arguments]:
             raise AutogradError(f"{self.name} has no argument {unknown[0]!r} with a derivative")
-        self.places = [self.arguments.index(name) for name in formulas]
-        self.lists = [isinstance(schema.arguments[n].type, ListType) for n in self.places]
+        types = [argument.type for argument in schema.arguments]
+        self.places = [self.arguments[name] for name in formulas]
+        self.lists = [isinstance(types[place], ListType) for place in self.places]
         self.formulas = list(formulas.values())
         self.kept: list[str] = []
         """What formulas need of a call, by the names of their parameters."""
         self.needs = [
-            [self._place_of(parameter) for parameter in inspect.signature(each).parameters]
-            for each in self.formulas
+            [self._place_of(parameter, n) for parameter in inspect.signature(each).parameters]
+            for n, each in enumerate(self.formulas)
         ]
-        """For each formula, the places of that in ``kept``, or that it is a gradient."""
+        """For each formula, the places of that in ``kept``, or what else it is."""
         self.keeps_results = not {"result", "results"}.isdisjoint(self.kept)
+        self.has_tensors = [
+            name in self.arguments and has_tensors(types[self.arguments[name]])
+            for name in self.kept
+        ]
+        """Whether that is an argument with tensors: they are checked when they are used."""
         self.num_results = len(schema.returns)
         first = schema.arguments[0].alias_info if schema.arguments else None
         self.writes = first is not None and first.is_write
         self.gives_views = first is not None and not first.is_write
-        self.keyword_only = [a.name for a in schema.arguments if a.kwarg_only]
-        self.plain = frozenset(
-            a.name for a in schema.arguments if not a.type.dispatches and "[" not in str(a.type)
-        )
-        """Arguments that are kept as they are: no tensors, and nothing that can be changed."""
-        self.plain_lists = frozenset(a.name for a in schema.arguments if _is_plain_list(a.type))
-        """Lists of what is no tensor, or None: kept as copies."""
 
-    def _place_of(self, parameter: str) -> int:
+    def _place_of(self, parameter: str, formula: int) -> int:
         if parameter in ("grad", "grads"):
             return _GRAD if parameter == "grad" else _GRADS
-        argument, _, fact = parameter.rpartition("_")
-        is_fact = fact in ("shape", "dtype") and argument in self.arguments
-        if not is_fact and parameter not in (*self.arguments, "result", "results"):
+        of_shape = self.arguments.get(parameter.removesuffix("_shape"))
+        if parameter not in (*self.arguments, "result", "results") and of_shape is None:
             raise AutogradError(
                 f"a formula of {self.name} needs {parameter!r}, which a call does not have"
             )
+        is_own = parameter not in self.arguments and of_shape == self.places[formula]
+        if is_own and not self.lists[formula]:
+            return _OWN_SHAPE  # which the node has anyway
         if parameter not in self.kept:
             self.kept.append(parameter)
         return self.kept.index(parameter)
@@ -94,9 +95,9 @@ class Derivative:
         return [n for n, needs in enumerate(self.needs) if place in needs]
 
 
-def _is_plain_list(kind: SchemaType) -> bool:
-    of = kind.element if isinstance(kind, OptionalType) else kind
-    return isinstance(of, ListType) and not re.search(r"Tensor|\[", str(of.element))
+def has_tensors(kind: SchemaType) -> bool:
+    """Whether values of the type are tensors, or have some in them."""
+    return "Tensor" in str(kind)
 
 
 def title_of(schema: FunctionSchema) -> str:
@@ -106,56 +107,53 @@ def title_of(schema: FunctionSchema) -> str:
 
 
 class FormulaNode(Node):
-    """A call of an operator whose derivative is made of formulas."""
+    """A call of an operator whose derivative is made of formulas.
 
-    __slots__ = ("_derivative", "_kept", "_widths")
+    Calls are many: the kernels in ``derivative_kernel.py`` make it without ``__init__``, and set
+    what has no default here or in ``Node``.
+    """
 
-    def __init__(
-        self,
-        derivative: Derivative,
-        edges: tuple[Edge | None, ...],
-        facts: tuple[Facts | None, ...],
-        kept: list[Any],
-        widths: list[int] | None = None,
-    ) -> None:
-        super().__init__(edges, facts, derivative.num_results)
-        self._derivative = derivative
-        self._widths = widths
-        """How many tensors each argument with a formula has, where one of them is a list."""
-        self._kept: list[Any] | None = kept
+    derivative: Derivative
+    kept: list[Any] | None
+    """What formulas need, with None for what is not wanted. None once it is let go of."""
+    widths: tuple[int, ...] | None = None
+    """How many tensors each argument with a formula has, where one of them is a list."""
 
     @property
     def name(self) -> str:
         """The operator's name: ``MultiplyBackward``."""
-        return self._derivative.title
+        return self.derivative.title
 
     def keep_results(self, results: Sequence[Any]) -> None:
         """Keeps what formulas need of the results."""
-        assert self._kept is not None
-        for n, name in enumerate(self._derivative.kept):
+        assert self.kept is not None
+        for n, name in enumerate(self.derivative.kept):
             if name == "result":
-                self._kept[n] = SavedResult(results[0], 0)
+                self.kept[n] = save_result(results[0])
             elif name == "results":
-                self._kept[n] = [SavedResult(each, n) for n, each in enumerate(results)]
+                self.kept[n] = [save_result(each) for each in results]
 
     def apply(self, grads: list[Any]) -> Gradients:
         """Calls the formulas of the arguments whose gradients are wanted."""
-        if self._kept is None:
+        if self.kept is None:
             raise AutogradError(
                 f"the way back leads through {self.name} a second time, and what it kept was let "
                 "go of the first time",
                 hint="use retain_graph=True the first time",
             )
-        derivative, widths = self._derivative, self._widths
-        # The last two are where _GRADS and _GRAD point.
-        known = [*(_unpacked(each, self) for each in self._kept), grads, grads[0]]
+        derivative, widths = self.derivative, self.widths
+        # The last three are where _OWN_SHAPE, _GRADS and _GRAD point.
+        kept = map(self._unpacked, self.kept, derivative.kept, derivative.has_tensors)
+        known = [*kept, None, grads, grads[0]]
         results: list[Any] = []
         for n, formula in enumerate(derivative.formulas):
-            width = 1 if widths is None else widths[n]
-            wanted = self.edges[len(results) : len(results) + width]
+            place, width = len(results), 1 if widths is None else widths[n]
+            wanted = self.edges[place : place + width]
             if wanted.count(None) == width:
                 results += wanted
                 continue
+            if (facts := self.facts[place]) is not None:
+                known[_OWN_SHAPE] = tuple(facts[0])
             gradient = formula(*[known[place] for place in derivative.needs[n]])
             if derivative.lists[n]:
                 results += gradient
@@ -163,14 +161,28 @@ class FormulaNode(Node):
                 results.append(gradient)
         return results
 
+    def _unpacked(self, kept: Any, name: str, has_tensors: bool) -> Any:
+        """What was kept under a name, as formulas get it."""
+        if has_tensors:
+            return self._unpacked_tensors(kept)
+        if kept is None:
+            return None
+        if name == "result":
+            return unpack_result(kept, self)
+        if name == "results":
+            return [unpack_result(each, self, number) for number, each in enumerate(kept)]
+        return kept
+
+    def _unpacked_tensors(self, kept: Any) -> Any:
+        """A tensor, an array, None, or a list of such."""
+        if type(kept) is tuple:
+            return unpack_tensor(kept, self)
+        if type(kept) is list:
+            return [self._unpacked_tensors(each) for each in kept]
+        if find_key_bits(kept) is not None and not hasattr(type(kept), "__torch_dispatch__"):
+            return Tensor(kept)  # so that whatever a formula does with it is dispatched
+        return kept
+
     def release(self) -> None:
         """Lets go of what was kept."""
-        self._kept = None
-
-
-def _unpacked(kept: Any, node: Node) -> Any:
-    if type(kept) is SavedTensor or type(kept) is SavedResult:
-        return kept.unpack(node)
-    if type(kept) is list:
-        return [_unpacked(each, node) for each in kept]
-    return kept
+        self.kept = None

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from opdispatch.arrays import find_key_bits
-from opdispatch.autograd.node import Edge, Facts
-from opdispatch.autograd.saved_tensor import SavedTensor
-from opdispatch.autograd.variable import edge_of, grad_fn_of
+from opdispatch.autograd.node import next_number
+from opdispatch.autograd.saved_tensor import save_result, save_tensor
+from opdispatch.autograd.variable import (
+    DIFFERENTIABLE_KINDS,
+    AutogradMeta,
+    edge_of,
+    version_of,
+)
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
-from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
     BELOW,
-    BELOW_ADINPLACE_OR_VIEW,
-    BELOW_AUTOGRAD,
     edges_of,
-    requires_gradients,
+    go_below_adinplace_or_view,
+    go_below_autograd,
     set_history,
 )
-from opdispatch.functionalities.derivative import Derivative, FormulaNode, Formulas
+from opdispatch.functionalities.derivative import (
+    Derivative,
+    FormulaNode,
+    Formulas,
+    has_tensors,
+)
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.operator_handle import OperatorHandle
-from opdispatch.schema_type import TENSOR
+from opdispatch.schema_type import TENSOR, ListType, SchemaType
 from opdispatch.tensor import Tensor
 
 FindOperator = Callable[[], OperatorHandle]
@@ -41,24 +47,35 @@ def make_derivative_kernel(
     Raises AutogradError for formulas that do not fit the schema.
     """
     derivative = Derivative(schema, formulas)
+    is_usual = not (derivative.writes or derivative.gives_views)
     scope: dict[str, Any] = {
         "_Tensor": Tensor,
         "_type": type,
+        "_len": len,
         "_tuple": tuple,
         "_state": AUTOGRAD_STATE.get,
         "_below": BELOW,
-        "_enter": (BELOW_AUTOGRAD if derivative.gives_views else BELOW_ADINPLACE_OR_VIEW).enter,
+        "_enter": go_below_adinplace_or_view if is_usual else go_below_autograd,
         "_leave": LOCAL_STATE.reset,
         "_operator": operator,
         "_derivative": derivative,
         "_edge_of": edge_of,
-        "_save": _saved,
-        "_FormulaNode": FormulaNode,
-        "_is_recorded": requires_gradients,
+        "_edges_of": edges_of,
+        "_version_of": version_of,
+        "_saved": _saved,
+        "_save_result": save_result,
+        "_copied": _copied,
+        "_new": FormulaNode.__new__,
+        "_Node": FormulaNode,
+        "_Meta": AutogradMeta,
+        "_KINDS": DIFFERENTIABLE_KINDS,
+        "_next_number": next_number,
+        "_is_recorded": _is_recorded,
         "_is_part_of_graph": _is_part_of_graph,
-        "_set_history": set_history,
-        "_finish": functools.partial(_finish, derivative),
-        "_record": functools.partial(_record, derivative, operator),
+        "_check_write": check_may_be_written_to,
+        "_shapes_of": _shapes_of,
+        "_rebase_history": rebase_history,
+        "_finish": _finish,
     }
     text = _Source(schema, derivative).kernel()
     exec(compile(text, f"<derivative of {derivative.name}>", "exec"), scope)
@@ -74,16 +91,20 @@ class _Source:
             _r0 = _type(_a0) is _Tensor and _a0.requires_grad_flag
             _r1 = _type(_a1) is _Tensor and _a1.requires_grad_flag
             if (_r0 or _r1) and _state().grad_mode:
-                _node = _FormulaNode(
-                    _derivative,
-                    (_edge_of(_a0) if _r0 else None, _edge_of(_a1) if _r1 else None),
-                    ((_a0.array.shape, _a0.array.dtype) if _r0 else None, ...),
-                    [_save(_a1) if _r0 else None, _save(_a0) if _r1 else None, axis],
-                )
+                _node = _new(_Node)
+                _node.derivative = _derivative
+                _node.edges = (_edge_of(_a0) if _r0 else None, _edge_of(_a1) if _r1 else None)
+                _node.facts = ((_a0.array.shape, _a0.array.dtype) if _r0 else None, ...)
+                _node.kept = [_a1 and its version if _r0 else None, ..., axis]
+                _node.number = _next_number()
                 _token = _enter()
                 try: _result = _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
                 finally: _leave(_token)
-                return _set_history(_result, _node, 0, (_a0, _a1, axis))
+                if _type(_result) is not _Tensor or _result is _a0 or _result is _a1:
+                    return _finish(_node, _result, (_a0, _a1))
+                if _result.array.dtype.kind in _KINDS:
+                    the node is what has made the result
+                return _result
             return _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
 
     All names of ours start with ``_``: an argument may have any other. Keyword-only arguments with
@@ -93,7 +114,7 @@ class _Source:
     def __init__(self, schema: FunctionSchema, derivative: Derivative) -> None:
         self.derivative = derivative
         self.is_one_tensor = [returned.type for returned in schema.returns] == [TENSOR]
-        arguments = schema.arguments
+        self.arguments = arguments = schema.arguments
         usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
         self.by_name = all(usable)
         self.names = [
@@ -139,112 +160,116 @@ class _Source:
         return lines
 
     def _recorded(self) -> list[str]:
-        stack = ", ".join(self.names)
-        if self.derivative.writes or True in self.derivative.lists:
-            return [f"return _record(_keys, [{stack}])"]
-        pairs = [(name, f"_r{n}") for n, name in enumerate(self.differentiated)]
-        edges = "".join(f"_edge_of({a}) if {r} else None, " for a, r in pairs)
-        facts = "".join(f"({a}.array.shape, {a}.array.dtype) if {r} else None, " for a, r in pairs)
-        kept = ", ".join(map(self._spelled, self.derivative.kept))
+        """The call of which gradients are recorded."""
+        derivative = self.derivative
+        written = self.names[0] if derivative.writes else ""
         return [
-            f"_node = _FormulaNode(_derivative, ({edges}), ({facts}), [{kept}])",
+            *([f"_check_write({written})"] if written else []),
+            "_node = _new(_Node)",
+            "_node.derivative = _derivative",
+            *self._inputs(),
+            f"_node.kept = [{', '.join(map(self._kept, derivative.kept))}]",
+            "_node.number = _next_number()",  # the edges' nodes have lower ones
             "_token = _enter()",
             "try:",
             f"    _result = {self._redispatch()}",
             "finally:",
             "    _leave(_token)",
-            *self._finished(f"({stack},)"),
+            *([f"_rebase_history({written}, _node)", "return _result"] if written else self._end()),
         ]
 
-    def _finished(self, stack: str) -> list[str]:
-        """``_finish``, in the place where it is needed if the result is one tensor."""
-        if not self.is_one_tensor:
-            return [f"return _finish(_node, _result, {stack})"]
-        lines = [f"_result = _set_history(_result, _node, 0, {stack})"]
-        if self.derivative.keeps_results:
-            lines.append("if _type(_result) is _Tensor: _node.keep_results((_result,))")
-        return [*lines, "return _result"]
+    def _inputs(self) -> list[str]:
+        """The node's edges and facts, and its widths where there are lists."""
+        lines, edges, facts, widths = [], "", "", ""
+        for n, (name, is_list) in enumerate(
+            zip(self.differentiated, self.derivative.lists, strict=True)
+        ):
+            unless = f" if _r{n} else None" if len(self.differentiated) > 1 else ""
+            if is_list:
+                lines.append(f"_e{n}, _f{n} = _edges_of({name})")
+            edges += f"*_e{n}, " if is_list else f"_edge_of({name}){unless}, "
+            of_one = f"({name}.array.shape, {name}.array.dtype){unless}, "
+            facts += f"*_f{n}, " if is_list else of_one
+            widths += f"_len({name}), " if is_list else "1, "
+        lines += [f"_node.edges = ({edges})", f"_node.facts = ({facts})"]
+        return [*lines, f"_node.widths = ({widths})"] if True in self.derivative.lists else lines
 
-    def _spelled(self, kept: str) -> str:
+    def _kept(self, kept: str) -> str:
         """What is kept under that name, where a formula that is wanted needs it."""
-        derivative = self.derivative
         if kept in ("result", "results"):
-            return "None"
-        wanted = " or ".join(f"_r{n}" for n in derivative.formulas_with(kept))
-        argument, _, fact = kept.rpartition("_")
-        if kept in derivative.arguments:
-            name, text = self.names[derivative.arguments.index(kept)], "_save({})"
-            if kept in derivative.plain:
-                return name
-            if kept in derivative.plain_lists:
-                text = "({0} if {0} is None else {0}[:])"
+            return "None"  # until they are there
+        place = self.derivative.arguments.get(kept)
+        if place is not None:
+            text = _kept_of(self.arguments[place].type)
         else:
-            name = self.names[derivative.arguments.index(argument)]
-            text = "_tuple({}.shape)" if fact == "shape" else "{}.dtype"
-        return f"{text.format(name)} if {wanted} else None"
+            place = self.derivative.arguments[kept.removesuffix("_shape")]
+            is_list = isinstance(self.arguments[place].type, ListType)
+            text = "_shapes_of({})" if is_list else "_tuple({}.shape)"
+        text = text.replace("{}", self.names[place])
+        by = self.derivative.formulas_with(kept)
+        if text == self.names[place] or len(by) == len(self.differentiated):
+            return text
+        return f"{text} if {' or '.join(f'_r{n}' for n in by)} else None"
+
+    def _end(self) -> list[str]:
+        """The result, with the node as what has made it."""
+        tensors = [n for n, a in zip(self.names, self.arguments, strict=True) if a.type.dispatches]
+        finish = f"return _finish(_node, _result, ({', '.join(tensors)},))"
+        if not self.is_one_tensor:
+            return [finish]
+        derivative = self.derivative
+        is_given = "".join(f" or _result is {name}" for name in tensors)
+        lines = [
+            f"if _type(_result) is not _Tensor{is_given}: {finish}",
+            "if _result.array.dtype.kind in _KINDS:",
+            "    _meta = _result.autograd_meta",
+            "    if _meta is None: _meta = _result.autograd_meta = _Meta()",
+            "    _meta.edge = (_node, 0)",
+            "    _result.requires_grad_flag = True",
+        ]
+        if "result" in derivative.kept:
+            place = derivative.kept.index("result")
+            lines.append(f"    _node.kept[{place}] = _save_result(_result)")
+        return [*lines, "return _result"]
 
 
 def _can_be_parameter(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
 
 
-def _record(
-    derivative: Derivative, operator: FindOperator, keys: DispatchKeySet, stack: list[Any]
-) -> Any:
-    """``kernel`` for what is less usual: lists of tensors, and operators that write."""
-    if derivative.writes:
-        grad_fn_of(stack[0])  # of a view whose base was written to: before it is looked at
-        check_may_be_written_to(stack[0])
-    edges: list[Edge | None] = []
-    facts: list[Facts | None] = []
-    widths = []
-    for place, is_list in zip(derivative.places, derivative.lists, strict=True):
-        tensors = stack[place] if is_list else [stack[place]]
-        widths.append(len(tensors))
-        new_edges, new_facts = edges_of(tensors)
-        edges += new_edges
-        facts += new_facts
-    kept = [_kept_of(name, derivative, stack) for name in derivative.kept]
-    node = FormulaNode(derivative, tuple(edges), tuple(facts), kept, widths)
-    names = derivative.keyword_only
-    count = len(stack) - len(names)
-    named = dict(zip(names, stack[count:], strict=True))
-    plain = not (derivative.writes or derivative.gives_views)
-    token = (BELOW_ADINPLACE_OR_VIEW if plain else BELOW_AUTOGRAD).enter()
-    try:
-        result = operator().redispatch(BELOW[keys.bits], *stack[:count], **named)
-    finally:
-        LOCAL_STATE.reset(token)
-    if derivative.writes:
-        rebase_history(stack[0], node)
-        return result
-    return _finish(derivative, node, result, stack)
+def _kept_of(kind: SchemaType) -> str:
+    """The text of how an argument is kept, with {} for its name. See ``FormulaNode._unpacked``."""
+    lists = str(kind).count("[")
+    if has_tensors(kind):
+        version = "0 if {}.autograd_meta is None else _version_of({})"
+        of_one = f"(({{}}, {version}) if _type({{}}) is _Tensor else {{}})"
+        return "_saved({})" if lists else of_one
+    if lists == 0:
+        return "{}"
+    if lists > 1:
+        return "_copied({})"  # since their owner may change them
+    return "{}[:]" if isinstance(kind, ListType) else "({} if {} is None else {}[:])"
 
 
-def _kept_of(name: str, derivative: Derivative, stack: Sequence[Any]) -> Any:
-    if name in ("result", "results"):
-        return None
-    if name in derivative.arguments:
-        return _saved(stack[derivative.arguments.index(name)])
-    argument, _, fact = name.rpartition("_")
-    value = stack[derivative.arguments.index(argument)]
-    if isinstance(value, list):
-        return [tuple(each.shape) if fact == "shape" else each.dtype for each in value]
-    return tuple(value.shape) if fact == "shape" else value.dtype
+def _saved(value: Any) -> Any:
+    """What is kept of a tensor, of what stands for one, and of a list of such."""
+    if type(value) is list:
+        return [_saved(each) for each in value]
+    return save_tensor(value) if type(value) is Tensor else value
 
 
-def _finish(derivative: Derivative, node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:
-    """The results, with the node as what has made them."""
-    if derivative.num_results == 1 and not isinstance(result, list):
-        result = set_history(result, node, 0, given)
-        if derivative.keeps_results and type(result) is Tensor:
-            node.keep_results((result,))
-        return result
-    node.num_results = len(result)  # of a list, only known now
-    results = [set_history(each, node, n, given) for n, each in enumerate(result)]
-    if derivative.keeps_results and all(type(each) is Tensor for each in results):
-        node.keep_results(results)
-    return results if isinstance(result, list) else tuple(results)
+def _shapes_of(values: Sequence[Any]) -> list[Any]:
+    # Of a tensor, its array's, which is quicker to have.
+    return [tuple((v.array if type(v) is Tensor else v).shape) for v in values]
+
+
+def _copied(value: Any) -> Any:
+    return [_copied(each) for each in value] if type(value) is list else value
+
+
+def _is_recorded(values: Sequence[Any]) -> bool:
+    """Whether one of them requires gradients."""
+    return True in [type(each) is Tensor and each.requires_grad_flag for each in values]
 
 
 def _is_part_of_graph(written: Any) -> bool:
@@ -256,11 +281,16 @@ def _is_part_of_graph(written: Any) -> bool:
     return written.requires_grad_flag or (view is not None and view.base.requires_grad)
 
 
-def _saved(value: Any) -> Any:
-    if type(value) is Tensor:
-        return SavedTensor(value)
-    if type(value) is list:
-        return [_saved(each) for each in value]
-    if find_key_bits(value) is not None and not hasattr(type(value), "__torch_dispatch__"):
-        return Tensor(value)  # so that whatever a formula does with it is dispatched
-    return value
+def _finish(node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:
+    """The results, with the node as what has made them."""
+    derivative = node.derivative
+    if derivative.num_results == 1 and not isinstance(result, list):
+        result = set_history(result, node, 0, given)
+        if derivative.keeps_results and type(result) is Tensor:
+            node.keep_results((result,))
+        return result
+    node.num_results = len(result)  # of a list, only known now
+    results = [set_history(each, node, n, given) for n, each in enumerate(result)]
+    if derivative.keeps_results and all(type(each) is Tensor for each in results):
+        node.keep_results(results)
+    return results if isinstance(result, list) else tuple(results)

@@ -6,19 +6,25 @@ Mirrors ``torch/_library/autograd.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
-from opdispatch.autograd.saved_tensor import SavedResult, SavedTensor
+from opdispatch.autograd.saved_tensor import (
+    save_result,
+    save_tensor,
+    unpack_result,
+    unpack_tensor,
+)
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
     BELOW,
-    BELOW_AUTOGRAD,
     edges_of,
     flat_list,
+    go_below_autograd,
     requires_gradients,
     set_history,
 )
@@ -39,7 +45,7 @@ class Context:
         self.needs_input_grad = needs_input_grad
         """Whether each positional argument has a gradient that is wanted; of a list, a list."""
         self._to_save: tuple[Any, ...] = ()
-        self._saved: list[Any] | None = None
+        self._saved: list[Callable[[Node], Any]] | None = None
         self._node: Node | None = None
         self._materializes = True
 
@@ -65,21 +71,19 @@ class Context:
                 hint="use retain_graph=True the first time",
             )
         node = self._node
-        return tuple(None if each is None else each.unpack(node) for each in self._saved)
+        return tuple(unpack(node) for unpack in self._saved)
 
 
 class RegisteredNode(Node):
     """A call of an operator whose derivative was registered."""
-
-    __slots__ = ("_backward", "_context", "_results", "_schema", "_widths")
 
     def __init__(
         self,
         schema: FunctionSchema,
         backward: Backward,
         context: Context,
-        edges: tuple[Edge | None, ...],
-        facts: tuple[Facts | None, ...],
+        edges: Sequence[Edge | None],
+        facts: Sequence[Facts | None],
         widths: Sequence[int | None],
     ) -> None:
         super().__init__(edges, facts)
@@ -107,13 +111,14 @@ class RegisteredNode(Node):
         context._to_save = ()
         context._node = None
 
-    def _saved(self, tensor: Any, results: Sequence[Any]) -> Any:
+    def _saved(self, tensor: Any, results: Sequence[Any]) -> Callable[[Node], Any]:
+        """What gives the tensor, when the node asks for it."""
         if tensor is None:
-            return None
+            return lambda node: None
         for number, result in enumerate(results):
             if tensor is result:
-                return SavedResult(tensor, number)
-        return SavedTensor(tensor)
+                return partial(unpack_result, save_result(tensor), number=number)
+        return partial(unpack_tensor, save_tensor(tensor))
 
     def apply(self, grads: list[Any]) -> Gradients:
         """Calls ``backward``."""
@@ -197,7 +202,7 @@ def make_registered_kernel(
     has_keyword_only = any(a.kwarg_only for a in schema.arguments)
 
     def below(keys: DispatchKeySet, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        token = BELOW_AUTOGRAD.enter()  # as PyTorch, whether or not the call is recorded
+        token = go_below_autograd()  # as PyTorch, whether or not the call is recorded
         try:
             return operator().redispatch(BELOW[keys.bits], *args, **kwargs)
         finally:
