@@ -8,8 +8,8 @@ calls under `no_grad` keep the short way. Inference mode also changes the local 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -29,9 +29,13 @@ class AutogradState:
     inference_mode: bool = False
 
 
-_DEFAULT = AutogradState()
+_STATES = {
+    (grad_mode, inference_mode): AutogradState(grad_mode, inference_mode)
+    for grad_mode in (False, True)
+    for inference_mode in (False, True)
+}
 AUTOGRAD_STATE: ContextVar[AutogradState] = ContextVar(
-    "opdispatch_autograd_state", default=_DEFAULT
+    "opdispatch_autograd_state", default=_STATES[True, False]
 )
 
 
@@ -45,8 +49,13 @@ def is_inference_mode_enabled() -> bool:
     return AUTOGRAD_STATE.get().inference_mode
 
 
+def stop_recording() -> Token[AutogradState]:
+    """``no_grad`` for what is called often: ``AUTOGRAD_STATE.reset`` with the result ends it."""
+    return AUTOGRAD_STATE.set(_STATES[False, AUTOGRAD_STATE.get().inference_mode])
+
+
 def _set_grad_mode(mode: bool) -> None:
-    AUTOGRAD_STATE.set(replace(AUTOGRAD_STATE.get(), grad_mode=mode))
+    AUTOGRAD_STATE.set(_STATES[bool(mode), AUTOGRAD_STATE.get().inference_mode])
 
 
 class _GradMode(ModeDecorator):
@@ -150,7 +159,7 @@ class inference_mode(ModeDecorator):  # noqa: N801 - PyTorch's name
         guard = ForceDispatchKeyGuard(*sets)
         guard.__enter__()
         self._entered.append((AUTOGRAD_STATE.get(), guard))
-        AUTOGRAD_STATE.set(AutogradState(grad_mode=not self._mode, inference_mode=self._mode))
+        AUTOGRAD_STATE.set(_STATES[not self._mode, self._mode])
         return self
 
     def __exit__(

@@ -36,6 +36,7 @@ from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalS
 from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
+    from opdispatch.function_schema import OperatorName
     from opdispatch.operator_handle import OperatorHandle
 
 _B = BackendComponent
@@ -89,7 +90,7 @@ go_below_adinplace_or_view = _switch_off(AUTOGRAD_KEYSET.add(DispatchKey.ADInpla
 class NotImplementedNode(Node):
     """Where the way back ends: an operator that has no derivative."""
 
-    def __init__(self, operator: str, tensors: Sequence[Any], num_results: int) -> None:
+    def __init__(self, operator: OperatorName, tensors: Sequence[Any], num_results: int) -> None:
         super().__init__(*edges_of(tensors), num_results)
         self._operator = operator
 
@@ -103,7 +104,7 @@ class NotImplementedNode(Node):
         raise AutogradError(
             f"{self._operator} has no derivative, and the way back leads through it",
             hint="register one with opdispatch.register_autograd, or a kernel for Autograd",
-            operator=self._operator,
+            operator=str(self._operator),
         )
 
 
@@ -143,15 +144,14 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
 
 def requires_gradients(stack: Sequence[Any]) -> bool:
     """Whether the call of a stack is to be recorded."""
-    return (
-        any(
-            value.requires_grad_flag
-            if type(value) is Tensor
-            else type(value) is list and requires_gradients(value)
-            for value in stack
-        )
-        and AUTOGRAD_STATE.get().grad_mode
-    )
+    for value in stack:
+        if type(value) is Tensor:
+            found = value.requires_grad_flag
+        else:
+            found = type(value) is list and requires_gradients(value)
+        if found:
+            return AUTOGRAD_STATE.get().grad_mode
+    return False
 
 
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -160,12 +160,13 @@ def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: l
         op.redispatch_boxed(BELOW[keys.bits], stack)
         return
     schema = op.call_signature.schema
-    given = list(flat_list(stack))
-    written = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
-    for tensor in flat_list(written):
-        if type(tensor) is Tensor:
-            check_may_be_written_to(tensor)
-    node = NotImplementedNode(str(op.name), given, len(schema.returns) or 1)
+    given = flat_list(stack)
+    if schema.is_mutable:
+        written = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
+        for tensor in flat_list(written):
+            if type(tensor) is Tensor:
+                check_may_be_written_to(tensor)
+    node = NotImplementedNode(op.name, given, len(schema.returns) or 1)
     token = go_below_autograd()
     try:
         op.redispatch_boxed(BELOW[keys.bits], stack)
@@ -194,7 +195,10 @@ def flat_list(values: Sequence[Any]) -> list[Any]:
     """What lists among the values have, in their places."""
     flat: list[Any] = []
     for value in values:
-        flat += value if isinstance(value, list) else [value]
+        if isinstance(value, list):
+            flat += value
+        else:
+            flat.append(value)
     return flat
 
 

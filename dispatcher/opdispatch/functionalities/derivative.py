@@ -125,13 +125,14 @@ class FormulaNode(Node):
         return self.derivative.title
 
     def keep_results(self, results: Sequence[Any]) -> None:
-        """Keeps what formulas need of the results."""
+        """Keeps what formulas need of the results that are tensors."""
         assert self.kept is not None
+        saved = [save_result(each) if type(each) is Tensor else None for each in results]
         for n, name in enumerate(self.derivative.kept):
             if name == "result":
-                self.kept[n] = save_result(results[0])
+                self.kept[n] = saved[0]
             elif name == "results":
-                self.kept[n] = [save_result(each) for each in results]
+                self.kept[n] = saved
 
     def apply(self, grads: list[Any]) -> Gradients:
         """Calls the formulas of the arguments whose gradients are wanted."""
@@ -170,7 +171,7 @@ class FormulaNode(Node):
         if name == "result":
             return unpack_result(kept, self)
         if name == "results":
-            return [unpack_result(each, self, number) for number, each in enumerate(kept)]
+            return [each and unpack_result(each, self, n) for n, each in enumerate(kept)]
         return kept
 
     def _unpacked_tensors(self, kept: Any) -> Any:

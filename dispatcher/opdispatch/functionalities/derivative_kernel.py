@@ -286,11 +286,11 @@ def _finish(node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:
     derivative = node.derivative
     if derivative.num_results == 1 and not isinstance(result, list):
         result = set_history(result, node, 0, given)
-        if derivative.keeps_results and type(result) is Tensor:
+        if derivative.keeps_results:
             node.keep_results((result,))
         return result
     node.num_results = len(result)  # of a list, only known now
     results = [set_history(each, node, n, given) for n, each in enumerate(result)]
-    if derivative.keeps_results and all(type(each) is Tensor for each in results):
+    if derivative.keeps_results:
         node.keep_results(results)
     return results if isinstance(result, list) else tuple(results)

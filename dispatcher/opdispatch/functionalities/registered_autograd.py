@@ -30,7 +30,7 @@ from opdispatch.functionalities.autograd import (
 )
 from opdispatch.functionalities.derivative import title_of
 from opdispatch.functionalities.derivative_kernel import FindOperator
-from opdispatch.grad_mode import no_grad
+from opdispatch.grad_mode import AUTOGRAD_STATE, stop_recording
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.tensor import Tensor
 
@@ -41,13 +41,14 @@ SetupContext = Callable[..., Any]
 class Context:
     """``ctx``: what ``setup_context`` keeps of a call for ``backward``; takes any attribute."""
 
-    def __init__(self, needs_input_grad: tuple[Any, ...]) -> None:
-        self.needs_input_grad = needs_input_grad
-        """Whether each positional argument has a gradient that is wanted; of a list, a list."""
-        self._to_save: tuple[Any, ...] = ()
-        self._saved: list[Callable[[Node], Any]] | None = None
-        self._node: Node | None = None
-        self._materializes = True
+    needs_input_grad: tuple[Any, ...]
+    """Whether each positional argument has a gradient that is wanted; of a list, a list."""
+
+    # Of most contexts, most of this stays as it is.
+    _to_save: tuple[Any, ...] = ()
+    _saved: list[Callable[[Node], Any]] | None = None
+    _node: Node | None = None
+    _materializes = True
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keeps arguments or results of the call; each is a tensor, an array or None.
@@ -55,7 +56,7 @@ class Context:
         An array is a tensor when it is used. Whether they were written to meanwhile is checked
         then, of tensors. Raises AutogradError.
         """
-        self._to_save = tuple(map(_as_saved, tensors))
+        self._to_save = tuple([_as_saved(each) for each in tensors])
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether ``backward`` is given zeros for results without a gradient, or None."""
@@ -77,6 +78,13 @@ class Context:
 class RegisteredNode(Node):
     """A call of an operator whose derivative was registered."""
 
+    widths: Sequence[int | None] | None = None
+    """Of each positional argument, how many tensors a list has, and None for what is no list. Not
+    needed where there are none."""
+    _results: Sequence[Any] = (None,)
+    """For each result, (shape, dtype, device); of a list of tensors, a list of such. None for the
+    only one: where it has no gradient, nothing goes back."""
+
     def __init__(
         self,
         schema: FunctionSchema,
@@ -84,32 +92,42 @@ class RegisteredNode(Node):
         context: Context,
         edges: Sequence[Edge | None],
         facts: Sequence[Facts | None],
-        widths: Sequence[int | None],
     ) -> None:
         super().__init__(edges, facts)
         self._schema, self._backward, self._context = schema, backward, context
-        self._widths = widths
-        """Of each positional argument: how many tensors a list has; None for what is no list."""
-        self._results: list[Any] = []
-        """For each result, (shape, dtype, device); of a list of tensors, a list of such."""
 
     @property
     def name(self) -> str:
         """The operator's name, as of a derivative made of formulas."""
         return title_of(self._schema)
 
+    def needs_input_grad(self) -> tuple[Any, ...]:
+        """See ``Context``."""
+        flags = [edge is not None for edge in self.edges]
+        if self.widths is None:
+            return tuple(flags)
+        left = iter(flags)
+        return tuple(
+            next(left) if width is None else [next(left) for _ in range(width)]
+            for width in self.widths
+        )
+
     def keep(self, results: Sequence[Any]) -> None:
-        """Keeps what zeros for each result are made of, and what the context saves."""
+        """Makes results what this node has made. Keeps what the context saves, and what zeros for
+        each result are made of."""
         flat = flat_list(results)
-        self.num_results = len(flat)
-        self._results = [
-            [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
-            for result in results
-        ]
+        for number, each in enumerate(flat):
+            if type(each) is Tensor:
+                set_history(each, self, number, ())
+        if len(flat) != 1 or isinstance(results[0], list):
+            self.num_results = len(flat)
+            self._results = [
+                [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
+                for result in results
+            ]
         context = self._context
         context._saved = [self._saved(each, flat) for each in context._to_save]
         context._to_save = ()
-        context._node = None
 
     def _saved(self, tensor: Any, results: Sequence[Any]) -> Callable[[Node], Any]:
         """What gives the tensor, when the node asks for it."""
@@ -154,7 +172,8 @@ class RegisteredNode(Node):
                 f"({', '.join(arguments)})"
             )
         flat: list[Any] = []
-        for argument, width, gradient in zip(arguments, self._widths, found, strict=True):
+        widths = self.widths or [None] * len(arguments)
+        for argument, width, gradient in zip(arguments, widths, found, strict=True):
             each = [gradient]
             if width is not None:
                 each = [None] * width if gradient is None else gradient
@@ -200,6 +219,8 @@ def make_registered_kernel(
     """
     _check_schema(schema)
     has_keyword_only = any(a.kwarg_only for a in schema.arguments)
+    has_lists = any("[" in str(a.type) for a in schema.arguments)
+    is_one = len(schema.returns) == 1
 
     def below(keys: DispatchKeySet, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         token = go_below_autograd()  # as PyTorch, whether or not the call is recorded
@@ -211,31 +232,26 @@ def make_registered_kernel(
     def kernel(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         if not requires_gradients(args):
             return below(keys, args, kwargs)
-        context = Context(tuple(_needs(each) for each in args))
-        widths = [len(each) if isinstance(each, list) else None for each in args]
-        given = flat_list(args)
-        node = RegisteredNode(schema, backward, context, *edges_of(given), widths)
-        with no_grad():
+        given: Sequence[Any] = flat_list(args) if has_lists else args
+        edges, facts = edges_of(given)
+        context = Context()
+        node = RegisteredNode(schema, backward, context, edges, facts)
+        if has_lists:
+            node.widths = [len(each) if isinstance(each, list) else None for each in args]
+        context.needs_input_grad = node.needs_input_grad()
+        token = stop_recording()
+        try:
             result = below(keys, args, kwargs)
-        is_one = len(schema.returns) == 1
-        results = [
-            [_as_tensor(one, given) for one in each]
-            if isinstance(each, list)
-            else _as_tensor(each, given)
-            for each in ([result] if is_one else result)
-        ]
-        output = results[0] if is_one else tuple(results)
-        if setup_context is not None:
-            with no_grad():
-                if has_keyword_only:
-                    setup_context(
-                        ctx=context, inputs=args, keyword_only_inputs=kwargs, output=output
-                    )
-                else:
-                    setup_context(ctx=context, inputs=args, output=output)
-        for number, each in enumerate(flat_list(results)):
-            if type(each) is Tensor:
-                set_history(each, node, number, ())
+            results = [_as_tensors(each, given) for each in ([result] if is_one else result)]
+            output = results[0] if is_one else tuple(results)
+            if setup_context is None:
+                pass
+            elif has_keyword_only:
+                setup_context(ctx=context, inputs=args, keyword_only_inputs=kwargs, output=output)
+            else:
+                setup_context(ctx=context, inputs=args, output=output)
+        finally:
+            AUTOGRAD_STATE.reset(token)
         node.keep(results)
         return output
 
@@ -262,12 +278,6 @@ def _check_schema(schema: FunctionSchema) -> None:
         )
 
 
-def _needs(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_needs(each) for each in value]
-    return type(value) is Tensor and value.requires_grad
-
-
 def _facts(result: Any) -> Any:
     return (result.shape, result.dtype, result.device) if type(result) is Tensor else None
 
@@ -283,8 +293,13 @@ def _as_saved(value: Any) -> Any:
     return Tensor(value)  # an argument that was given as a plain array
 
 
-def _as_tensor(result: Any, given: Sequence[Any]) -> Any:
-    """A result that can have a history: one of the arguments as another tensor."""
+def _as_tensors(result: Any, given: Sequence[Any]) -> Any:
+    """A result, or a list of them, that can have a history: arguments as other tensors."""
     if type(result) is Tensor:
-        return result.detach() if any(result is each for each in given) else result
+        for each in given:
+            if each is result:
+                return result.detach()
+        return result
+    if isinstance(result, list):
+        return [_as_tensors(each, given) for each in result]
     return Tensor(result) if hasattr(result, "dtype") and hasattr(result, "shape") else result
