@@ -3,12 +3,16 @@
 For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
 
     def __call__(_op, /, x=_M, n=_M, *_extra, **_more):
-        if _extra or _more or _on and _local() is not _DEFAULT:
+        if _extra or _more:
             return _op.interpret_call(*_given([], [('x', x), ('n', n)], _extra, [], _more))
         try:
             _v1 = _d1 if n is _M else n         # and checked to be an int
             _b = key bits of x                  # KeyError, if it is no tensor
-            _k = _op._entry.calls[_b]           # KeyError, if it is the first call of its kind
+            # KeyError, if it is the first call of its kind
+            _k = (
+                _op._entry.calls if not _on or _local() is _DEFAULT
+                else _op._entry.calls_in(_local())
+            )[_b]
         except _errors:
             _k = None
         if _k is None:
@@ -120,13 +124,13 @@ class CallSource:
 
     def call(self, function: str) -> str:
         """``__call__``: the keys come from the arguments."""
-        unusual = "_extra or _more or _on and _local() is not _DEFAULT"
+        unusual = "_extra or _more"
         fallback = f"return _op.interpret_call(*{self._collected()})"
         return self._function(function, ["_op"], [], unusual, self._find_kernel(), fallback)
 
     def packet(self, function: str) -> str:
         """``__call__`` of a packet: of what its ``_only`` is when the call begins."""
-        unusual = "_op is None or _extra or _more or _on and _local() is not _DEFAULT"
+        unusual = "_op is None or _extra or _more"
         fallback = f"return _packet._interpret_call(*{self._collected()})"
         first = ["_op = _packet._only"]  # once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
@@ -222,7 +226,8 @@ class CallSource:
             if is_generator(argument.type):
                 generator = self.values[place]
                 lines.append(f"if {generator} is not None: _b |= _bits_of_generator({generator})")
-        return [*lines, "_k = _op._entry.calls[_b]"]
+        usual = "_op._entry.calls if not _on or _local() is _DEFAULT"
+        return [*lines, f"_k = ({usual} else _op._entry.calls_in(_local()))[_b]"]
 
     def _bits(self, place: int, argument: Argument) -> list[str]:
         """Lines that add the key bits of a tensor argument to ``_b``, or raise KeyError."""

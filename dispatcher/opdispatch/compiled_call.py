@@ -2,10 +2,10 @@
 
 The counterpart of the C++ templates around ``Dispatcher::call``. A handle's class gets a
 ``__call__`` with the schema's own parameters, which reads the key bits of the tensors, finds the
-kernel that a call with these bits led to before, and calls it. Whenever anything is out of
-the ordinary (a first call, a local include or exclude set, a trace, a missing, surplus or
-unusual argument), it hands over to the readable twin, ``OperatorHandle.interpret_call``, which
-gives the same answer or the error. ``OPDISPATCH_COMPILE=0`` leaves everything to the twin.
+kernel that a call with these bits led to before, in a task that had the same keys switched on and
+off, and calls it. Whenever anything is out of the ordinary (a first call, a trace, a missing,
+surplus or unusual argument), it hands over to the readable twin, ``OperatorHandle.interpret_call``,
+which gives the same answer or the error. ``OPDISPATCH_COMPILE=0`` leaves everything to the twin.
 
 ``redispatch`` and ``redispatch_boxed`` have compiled forms of the same kind, and so has the call
 of a packet that has one overload: it is the call of the handle, in one function. What is

@@ -53,8 +53,13 @@ class LocalState:
 
     def apply(self, bits: int) -> int:
         """The keys of a call whose arguments have ``bits``."""
-        # See Note [Subtraction keeps the backend].
-        return (bits | self.included) & (~self.excluded | BACKEND_MASK)
+        return apply_local_sets(self.included, self.excluded, bits)
+
+
+def apply_local_sets(included: int, excluded: int, bits: int) -> int:
+    """``LocalState.apply``, of a state with these sets."""
+    # See Note [Subtraction keeps the backend].
+    return (bits | included) & (~excluded | BACKEND_MASK)
 
 
 DEFAULT_STATE = LocalState()

@@ -5,7 +5,7 @@ Mirrors ``ATen/core/dispatch/OperatorEntry.h``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key import DispatchKey
@@ -16,6 +16,7 @@ from opdispatch.signature import Signature
 if TYPE_CHECKING:
     from opdispatch.dispatcher import Dispatcher
     from opdispatch.function_schema import FunctionSchema, OperatorName
+    from opdispatch.local_dispatch_key_set import LocalState
     from opdispatch.operator_handle import OperatorHandle
 
 NO_CALLS: dict[int, Callable[..., Any]] = {}
@@ -67,6 +68,12 @@ class OperatorEntry:
         self.boxed_redispatches = NO_CALLS
         self.handle: OperatorHandle | None = None
         self.report_error: Callable[[str], None] | None = None
+
+    def calls_in(self, local: LocalState) -> Mapping[int, Callable[..., Any]]:
+        """``calls`` of tasks in that state; none where the twin has more to do than to call."""
+        state = self.state
+        memo = None if state is None else state.calls_in(local)
+        return NO_CALLS if memo is None else memo
 
     @property
     def is_registered(self) -> bool:

@@ -21,7 +21,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.function_schema import FunctionSchema, OperatorName
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
+from opdispatch.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.operator_dump import (
     RegisteredKernel,
     TableRow,
@@ -165,8 +165,8 @@ class OperatorHandle:
         bits = state.mask(local.apply(argument_bits))
         kernel = handle._lookup(state, bits)
         function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
-        if local is DEFAULT_STATE:
-            state.remember(state.calls, argument_bits, function)
+        if (memo := state.calls_in(local)) is not None:
+            state.remember(memo, argument_bits, function)
         return handle._run(function, signature, stack, kernel, "call", local)
 
     def interpret_redispatch(

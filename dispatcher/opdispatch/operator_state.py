@@ -22,7 +22,7 @@ from opdispatch.dispatch_key_set import (
 )
 from opdispatch.dispatch_table import Slot, compute_slot
 from opdispatch.kernel_function import KernelFunction
-from opdispatch.local_dispatch_key_set import DEFAULT_STATE
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LocalState, apply_local_sets
 from opdispatch.registration import Registration
 from opdispatch.signature import Signature
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Key sets met by calls are few; a caller that makes up many must not make memory grow.
 MEMO_LIMIT = 256
+STATE_LIMIT = 16
+"""As few are the sets of keys that tasks have switched on and off."""
 
 
 class Fallbacks:
@@ -77,10 +79,11 @@ class OperatorState:
     Guards      nothing: the registrations never change, and the memos below only gain
                 entries, each of which follows from the registrations.
     Invariants  every entry of ``calls``, ``redispatches`` and ``boxed_redispatches`` is what
-                ``resolve`` says for its key.
+                ``resolve`` says for its key, and so is each of ``calls_in`` a state.
     """
 
     __slots__ = (
+        "_calls_in",
         "_masks",
         "_slots",
         "boxed_redispatches",
@@ -106,6 +109,7 @@ class OperatorState:
         # From the key bits of a call's arguments, in the default local state, to the function
         # to call; and the same from the key bits of a redispatch, unboxed and boxed.
         self.calls: dict[int, Callable[..., Any]] = {}
+        self._calls_in: dict[tuple[int, int], dict[int, Callable[..., Any]]] = {}
         self.redispatches: dict[int, Callable[..., Any]] = {}
         self.boxed_redispatches: dict[int, Callable[..., Any]] = {}
         self._slots: dict[DispatchKey, Slot] = {}
@@ -152,6 +156,21 @@ class OperatorState:
         key = table_key(bits)
         return key, self.slot(key)
 
+    def calls_in(self, local: LocalState) -> dict[int, Callable[..., Any]] | None:
+        """``calls`` of tasks in a state: of its own where it adds keys to them or takes some.
+
+        None where a trace or an observer is to see each call, or if there are too many states.
+        """
+        if local is DEFAULT_STATE:
+            return self.calls
+        if local.trace is not None or local.observer is not None:
+            return None
+        switched = local.included, local.excluded
+        memo = self._calls_in.get(switched)
+        if memo is None and len(self._calls_in) < STATE_LIMIT:
+            memo = self._calls_in.setdefault(switched, {})
+        return memo
+
     def remember(
         self, memo: dict[int, Callable[..., Any]], bits: int, call: Callable[..., Any]
     ) -> None:
@@ -185,7 +204,11 @@ class OperatorState:
             for backend, mask in list(self._masks.items())
             if fresh.compute_mask(backend) != mask
         ]
-        for bits in list(self.calls):
-            if fresh.resolve(fresh.mask(DEFAULT_STATE.apply(bits)))[1].registration is None:
-                wrong.append(f"{DispatchKeySet(bits)} leads to a kernel, and should lead to none")
+        default = DEFAULT_STATE.included, DEFAULT_STATE.excluded
+        for switched, memo in [(default, self.calls), *list(self._calls_in.items())]:
+            for bits in list(memo):
+                keys = fresh.mask(apply_local_sets(*switched, bits))
+                if fresh.resolve(keys)[1].registration is None:
+                    which = f"{DispatchKeySet(bits)} leads to a kernel"
+                    wrong.append(f"{which}, and should lead to none")
         return wrong

@@ -74,17 +74,18 @@ def _written(v: Tensor, w: Tensor) -> Tensor:
     return y
 
 
-def _tripled() -> Callable[[Tensor], object]:
-    library = Library("bench_array_library", "DEF")
-    library.define("triple(Tensor x) -> Tensor")
-    library.impl("triple", lambda x: Tensor(x.array * 3), "CPU")
+def _registered(name: str, kernel: Callable[[Tensor], Tensor]) -> Callable[[Operands], object]:
+    """An operator with ``register_autograd``, which keeps its argument."""
+    library = Library("bench_array_library", "FRAGMENT")
+    library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl(name, kernel, "CPU")
     library.register_autograd(
-        "triple",
-        lambda ctx, grad: grad * 3 * (ctx.saved_tensors[0] * 0 + 1),
+        name,
+        lambda ctx, grad: grad * ctx.saved_tensors[0],
         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
     )
-    triple: Callable[[Tensor], object] = ops.bench_array_library.triple.default
-    return triple
+    op = getattr(ops.bench_array_library, name).default
+    return lambda operands: op(operands.v)
 
 
 RECORDED: dict[str, Callable[[Operands], object]] = {
@@ -118,7 +119,8 @@ RECORDED: dict[str, Callable[[Operands], object]] = {
     "squeeze(m[:1], 0), two calls": lambda o: ops.array.squeeze(o.m[:1], 0),
     "broadcast_to(v, (2, 4))": lambda o: ops.array.broadcast_to(o.v, (2, 4)),
     "y = v * 1.0; y[...] = w, two calls": lambda o: _written(o.v, o.w),
-    "an operator with register_autograd": (lambda call: lambda o: call(o.v))(_tripled()),
+    "an operator with register_autograd": _registered("halved", lambda x: Tensor(x.array / 2)),
+    "one that calls four others": _registered("fourth", lambda x: abs(-(x * x * x))),
 }
 
 

@@ -41,14 +41,27 @@ SetupContext = Callable[..., Any]
 class Context:
     """``ctx``: what ``setup_context`` keeps of a call for ``backward``; takes any attribute."""
 
-    needs_input_grad: tuple[Any, ...]
-    """Whether each positional argument has a gradient that is wanted; of a list, a list."""
-
+    _edges: Sequence[Edge | None]
     # Of most contexts, most of this stays as it is.
+    _widths: Sequence[int | None] | None = None
+    """Of each positional argument, how many tensors a list has, and None for what is no list. Not
+    needed where no argument is one."""
     _to_save: tuple[Any, ...] = ()
     _saved: list[Callable[[Node], Any]] | None = None
     _node: Node | None = None
     _materializes = True
+
+    @property
+    def needs_input_grad(self) -> tuple[Any, ...]:
+        """Whether each positional argument has a gradient that is wanted; of a list, a list."""
+        flags = [edge is not None for edge in self._edges]
+        if self._widths is None:
+            return tuple(flags)
+        left = iter(flags)
+        return tuple(
+            next(left) if width is None else [next(left) for _ in range(width)]
+            for width in self._widths
+        )
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keeps arguments or results of the call; each is a tensor, an array or None.
@@ -78,9 +91,6 @@ class Context:
 class RegisteredNode(Node):
     """A call of an operator whose derivative was registered."""
 
-    widths: Sequence[int | None] | None = None
-    """Of each positional argument, how many tensors a list has, and None for what is no list. Not
-    needed where there are none."""
     _results: Sequence[Any] = (None,)
     """For each result, (shape, dtype, device); of a list of tensors, a list of such. None for the
     only one: where it has no gradient, nothing goes back."""
@@ -101,25 +111,17 @@ class RegisteredNode(Node):
         """The operator's name, as of a derivative made of formulas."""
         return title_of(self._schema)
 
-    def needs_input_grad(self) -> tuple[Any, ...]:
-        """See ``Context``."""
-        flags = [edge is not None for edge in self.edges]
-        if self.widths is None:
-            return tuple(flags)
-        left = iter(flags)
-        return tuple(
-            next(left) if width is None else [next(left) for _ in range(width)]
-            for width in self.widths
-        )
-
     def keep(self, results: Sequence[Any]) -> None:
         """Makes results what this node has made. Keeps what the context saves, and what zeros for
         each result are made of."""
-        flat = flat_list(results)
-        for number, each in enumerate(flat):
-            if type(each) is Tensor:
-                set_history(each, self, number, ())
-        if len(flat) != 1 or isinstance(results[0], list):
+        if len(results) == 1 and type(results[0]) is Tensor:
+            flat = results
+            set_history(results[0], self, 0, ())
+        else:
+            flat = flat_list(results)
+            for number, each in enumerate(flat):
+                if type(each) is Tensor:
+                    set_history(each, self, number, ())
             self.num_results = len(flat)
             self._results = [
                 [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
@@ -172,7 +174,7 @@ class RegisteredNode(Node):
                 f"({', '.join(arguments)})"
             )
         flat: list[Any] = []
-        widths = self.widths or [None] * len(arguments)
+        widths = self._context._widths or [None] * len(arguments)
         for argument, width, gradient in zip(arguments, widths, found, strict=True):
             each = [gradient]
             if width is not None:
@@ -235,15 +237,19 @@ def make_registered_kernel(
         given: Sequence[Any] = flat_list(args) if has_lists else args
         edges, facts = edges_of(given)
         context = Context()
-        node = RegisteredNode(schema, backward, context, edges, facts)
+        context._edges = edges
         if has_lists:
-            node.widths = [len(each) if isinstance(each, list) else None for each in args]
-        context.needs_input_grad = node.needs_input_grad()
+            context._widths = [len(each) if isinstance(each, list) else None for each in args]
+        node = RegisteredNode(schema, backward, context, edges, facts)
         token = stop_recording()
         try:
             result = below(keys, args, kwargs)
-            results = [_as_tensors(each, given) for each in ([result] if is_one else result)]
-            output = results[0] if is_one else tuple(results)
+            if is_one:
+                output = _as_tensors(result, given)
+                results = [output]
+            else:
+                results = [_as_tensors(each, given) for each in result]
+                output = tuple(results)
             if setup_context is None:
                 pass
             elif has_keyword_only:
