@@ -21,13 +21,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
+from opdispatch.grad_mode import is_grad_enabled
 from opdispatch.tensor_indexing import getitem, setitem
 from opdispatch.tracing_state import note_reading
 
 _is_private = False
 
 _SCALARS = (bool, int, float, complex)
+_LINEAR = frozenset({"add", "subtract"})
+_OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
 
 Operator = Callable[[Any, Any], Any]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -71,7 +76,7 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         return getattr(namespace(), function)(other, self)
 
     def in_place(self: Any, other: Any, /) -> Any:
-        result = forward(self, other)
+        result = forward(_as_it_is(self, other, function), other)
         if result is NotImplemented:
             return result
         if result.dtype != self.dtype or result.shape != self.shape:
@@ -87,6 +92,18 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         _named(reflected, f"__r{name}__", f"``{function}`` of another one and it."),
         _named(in_place, f"__i{name}__", f"``{function}`` of it and another one, written to it."),
     )
+
+
+def _as_it_is(written: Any, other: Any, function: str) -> Any:
+    """A tensor that is about to be written to; a copy, if the way back needs what it was."""
+    needs_it = _may_have_gradient(other) or (function == "pow" and _may_have_gradient(written))
+    needs_it = needs_it and function not in _LINEAR and is_grad_enabled()
+    return +written if needs_it else written
+
+
+def _may_have_gradient(value: Any) -> bool:
+    flag = getattr(value, "requires_grad_flag", False)
+    return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS)
 
 
 def _comparison(name: str, function: str) -> Operator:

@@ -3,6 +3,7 @@
 node          a step of the way back, and what it needs of its inputs
 variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``grad_fn``, version
 view_nodes    the history of views that are written to
+hooks         functions that see gradients on the way
 move          a tensor's way to another device
 saved_tensor  tensors that are kept for the way back, and are checked when they are used
 engine        ``backward`` and ``grad``: the way back

@@ -14,6 +14,7 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
 from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import AccumulateGrad, Variable, accumulate_grad, edge_of
 from opdispatch.errors import AutogradError
@@ -56,7 +57,11 @@ def backward(
         roots, dict.fromkeys(edges), keep=keep, create_graph=create_graph, accumulates=False
     )
     for tensor, edge in zip(wanted, edges, strict=True):
-        if (gradient := captured[edge]) is not None:
+        if (gradient := captured[edge]) is None:
+            continue
+        if isinstance(edge[0], AccumulateGrad):
+            edge[0].apply([gradient])
+        else:
             accumulate_grad(tensor, gradient)
 
 
@@ -163,19 +168,24 @@ def _run(
                 pending.add(edge, gradient)
         while (node := pending.next_node()) is not None:
             gradients = pending.take(node)
+            goes_on = needed is None or (needed[node] and not isinstance(node, AccumulateGrad))
+            arrived = gradients
             if node.hooks is not None:
-                _call_hooks(node, gradients)
+                gradients = call_tensor_hooks(node, gradients)
             for edge in wanted.get(node, ()):
-                captured[edge] = gradients[edge[1]]
-            if needed is not None and (isinstance(node, AccumulateGrad) or not needed[node]):
+                # In PyTorch, too, hooks have changed it only where the way ends.
+                captured[edge] = (arrived if goes_on else gradients)[edge[1]]
+            if not goes_on or not any(gradient is not None for gradient in gradients):
                 continue
-            if not any(gradient is not None for gradient in gradients):
-                continue
+            if node.hooks is not None:
+                gradients = call_prehooks(node, gradients)
             if is_observed:
                 with ObservedRange(f"{_EVENT}{node.name}", "backward", gradients):
                     results = node.apply(gradients)
             else:
                 results = node.apply(gradients)
+            if node.hooks is not None:
+                results = call_posthooks(node, results, gradients)
             if not keep:
                 node.release()
             _hand_on(node, results, pending, needed)
@@ -237,14 +247,6 @@ def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) ->
     if axes:
         gradient = xp.sum(gradient, axis=axes, keepdims=True, dtype=gradient.dtype)
     return xp.reshape(gradient, shape) if leading else gradient
-
-
-def _call_hooks(node: Node, gradients: list[Any]) -> None:
-    for number, hook in node.hooks or ():
-        if gradients[number] is not None:
-            replaced = hook(gradients[number])
-            if replaced is not None:
-                gradients[number] = replaced
 
 
 def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, bool]:

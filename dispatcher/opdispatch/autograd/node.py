@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,8 +22,31 @@ Edge: TypeAlias = "tuple[Node, int]"
 """Where a gradient goes: a node, and which of its results it is of."""
 Gradients: TypeAlias = Sequence[Any]
 """Tensors, with None for zeros."""
-Hook: TypeAlias = Callable[[Any], Any]
+Hook: TypeAlias = Callable[..., Any]
 """Is given a gradient; what it returns, unless that is None, replaces it."""
+
+
+BEFORE = -1
+"""The number of a hook that sees all gradients, before ``apply`` does."""
+AFTER = -2
+"""Of one that sees what ``apply`` returned, and what that was given."""
+ACCUMULATED = -3
+"""Of one that sees a leaf, whose ``grad`` has been added to."""
+
+
+class RegisteredHook(NamedTuple):
+    """A hook of a node: of the gradient of the result with that number, or of another kind."""
+
+    number: int
+    hook: Hook
+
+
+class LastHook(ABC):
+    """A hook that sees a gradient as all other hooks of a tensor have left it."""
+
+    @abstractmethod
+    def __call__(self, grad: Any) -> None:
+        """Is given that gradient."""
 
 
 class Node(ABC):
@@ -33,7 +57,7 @@ class Node(ABC):
     """
 
     # Of most nodes, these stay as they are: so there are no slots.
-    hooks: list[tuple[int, Hook]] | None = None
+    hooks: list[RegisteredHook] | None = None
     num_results = 1
 
     def __init__(
@@ -63,13 +87,54 @@ class Node(ABC):
     def release(self) -> None:  # noqa: B027 - most nodes keep nothing
         """Lets go of what was kept for ``apply``, which raises AutogradError from now on."""
 
-    def add_hook(self, number: int, hook: Hook) -> None:
+    def add_hook(self, number: int, hook: Hook) -> RegisteredHook:
         """Has ``hook`` see the gradient of one of its results before ``apply`` does."""
-        self.hooks = [*(self.hooks or []), (number, hook)]
+        added = RegisteredHook(number, hook)
+        # Sorting is stable: all others keep their order.
+        self.hooks = sorted(
+            [*(self.hooks or []), added], key=lambda each: isinstance(each.hook, LastHook)
+        )
+        return added
 
-    def remove_hook(self, number: int, hook: Hook) -> None:
-        """Undoes ``add_hook``."""
-        self.hooks = [each for each in self.hooks or [] if each != (number, hook)] or None
+    def remove_hook(self, registered: RegisteredHook) -> None:
+        """Undoes ``add_hook``. Idempotent."""
+        self.hooks = [each for each in self.hooks or [] if each is not registered] or None
+
+    def register_prehook(self, hook: Hook) -> HookHandle:
+        """Has ``hook(grad_outputs)`` see the gradients of its results, before it is done.
+
+        They are a tuple, with None for zeros; what it returns replaces them. As in PyTorch.
+        """
+        return HookHandle(self, self.add_hook(BEFORE, hook))
+
+    def register_hook(self, hook: Hook) -> HookHandle:
+        """Has ``hook(grad_inputs, grad_outputs)`` see what comes out of it, when it is done.
+
+        Both are tuples; what it returns replaces the first. As in PyTorch.
+        """
+        return HookHandle(self, self.add_hook(AFTER, hook))
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+class HookHandle:
+    """What registers a hook returns. As a block, it undoes the registration at the end."""
+
+    def __init__(self, node: Node, registered: RegisteredHook) -> None:
+        self._node, self._registered = node, registered
+
+    def remove(self) -> None:
+        """Undoes the registration. Idempotent."""
+        self._node.remove_hook(self._registered)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.remove()

@@ -8,7 +8,8 @@ Note [Versions]
 Note [Views]
     A differentiable view remembers its base and how it is made of it. When either is written to,
     the history of the base changes: a write through the view becomes a ``CopySlices`` of the base,
-    and every view finds its own ``grad_fn`` anew, by being made again of the base's history.
+    and every view finds its own ``grad_fn`` anew, by being made again of the base's history. A base
+    that requires no gradients knows its views, and tells them when it comes to require some.
 
 ``torch/csrc/autograd/{variable,VariableTypeUtils}.h``
 """
@@ -21,14 +22,27 @@ from typing import TYPE_CHECKING, Any
 
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
-from opdispatch.autograd.node import Edge, Facts, Hook, Node
+from opdispatch.autograd.node import (
+    ACCUMULATED,
+    Edge,
+    Facts,
+    Hook,
+    HookHandle,
+    LastHook,
+    Node,
+    RegisteredHook,
+)
 from opdispatch.errors import AutogradError
+from opdispatch.tracing_state import is_traced
 
 if TYPE_CHECKING:
     from opdispatch.tensor import Tensor
 
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
+
+
+MADE_UNDER_NO_GRAD = "was made under no_grad"
 
 
 class VersionCounter:
@@ -72,7 +86,10 @@ class AutogradMeta:
     grad: Any = None
     counter: VersionCounter | None = None
     view: ViewOf | None = None
-    retains_grad = False
+    views: list[weakref.ref[Any]] | None = None
+    """Those that were made when it required no gradients: see Note [Views]."""
+    retained: RegisteredHook | None = None
+    """What ``retain_grad`` has registered."""
 
 
 def meta_of(tensor: Any) -> AutogradMeta:
@@ -138,6 +155,12 @@ def renew_history(tensor: Any) -> None:
     if view is not None and view.version != version_of(view.base) and view.base.requires_grad:
         from opdispatch.autograd.view_nodes import ReplayedView
 
+        if view.made_by == MADE_UNDER_NO_GRAD:
+            raise AutogradError(
+                f"a view that {view.made_by} cannot be used where gradients are recorded: its "
+                "base, or another view of that, was written to",
+                hint="make the view anew",
+            )
         meta.edge = (ReplayedView(view), 0)
         view.version = version_of(view.base)
         tensor.requires_grad_flag = True
@@ -165,9 +188,13 @@ class AccumulateGrad(Node):
         return self._variable()
 
     def apply(self, grads: list[Any]) -> tuple[()]:
-        """Adds the gradient to it."""
-        if (variable := self._variable()) is not None:
+        """Adds the gradient to it, unless it requires none any more."""
+        variable = self._variable()
+        if variable is not None and variable.requires_grad_flag:
             accumulate_grad(variable, grads[0])
+            for each in self.hooks or ():
+                if each.number == ACCUMULATED:
+                    each.hook(variable)
         return ()
 
 
@@ -186,10 +213,58 @@ def accumulate_grad(variable: Tensor, gradient: Any) -> None:
         meta.grad[...] = meta.grad + gradient
 
 
+class RetainedGrad(LastHook):
+    """The hook of ``retain_grad``: adds to ``grad`` of a tensor that is no leaf."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = weakref.ref(tensor)
+
+    def __call__(self, grad: Any) -> None:
+        """Adds it."""
+        if (tensor := self._tensor()) is None:
+            return
+        meta = meta_of(tensor)
+        if meta.grad is not None:
+            meta.grad = meta.grad + grad
+        else:
+            meta.grad = grad if grad.requires_grad else copy_of(grad)
+
+
+def set_edge(tensor: Any, edge: Edge) -> None:
+    """Gives a tensor that was written to another history; what it retains is the new one's."""
+    meta = meta_of(tensor)
+    before, meta.edge = meta.edge, edge
+    move_retained(meta, before)
+    tensor.requires_grad_flag = True
+    for view in meta.views or ():
+        if (known := view()) is not None:
+            known.requires_grad_flag = True
+    meta.views = None
+
+
+def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
+    """Has what ``retain_grad`` asked for, at the history before, asked for at the present one."""
+    if meta.retained is not None and before is not None and meta.edge is not None:
+        before[0].remove_hook(meta.retained)
+        node, number = meta.edge
+        meta.retained = node.add_hook(number, meta.retained.hook)
+
+
+def note_view(base: Any, view: Any) -> None:
+    """Has a base that requires no gradients know a view of it. See Note [Views]."""
+    meta = meta_of(base)
+    views = meta.views
+    if views is None:
+        views = meta.views = []
+    elif len(views) >= 32 and not len(views) & (len(views) - 1):  # a power of two: seldom enough
+        views[:] = [each for each in views if each() is not None]
+    views.append(weakref.ref(view))
+
+
 def copy_of(tensor: Any) -> Any:
     """A tensor of the same elements, without a history."""
-    if isinstance(tensor.array, LevelArray):
-        return +tensor  # by the operator, so that levels below have a part in it
+    if isinstance(tensor.array, LevelArray | arrays.FakeArray) or is_traced(tensor):
+        return +tensor  # by the operator, so that levels below, traces and the like see it
     return tensor._of(arrays.copy_of(tensor.array))
 
 
@@ -268,23 +343,23 @@ class Variable:
         return version_of(self)
 
     def retain_grad(self) -> None:
-        """Has ``backward`` set ``grad`` of a tensor that is no leaf, too. Raises AutogradError."""
+        """Has ``backward`` add to ``grad`` of a tensor that is no leaf, too.
+
+        It is the gradient that hooks have left. Raises AutogradError.
+        """
         if not self.requires_grad:
             raise AutogradError("a tensor that requires no gradient cannot retain one")
         meta = meta_of(self)
-        if self.grad_fn is None or meta.retains_grad:
+        if self.grad_fn is None or meta.retained is not None:
             return
-        meta.retains_grad = True
-        reference = weakref.ref(self)
-
-        def keep(grad: Any) -> None:
-            tensor = reference()
-            if tensor is not None:
-                meta_of(tensor).grad = grad if grad.requires_grad else copy_of(grad)
-
         assert meta.edge is not None
         node, number = meta.edge
-        node.add_hook(number, keep)
+        meta.retained = node.add_hook(number, RetainedGrad(self))
+
+    @property
+    def retains_grad(self) -> bool:
+        """Whether ``retain_grad`` was called of a tensor that is no leaf."""
+        return self.autograd_meta is not None and self.autograd_meta.retained is not None
 
     def register_hook(self, hook: Hook) -> HookHandle:
         """Has ``hook`` see each gradient of this tensor; what it returns replaces it.
@@ -295,8 +370,25 @@ class Variable:
         if edge is None:
             raise AutogradError("a hook was given to a tensor that requires no gradient")
         node, number = edge
-        node.add_hook(number, hook)
-        return HookHandle(edge, hook)
+        return HookHandle(node, node.add_hook(number, hook))
+
+    def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
+        """Has ``hook(tensor)`` called whenever ``backward`` has added to ``grad`` of this leaf.
+
+        The handle's ``remove`` undoes it. Raises AutogradError for what is no leaf, or requires no
+        gradient.
+        """
+        edge = edge_of(self)
+        if edge is None:
+            raise AutogradError("a hook was given to a tensor that requires no gradient")
+        node, _ = edge
+        if not isinstance(node, AccumulateGrad):
+            raise AutogradError(
+                "a hook for what was added up was given to a tensor that is no leaf, made by "
+                f"{node}",
+                hint="use register_hook",
+            )
+        return HookHandle(node, node.add_hook(ACCUMULATED, hook))
 
     def backward(
         self,
@@ -318,18 +410,6 @@ class Variable:
                 hint="use opdispatch.func.grad",
             )
         backward(self, gradient, retain_graph, create_graph, inputs)
-
-
-class HookHandle:
-    """What ``register_hook`` returns."""
-
-    def __init__(self, edge: Edge, hook: Hook) -> None:
-        self._node, self._number = edge
-        self._hook = hook
-
-    def remove(self) -> None:
-        """Undoes the registration. Idempotent."""
-        self._node.remove_hook(self._number, self._hook)
 
 
 def check_differentiable(dtype: Any, requires_grad: bool) -> None:

@@ -19,8 +19,10 @@ from opdispatch.autograd.variable import (
     copy_of,
     edge_of,
     facts_of,
-    grad_fn_of,
     meta_of,
+    move_retained,
+    renew_history,
+    set_edge,
 )
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import enable_grad, is_grad_enabled
@@ -125,16 +127,16 @@ def shares_elements(base: Any, other: Any) -> bool:
 def check_may_be_written_to(tensor: Any) -> None:
     """Raises AutogradError for a leaf that requires gradients, a view of one, and some views.
 
-    And for a plain array, which nothing is known of.
+    To be asked where the write is recorded, which it cannot be to a plain array: nothing is known
+    of that.
     """
     if not isinstance(tensor, Variable):
         raise AutogradError(
             "a write that is recorded cannot be to a plain array, which has no history",
             hint="make a Tensor of the array, or write under no_grad",
         )
-    node = grad_fn_of(tensor)  # first, which renews the history of a view
     view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
-    if view is not None and view.made_by and (tensor.requires_grad or view.base.requires_grad):
+    if view is not None and view.made_by:
         raise AutogradError(
             f"a view that {view.made_by} cannot be written to where gradients are recorded",
             hint="write to a copy of it",
@@ -144,7 +146,7 @@ def check_may_be_written_to(tensor: Any) -> None:
             "a view of a leaf that requires gradients cannot be written to",
             hint="do so under no_grad, or to a copy",
         )
-    if node is None and tensor.requires_grad:
+    if tensor.requires_grad and tensor.is_leaf:
         raise AutogradError(
             "a leaf that requires gradients cannot be written to",
             hint="do so under no_grad, or to a copy",
@@ -154,12 +156,15 @@ def check_may_be_written_to(tensor: Any) -> None:
 def rebase_history(tensor: Any, node: Node) -> None:
     """Makes ``node`` what has made a tensor that was written to; of a view, it is the base's."""
     meta = meta_of(tensor)
-    tensor.requires_grad_flag = True
     view = meta.view
     if view is None:
-        meta.edge = (node, 0)
+        set_edge(tensor, (node, 0))
         return
     base = view.base
-    meta_of(base).edge = (CopySlices(edge_of(base), facts_of(base), view, node), 0)
-    base.requires_grad_flag = True
+    set_edge(base, (CopySlices(edge_of(base), facts_of(base), view, node), 0))
+    tensor.requires_grad_flag = True
     view.version = -1  # so that its own is found anew
+    if meta.retained is not None:
+        before = meta.edge
+        renew_history(tensor)
+        move_retained(meta, before)

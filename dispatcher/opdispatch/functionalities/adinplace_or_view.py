@@ -10,7 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from opdispatch.autograd.variable import AutogradMeta, ViewOf, counter_of
+from opdispatch.autograd.variable import (
+    MADE_UNDER_NO_GRAD,
+    AutogradMeta,
+    ViewOf,
+    counter_of,
+    note_view,
+)
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET, DispatchKeySet
 from opdispatch.functionalities.autograd import KeysBelow
@@ -74,10 +80,14 @@ def _note(first: Tensor, result: Tensor, replay: Kernel, made_by: str = "") -> N
         meta = result.autograd_meta = AutogradMeta()
     meta.counter = counter
     if not made_by and not AUTOGRAD_STATE.get().grad_mode:
-        made_by = "was made under no_grad"
+        made_by = MADE_UNDER_NO_GRAD
     outer = None if given is None else given.view
     if outer is None:
+        base = first
         meta.view = ViewOf(first, (replay,), made_by, counter.value)
     else:
+        base = outer.base
         replays = (*outer.replays, replay)
-        meta.view = ViewOf(outer.base, replays, made_by or outer.made_by, counter.value)
+        meta.view = ViewOf(base, replays, made_by or outer.made_by, counter.value)
+    if not base.requires_grad_flag:
+        note_view(base, result)

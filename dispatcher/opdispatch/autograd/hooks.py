@@ -1,0 +1,80 @@
+"""Calls of hooks: functions that see gradients on the way back, and may put others in their place.
+
+Mirrors ``torch/csrc/autograd/python_hook.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opdispatch.autograd.node import AFTER, BEFORE, Gradients, Node
+from opdispatch.autograd.variable import Variable
+from opdispatch.errors import AutogradError
+
+
+def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
+    """What hooks of its results leave of their gradients. Raises AutogradError."""
+    left = list(gradients)
+    for number, hook in node.hooks or ():
+        if number < 0 or (given := left[number]) is None:
+            continue
+        replaced = hook(given)
+        if replaced is not None:
+            _check(hook, replaced, given)
+            left[number] = replaced
+    return left
+
+
+def call_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
+    """What the node's own hooks leave before it is done. Raises AutogradError."""
+    for number, hook in node.hooks or ():
+        if number == BEFORE:
+            gradients = list(_replaced(hook, hook(tuple(gradients)), gradients))
+    return gradients
+
+
+def call_posthooks(node: Node, results: Gradients, gradients: Sequence[Any]) -> Gradients:
+    """What the node's own hooks leave when it is done. Raises AutogradError."""
+    for number, hook in node.hooks or ():
+        if number == AFTER:
+            results = _replaced(hook, hook(tuple(results), tuple(gradients)), results)
+    return results
+
+
+def _replaced(hook: Any, found: Any, given: Sequence[Any]) -> Sequence[Any]:
+    if found is None:
+        return given
+    listed = found if isinstance(found, tuple | list) else (found,)
+    if len(listed) != len(given):
+        raise AutogradError(
+            f"{_name(hook)} returned {len(listed)} gradients; expected {len(given)}"
+        )
+    for each, before in zip(listed, given, strict=True):
+        if each is not None and before is not None:
+            _check(hook, each, before)
+        elif each is not None and not isinstance(each, Variable):
+            raise _no_tensor(hook, each)
+    return listed
+
+
+def _check(hook: Any, replaced: Any, given: Any) -> None:
+    """Raises AutogradError for what cannot stand in the place of a gradient."""
+    if not isinstance(replaced, Variable):
+        raise _no_tensor(hook, replaced)
+    one, other = replaced.array, given.array
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        raise AutogradError(
+            f"{_name(hook)} returned a gradient of shape {list(one.shape)} and type {one.dtype} in "
+            f"the place of one of shape {list(other.shape)} and type {other.dtype}"
+        )
+
+
+def _no_tensor(hook: Any, found: Any) -> AutogradError:
+    return AutogradError(
+        f"{_name(hook)} returned {type(found).__name__}; expected a Tensor, or None"
+    )
+
+
+def _name(hook: Any) -> str:
+    return f"the hook {getattr(hook, '__qualname__', type(hook).__qualname__)}"
