@@ -6,6 +6,7 @@ computes once, from the device and from what is switched on for the tensor.
 
 from __future__ import annotations
 
+import copy
 import functools
 import html
 from typing import Any
@@ -26,7 +27,7 @@ from opdispatch.autograd.variable import (
 )
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.errors import ArgumentError, AutogradError, DeviceError
 from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_math_bits import TensorMathBits
 from opdispatch.tensor_names import NAMED_BIT, TensorNames
@@ -196,6 +197,37 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
             detached._names = self.names
         return detached
 
+    def __copy__(self) -> Tensor:
+        """A leaf over the same elements, which shares their version."""
+        copied = self.detach()
+        copied.requires_grad_flag = self.requires_grad_flag
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """A leaf with elements of its own, and a ``grad`` of its own. Raises AutogradError."""
+        if not self.is_leaf:
+            raise AutogradError(
+                f"a tensor that was made by {self.grad_fn} cannot be copied with what has made it",
+                hint="copy tensor.detach()",
+            )
+        note_reading(self, "a tensor that is copied")
+        build, state, *attributes = self.__reduce_ex__(2)
+        copied: Tensor = build(*copy.deepcopy(state, memo))
+        memo[id(self)] = copied
+        if self.grad is not None:
+            meta_of(copied).grad = copy.deepcopy(self.grad, memo)
+        for name, value in (attributes[0] if attributes else {}).items():
+            setattr(copied, name, copy.deepcopy(value, memo))
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For ``pickle``: a leaf, without ``grad``, as PyTorch's."""
+        note_reading(self, "a tensor that is pickled")
+        names = self.names if self.key_bits & NAMED_BIT else None
+        state = (type(self), self.array, self.key_bits, names, self.requires_grad_flag)
+        attributes = getattr(self, "__dict__", None)
+        return (_rebuilt, state, attributes) if attributes else (_rebuilt, state)
+
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
         if stream is not None:
@@ -259,6 +291,17 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in facts.items())
         elements = self._describe_array() if self._other_layout else str(self.array)
         return f"<table>{rows}</table><pre>{html.escape(elements)}</pre>"
+
+
+def _rebuilt(
+    cls: type[Tensor], array: Any, key_bits: int, names: Any, requires_grad: bool
+) -> Tensor:
+    """A tensor that was pickled."""
+    tensor = cls.__new__(cls)
+    Tensor.__init__(tensor, array, keys=DispatchKeySet(key_bits), requires_grad=requires_grad)
+    if names is not None:
+        tensor._names = names
+    return tensor
 
 
 def _array_of(value: Any) -> Any:
