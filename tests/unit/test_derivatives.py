@@ -426,6 +426,19 @@ def test_equal_extrema_share_their_gradient():
     ]
 
 
+def test_where_one_is_nan_both_have_the_gradient_of_the_larger_and_of_the_smaller():
+    x, y = leaf(np.array([np.nan, 1.0])), leaf(np.array([1.0, np.nan]))
+    for function in (xp.maximum, xp.minimum):
+        for found in grad(xp.sum(function(x, y)), [x, y]):
+            assert found.array.tolist() == [1, 1]
+
+
+def test_the_angle_of_the_origin_has_the_derivative_zero():
+    x, y = leaf(np.zeros(2)), leaf(np.array([0.0, 2.0]))
+    found = [each.array.tolist() for each in grad(xp.sum(xp.atan2(x, y)), [x, y])]
+    assert found == [[0, 0.5], [0, 0]]
+
+
 def test_many_from_the_same_place_are_added_up():
     x = leaf(real(5))
     places = np.random.default_rng(0).integers(0, 5, 1000)

@@ -94,12 +94,21 @@ def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
 
 
 def _larger(grad: Any, x1: Any, x2: Any) -> Any:
-    """Of the first of two, of which the larger one counts; half of it where they are equal."""
-    return masked(x1 >= x2, xp.where(x1 == x2, grad / 2, grad))
+    """Of the first of two, of which the larger one counts; half of it where they are equal.
+
+    Where one is NaN, so is the result, and both have all of it.
+    """
+    return masked(xp.logical_not(x1 < x2), xp.where(x1 == x2, grad / 2, grad))
 
 
 def _smaller(grad: Any, x1: Any, x2: Any) -> Any:
-    return masked(x1 <= x2, xp.where(x1 == x2, grad / 2, grad))
+    return masked(xp.logical_not(x1 > x2), xp.where(x1 == x2, grad / 2, grad))
+
+
+def _atan2(product: Any, x1: Any, x2: Any) -> Any:
+    """Divided by the square of the distance from the origin, where it is zero."""
+    square = x1 * x1 + x2 * x2
+    return masked(square != 0, product / xp.where(square == 0, 1.0, square))
 
 
 def _copysign(grad: Any, x1: Any, result: Any) -> Any:
@@ -114,8 +123,8 @@ def _exchanged(formula: Formula) -> Formula:
 _OF_BOTH: dict[str, tuple[Formula, Formula]] = {
     "add": (lambda grad: grad, lambda grad: grad),
     "atan2": (
-        lambda grad, x1, x2: grad * x2 / (x1 * x1 + x2 * x2),
-        lambda grad, x1, x2: -grad * x1 / (x1 * x1 + x2 * x2),
+        lambda grad, x1, x2: _atan2(grad * x2, x1, x2),
+        lambda grad, x1, x2: _atan2(-grad * x1, x1, x2),
     ),
     "copysign": (_copysign, zeros_like),
     "divide": (

@@ -44,12 +44,12 @@ def backward(
     tensor of one element. The graph is let go of unless ``retain_graph`` (or ``create_graph``,
     which records the way back as well). Raises AutogradError. As ``torch.autograd.backward``.
     """
-    roots = _roots(_listed(tensors), grad_tensors)
+    roots = _roots(_listed(tensors, "tensors of backward"), grad_tensors)
     keep = create_graph if retain_graph is None else retain_graph
     if inputs is None:
         _run(roots, {}, keep=keep, create_graph=create_graph, accumulates=True)
         return
-    wanted = _listed(inputs)
+    wanted = _listed(inputs, "inputs of backward")
     if not wanted:
         raise AutogradError("the inputs of backward are an empty list; leave them out for all")
     edges = [_wanted_edge(tensor) for tensor in wanted]
@@ -71,23 +71,47 @@ def grad(
     grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
     """The gradients of ``outputs`` with respect to ``inputs``, one tensor for each.
 
-    With ``allow_unused``, None for an input that ``outputs`` do not depend on; without, an
-    AutogradError. The rest is as for ``backward``. As ``torch.autograd.grad``.
+    For an input that ``outputs`` do not depend on there is an AutogradError; with ``allow_unused``,
+    None; with ``materialize_grads``, zeros. With ``is_grads_batched``, the first dimension of each
+    of ``grad_outputs`` is that of a batch, and so is that of each result: the graph is gone through
+    once, by ``vmap``. The rest is as for ``backward``. As ``torch.autograd.grad``.
     """
-    wanted = _listed(inputs)
+    if materialize_grads and allow_unused is False:
+        raise AutogradError("allow_unused=False contradicts materialize_grads=True: say one")
+    wanted = _listed(inputs, "inputs of grad")
     if not wanted:
         raise AutogradError("grad was given no inputs")
-    roots = _roots(_listed(outputs), grad_outputs)
+    if is_grads_batched:
+        given = _batched_gradients(
+            _listed(outputs, "outputs of grad"), wanted, grad_outputs, retain_graph, create_graph
+        )
+        return _without_unused(given, wanted, allow_unused, materialize_grads)
+    roots = _roots(_listed(outputs, "outputs of grad"), grad_outputs)
     edges = [_wanted_edge(tensor) for tensor in wanted]
     keep = create_graph if retain_graph is None else retain_graph
     captured = _run(
         roots, dict.fromkeys(edges), keep=keep, create_graph=create_graph, accumulates=False
     )
     results = tuple(captured[edge] for edge in edges)
+    return _without_unused(results, wanted, allow_unused, materialize_grads)
+
+
+def _without_unused(
+    results: tuple[Any, ...], wanted: Sequence[Any], allow_unused: bool | None, materialize: bool
+) -> tuple[Any, ...]:
+    """The gradients, where there may be None among them or not."""
+    if materialize:
+        zeros_like = namespace().zeros_like
+        return tuple(
+            zeros_like(of.detach()) if each is None else each
+            for each, of in zip(results, wanted, strict=True)
+        )
     if not allow_unused and (unused := [n for n, each in enumerate(results) if each is None]):
         raise AutogradError(
             f"input {unused[0]} of grad was not used in the graph of the outputs",
@@ -96,8 +120,48 @@ def grad(
     return results
 
 
-def _listed(tensors: Any) -> list[Any]:
-    return [tensors] if isinstance(tensors, Variable) else list(tensors)
+def _batched_gradients(
+    outputs: Sequence[Any],
+    wanted: Sequence[Any],
+    grad_outputs: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+) -> tuple[Any, ...]:
+    """What each of a batch of gradients gives; None for what is not used."""
+    vmap = importlib.import_module("opdispatch.functorch.vmap").vmap
+    used: list[int] = []
+
+    def back(*gradients: Any) -> tuple[Any, ...]:
+        found = grad(outputs, wanted, gradients, retain_graph, create_graph, allow_unused=True)
+        used[:] = [place for place, each in enumerate(found) if each is not None]
+        return tuple(found[place] for place in used)
+
+    rows = iter(vmap(back)(*_listed(grad_outputs, "gradients")))
+    by_place = {place: next(rows) for place in used}
+    return tuple(by_place.get(place) for place in range(len(wanted)))
+
+
+def _listed(tensors: Any, what: str) -> list[Any]:
+    """One tensor or several. Raises AutogradError for what is neither."""
+    if isinstance(tensors, Variable):
+        return [tensors]
+    listed = list(tensors) if isinstance(tensors, Iterable) and not _is_array(tensors) else None
+    if listed is None:
+        raise AutogradError(
+            f"the {what} are a Tensor or a sequence of such, not {type(tensors).__name__}"
+        )
+    for each in listed:
+        if not isinstance(each, Variable) and not (each is None and what == "gradients"):
+            raise AutogradError(f"the {what} are Tensors, and one of them is {_kind(each)}")
+    return listed
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def _wanted_edge(tensor: Any) -> Edge:
@@ -109,7 +173,7 @@ def _wanted_edge(tensor: Any) -> Edge:
 
 def _roots(outputs: Sequence[Any], gradients: Any) -> list[tuple[Edge, Any]]:
     """Where the way begins, with the gradients there."""
-    given = [None] * len(outputs) if gradients is None else _listed(gradients)
+    given = [None] * len(outputs) if gradients is None else _listed(gradients, "gradients")
     if len(given) != len(outputs):
         raise AutogradError(f"{len(given)} gradients were given for {len(outputs)} tensors")
     roots = []

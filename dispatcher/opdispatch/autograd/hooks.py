@@ -5,12 +5,30 @@ Mirrors ``torch/csrc/autograd/python_hook.cpp``.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.autograd.node import AFTER, BEFORE, Gradients, Node
-from opdispatch.autograd.variable import Variable
+from opdispatch.autograd.node import AFTER, BEFORE, Gradients, LastHook, Node
+from opdispatch.autograd.variable import Variable, copy_of, meta_of
 from opdispatch.errors import AutogradError
+
+
+class RetainedGrad(LastHook):
+    """The hook of ``retain_grad``: adds to ``grad`` of a tensor that is no leaf."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = weakref.ref(tensor)
+
+    def __call__(self, grad: Any) -> None:
+        """Adds it."""
+        if (tensor := self._tensor()) is None:
+            return
+        meta = meta_of(tensor)
+        if meta.grad is not None:
+            meta.grad = meta.grad + grad
+        else:
+            meta.grad = grad if grad.requires_grad else copy_of(grad)
 
 
 def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:

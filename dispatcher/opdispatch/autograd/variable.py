@@ -28,7 +28,6 @@ from opdispatch.autograd.node import (
     Facts,
     Hook,
     HookHandle,
-    LastHook,
     Node,
     RegisteredHook,
 )
@@ -213,43 +212,6 @@ def accumulate_grad(variable: Tensor, gradient: Any) -> None:
         meta.grad[...] = meta.grad + gradient
 
 
-class RetainedGrad(LastHook):
-    """The hook of ``retain_grad``: adds to ``grad`` of a tensor that is no leaf."""
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = weakref.ref(tensor)
-
-    def __call__(self, grad: Any) -> None:
-        """Adds it."""
-        if (tensor := self._tensor()) is None:
-            return
-        meta = meta_of(tensor)
-        if meta.grad is not None:
-            meta.grad = meta.grad + grad
-        else:
-            meta.grad = grad if grad.requires_grad else copy_of(grad)
-
-
-def set_edge(tensor: Any, edge: Edge) -> None:
-    """Gives a tensor that was written to another history; what it retains is the new one's."""
-    meta = meta_of(tensor)
-    before, meta.edge = meta.edge, edge
-    move_retained(meta, before)
-    tensor.requires_grad_flag = True
-    for view in meta.views or ():
-        if (known := view()) is not None:
-            known.requires_grad_flag = True
-    meta.views = None
-
-
-def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
-    """Has what ``retain_grad`` asked for, at the history before, asked for at the present one."""
-    if meta.retained is not None and before is not None and meta.edge is not None:
-        before[0].remove_hook(meta.retained)
-        node, number = meta.edge
-        meta.retained = node.add_hook(number, meta.retained.hook)
-
-
 def note_view(base: Any, view: Any) -> None:
     """Has a base that requires no gradients know a view of it. See Note [Views]."""
     meta = meta_of(base)
@@ -352,6 +314,8 @@ class Variable:
         meta = meta_of(self)
         if self.grad_fn is None or meta.retained is not None:
             return
+        from opdispatch.autograd.hooks import RetainedGrad
+
         assert meta.edge is not None
         node, number = meta.edge
         meta.retained = node.add_hook(number, RetainedGrad(self))

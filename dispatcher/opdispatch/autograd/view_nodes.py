@@ -14,15 +14,14 @@ from opdispatch.arrays.level_array import LevelArray, is_batched
 from opdispatch.arrays.math_bits import stored
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import (
+    AutogradMeta,
     Variable,
     ViewOf,
     copy_of,
     edge_of,
     facts_of,
     meta_of,
-    move_retained,
     renew_history,
-    set_edge,
 )
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import enable_grad, is_grad_enabled
@@ -168,3 +167,23 @@ def rebase_history(tensor: Any, node: Node) -> None:
         before = meta.edge
         renew_history(tensor)
         move_retained(meta, before)
+
+
+def set_edge(tensor: Any, edge: Edge) -> None:
+    """Gives a tensor that was written to another history; what it retains is the new one's."""
+    meta = meta_of(tensor)
+    before, meta.edge = meta.edge, edge
+    move_retained(meta, before)
+    tensor.requires_grad_flag = True
+    for view in meta.views or ():
+        if (known := view()) is not None:
+            known.requires_grad_flag = True
+    meta.views = None
+
+
+def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
+    """Has what ``retain_grad`` asked for, at the history before, asked for at the present one."""
+    if meta.retained is not None and before is not None and meta.edge is not None:
+        before[0].remove_hook(meta.retained)
+        node, number = meta.edge
+        meta.retained = node.add_hook(number, meta.retained.hook)

@@ -33,7 +33,7 @@ from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.saved_tensor import save_result, unpack_result, unpack_tensor
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
-from opdispatch.schema_type import ListType, SchemaType
+from opdispatch.schema_type import SCALAR, ListType, SchemaType
 from opdispatch.tensor import Tensor
 
 Formula = Callable[..., Any]
@@ -69,6 +69,9 @@ class Derivative:
             for name in self.kept
         ]
         """Whether that is an argument with tensors: they are checked when they are used."""
+        values = {a.name for a in schema.arguments if a.type.dispatches or a.type == SCALAR}
+        self.keeps_values = not values.union(("result", "results")).isdisjoint(self.kept)
+        """Whether there are tensors among it, or numbers, which are tensors in PyTorch."""
         self.num_results = len(schema.returns)
         first = schema.arguments[0].alias_info if schema.arguments else None
         self.writes = first is not None and first.is_write
@@ -185,5 +188,6 @@ class FormulaNode(Node):
         return kept
 
     def release(self) -> None:
-        """Lets go of what was kept."""
-        self.kept = None
+        """Lets go of the tensors that were kept. Without any, one may come again."""
+        if self.derivative.keeps_values:
+            self.kept = None

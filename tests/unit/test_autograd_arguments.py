@@ -1,0 +1,74 @@
+"""What ``backward`` and ``grad`` are called with, and how often the way back can be gone."""
+
+import numpy as np
+import pytest
+
+from opdispatch import AutogradError, Tensor, trace
+from opdispatch import array_api as xp
+from opdispatch.autograd import backward, grad
+
+
+def leaf(*numbers):
+    return Tensor(np.array(numbers, dtype=float), requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: backward("text"), "the tensors of backward are Tensors, and one of them is str"),
+        (lambda x: backward(3), "the tensors of backward are a Tensor or a sequence"),
+        (lambda x: backward([None]), "one of them is None"),
+        (lambda x: backward(x * 2, "a"), "the gradients are Tensors, and one of them is str"),
+        (lambda x: (x * 2).backward(1.0), "the gradients are a Tensor .* not float"),
+        (lambda x: (x * 2).backward(np.ones(1)), "the gradients are a Tensor .* not ndarray"),
+        (lambda x: (x * 2).backward(inputs="x"), "the inputs of backward are Tensors"),
+        (lambda x: grad(x * 2, None), "the inputs of grad are a Tensor .* not NoneType"),
+        (lambda x: grad(x * 2, [x, 1]), "the inputs of grad are Tensors, and one of them is int"),
+        (lambda x: grad(None, x), "the outputs of grad are a Tensor .* not NoneType"),
+    ],
+)
+def test_what_is_no_tensor_is_named(call, text):
+    with pytest.raises(AutogradError, match=text):
+        call(leaf(1.0))
+
+
+def test_what_is_not_used_may_have_zeros():
+    x, other = leaf(1.0), leaf(1.0, 2.0)
+    of_x, of_other = grad(x * 2, [x, other], materialize_grads=True)
+    assert (of_x.array.tolist(), of_other.array.tolist()) == ([2.0], [0.0, 0.0])
+    with pytest.raises(AutogradError, match="contradicts"):
+        grad(x * 2, x, materialize_grads=True, allow_unused=False)
+
+
+def test_a_batch_of_gradients_goes_back_at_once():
+    x, other = leaf(1.0, 2.0), leaf(1.0)
+    y = xp.exp(x)
+    rows = Tensor(np.eye(2))
+    [jacobian] = grad(y, x, rows, retain_graph=True, is_grads_batched=True)
+    assert np.array_equal(jacobian.array, np.diag(np.exp([1.0, 2.0])))
+    found = grad(y, [other, x], [rows], is_grads_batched=True, allow_unused=True)
+    assert found[0] is None
+    assert found[1].shape == (2, 2)
+
+
+def test_a_graph_that_has_kept_nothing_can_be_gone_through_again():
+    x = leaf(1.0, 2.0)
+    y = xp.sum(x + x)
+    y.backward()
+    y.backward()
+    assert x.grad.array.tolist() == [4.0, 4.0]
+    for of in (lambda x: x * x, lambda x: x * 2, xp.exp):
+        z = xp.sum(of(x))
+        z.backward()
+        with pytest.raises(AutogradError, match="a second time"):
+            z.backward()
+
+
+def test_backward_is_recorded_in_a_trace():
+    def gradient(x):
+        weight = leaf(1.0, 2.0)
+        xp.sum(weight * x * weight).backward()
+        return weight.grad
+
+    graph = trace(gradient, Tensor(np.array([1.0, 1.0])))
+    assert np.asarray(graph(np.array([10.0, 100.0]))).tolist() == [20.0, 400.0]
