@@ -5,6 +5,7 @@ https://docs.pytorch.org/docs/2.13/sparse.html, quantization.html and nested.htm
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from opdispatch.arrays import Layout
 from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.sparse import SparseLayout
+from opdispatch.autograd.move import record_without_derivative
 from opdispatch.errors import ArgumentError, TransformError
 from opdispatch.tracing_state import note_reading
 
@@ -173,10 +175,11 @@ class TensorLayouts:
         """The components of a nested tensor, or the items of a dense one: views."""
         if self.is_nested:
             return tuple(map(self._of, self.array.unbind()))
-        self._require_dense("be unbound")
+        if not isinstance(self.array, LevelArray):
+            self._require_dense("be unbound")
         if not self.array.shape:
             raise ArgumentError("a tensor of 0 dimensions has no items to unbind")
-        return tuple(self._of(self.array[i : i + 1][0]) for i in range(self.array.shape[0]))
+        return tuple(importlib.import_module("opdispatch.array_api").unstack(self, axis=0))
 
     def to_padded_tensor(self, padding: float) -> Self:
         """A dense tensor of a nested one's components, each as long as the longest."""
@@ -188,7 +191,9 @@ class TensorLayouts:
     def _of(self, array: Any) -> Self:
         note_reading(self, "a tensor's method of its layout")
         cls: Any = type(self)
-        return cls(array)  # type: ignore[no-any-return]
+        made: Self = cls(array)
+        record_without_derivative(self, made)
+        return made
 
     def _has(self, layout: Layout) -> bool:
         return self._other_layout is layout

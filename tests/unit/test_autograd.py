@@ -408,3 +408,23 @@ def test_what_was_broadcast_is_not_written_to():
             xp.broadcast_to(given, (2, 3))[0] = 1.0
     single = xp.broadcast_to(xp.ones(3), (1, 3))
     assert single.shape == (1, 3)
+
+
+# -- methods that call no operator -----------------------------------------------------------------
+
+
+def test_items_of_a_tensor_have_gradients():
+    x = Tensor(np.array([[1.0, 2.0], [3.0, 4.0]]), requires_grad=True)
+    first, second = x.unbind()
+    xp.sum(first * second).backward()
+    assert x.grad.array.tolist() == [[3.0, 4.0], [1.0, 2.0]]
+
+
+def test_another_layout_does_not_lose_gradients_without_a_word():
+    pytest.importorskip("scipy")
+    x = Tensor(np.eye(2), requires_grad=True)
+    y = xp.sum(x.to_sparse().to_dense() * 2)
+    assert y.requires_grad
+    with pytest.raises(AutogradError, match="conversion to or from another layout"):
+        y.backward()
+    assert not x.detach().to_sparse().requires_grad

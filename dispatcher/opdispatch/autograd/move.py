@@ -1,11 +1,15 @@
-"""A tensor's way to another device, as a step of the graph: gradients go back to where it was."""
+"""A tensor's way to another device or layout, as a step of the graph.
+
+From another device gradients go back to where it was; from another layout there is no way back.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from opdispatch.autograd.node import Gradients, Node
-from opdispatch.autograd.variable import edge_of, facts_of, meta_of
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of, facts_of, meta_of
+from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import is_grad_enabled
 
 
@@ -31,3 +35,30 @@ def record_move(tensor: Any, moved: Any) -> None:
     if tensor.requires_grad and is_grad_enabled():
         meta_of(moved).edge = (ToCopy(tensor), 0)
         moved.requires_grad_flag = True
+
+
+class OtherLayout(Node):
+    """What ``to_sparse``, ``values`` and their kin leave behind: where the way back ends."""
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__((edge_of(tensor),), (facts_of(tensor),))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "OtherLayout"
+
+    def apply(self, grads: list[Any]) -> NoReturn:
+        """Raises AutogradError."""
+        raise AutogradError(
+            "the way back leads through a tensor's conversion to or from another layout, which has "
+            "no derivative",
+            hint="use operators, or detach() the tensor before",
+        )
+
+
+def record_without_derivative(tensor: Any, made: Any) -> None:
+    """Makes ``made`` what a layout's method has made of ``tensor``, if gradients are recorded."""
+    if tensor.requires_grad and is_grad_enabled() and made.array.dtype.kind in DIFFERENTIABLE_KINDS:
+        meta_of(made).edge = (OtherLayout(tensor), 0)
+        made.requires_grad_flag = True
