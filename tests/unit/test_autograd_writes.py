@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Tensor, func, no_grad, vmap
+from opdispatch import AutogradError, Library, Tensor, func, no_grad, ops, vmap
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad
 
@@ -115,3 +115,41 @@ def test_a_view_that_was_made_under_no_grad_is_refused_then():
     base[...] = leaf(1.0)
     with pytest.raises(AutogradError, match="made under no_grad cannot be used"):
         other * 2
+
+
+# -- operators of one's own ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clear():
+    """An operator that writes by itself, and has no derivative."""
+
+    def kernel(x):
+        x.array[...] = 0
+
+    with Library("autograd_writes", "DEF") as library:
+        library.define("clear_(Tensor(a!) x) -> ()")
+        library.impl("clear_", kernel, "CPU")
+        yield ops.autograd_writes.clear_
+
+
+def test_what_they_write_to_has_another_version(clear):
+    x = plain(1.0, 2.0)
+    clear(x[1:])
+    assert (x._version, x.array.tolist()) == (1, [1.0, 0.0])
+
+
+def test_and_is_not_used_as_it_was(clear):
+    y = leaf(1.0, 2.0) * 1
+    z = xp.sum(y * y)
+    clear(y.detach())
+    with pytest.raises(AutogradError, match="modified by an in-place operation"):
+        z.backward()
+
+
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x[1:]])
+def test_and_has_no_derivative(clear, part):
+    y = leaf(1.0, 2.0) * 1
+    clear(part(y))
+    with pytest.raises(AutogradError, match="autograd_writes::clear_ has no derivative"):
+        xp.sum(y).backward()

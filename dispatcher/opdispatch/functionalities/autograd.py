@@ -22,13 +22,15 @@ from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
     AutogradMeta,
+    counter_of,
     edge_of,
-    meta_of,
+    version_of,
 )
-from opdispatch.autograd.view_nodes import check_may_be_written_to
+from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.errors import AutogradError
+from opdispatch.function_schema import FunctionSchema
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
@@ -155,26 +157,29 @@ def requires_gradients(stack: Sequence[Any]) -> bool:
 
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator's kernel below the Autograd keys. See above."""
+    schema = op.call_signature.schema
+    written = _written(schema, stack) if schema.is_mutable else []
+    versions = [version_of(tensor) for tensor in written]
     if not requires_gradients(stack):
         op.redispatch_boxed(BELOW[keys.bits], stack)
+        _count_writes(written, versions)
         return
-    schema = op.call_signature.schema
     given = flat_list(stack)
-    if schema.is_mutable:
-        written = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
-        for tensor in flat_list(written):
-            if type(tensor) is Tensor:
-                check_may_be_written_to(tensor)
+    for tensor in written:
+        check_may_be_written_to(tensor)
     node = NotImplementedNode(op.name, given, len(schema.returns) or 1)
     token = go_below_autograd()
     try:
         op.redispatch_boxed(BELOW[keys.bits], stack)
     finally:
         LOCAL_STATE.reset(token)
+    _count_writes(written, versions)
+    for tensor in written:
+        if tensor.array.dtype.kind in DIFFERENTIABLE_KINDS:
+            rebase_history(tensor, node)
     for place, returned in enumerate(schema.returns):
-        if returned.alias_info is not None and returned.alias_info.is_write:
-            _set_own_history(stack[place], node)
-        elif returned.type.dispatches:
+        is_written = returned.alias_info is not None and returned.alias_info.is_write
+        if not is_written and returned.type.dispatches:
             stack[place] = _with_history(stack[place], node, place, given)
 
 
@@ -184,10 +189,17 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
     return None if result is None else set_history(result, node, number, given)
 
 
-def _set_own_history(tensor: Any, node: Node) -> None:
-    if type(tensor) is Tensor and tensor.array.dtype.kind in DIFFERENTIABLE_KINDS:
-        meta_of(tensor).edge = (node, 0)
-        tensor.requires_grad_flag = True
+def _written(schema: FunctionSchema, stack: Sequence[Any]) -> list[Any]:
+    """The tensors that a call writes to."""
+    values = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
+    return [value for value in flat_list(values) if type(value) is Tensor]
+
+
+def _count_writes(written: Sequence[Any], versions: Sequence[int]) -> None:
+    """Counts up the versions of what a kernel wrote to by itself, and not with operators."""
+    for tensor, version in zip(written, versions, strict=True):
+        if version_of(tensor) == version:
+            counter_of(tensor).value += 1
 
 
 def flat_list(values: Sequence[Any]) -> list[Any]:
