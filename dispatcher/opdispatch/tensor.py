@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import html
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -98,6 +98,16 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
     its elements cannot be had.
     """
 
+    def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
+        """Gives tensors of a class of yours the key Python: see ``functionalities/python.py``.
+
+        ``is_below`` is for classes whose tensors kernels get as they are.
+        """
+        super().__init_subclass__(**options)
+        if not is_below and "key_bits" not in vars(cls):
+            type.__setattr__(cls, "key_bits", _KEY_BITS_OF_CLASSES)
+            cls._is_plain = False
+
     __slots__ = (
         "__weakref__",
         "_names",
@@ -111,6 +121,7 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
     key_bits: int
     autograd_meta: AutogradMeta | None
     requires_grad_flag: bool
+    _is_plain: ClassVar[bool] = True
 
     def __init__(
         self, array: Any, *, keys: DispatchKeySet | None = None, requires_grad: bool = False
@@ -191,11 +202,20 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
 
     def detach(self) -> Tensor:
         """A tensor over the same elements that records nothing; it shares their version."""
-        detached = Tensor(self.array, keys=self.key_set)
+        detached = self._over(self.array, self.key_bits, getattr(self, "__dict__", None))
         meta_of(detached).counter = counter_of(self)
         if self.key_bits & NAMED_BIT:
             detached._names = self.names
         return detached
+
+    @classmethod
+    def _over(cls, array: Any, key_bits: int, attributes: dict[str, Any] | None = None) -> Self:
+        """A tensor of this class, whatever its ``__init__`` takes; ``attributes`` are its own."""
+        tensor = cls.__new__(cls)
+        Tensor.__init__(tensor, array, keys=DispatchKeySet(key_bits))
+        if attributes:
+            vars(tensor).update(attributes)
+        return tensor
 
     def __copy__(self) -> Tensor:
         """A leaf over the same elements, which shares their version."""
@@ -293,12 +313,30 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         return f"<table>{rows}</table><pre>{html.escape(elements)}</pre>"
 
 
+_PYTHON = DispatchKeySet.of(DispatchKey.Python, DispatchKey.PythonTLSSnapshot).bits
+_OWN_KEY_BITS: Any = Tensor.__dict__["key_bits"]
+_KEY_BITS_OF_CLASSES = property(
+    _OWN_KEY_BITS.__get__,
+    lambda self, bits: _OWN_KEY_BITS.__set__(self, bits | _PYTHON),
+    doc="The word of the tensor's dispatch keys, with Python among them.",
+)
+
+
+def of_plain_class(tensor: Tensor) -> Tensor:
+    """A tensor of a class of somebody's as a ``Tensor``: the same elements, version and keys."""
+    if type(tensor) is Tensor:
+        return tensor
+    plain = Tensor(tensor.array, keys=DispatchKeySet(tensor.key_bits & ~_PYTHON))
+    meta_of(plain).counter = counter_of(tensor)
+    return plain
+
+
 def _rebuilt(
     cls: type[Tensor], array: Any, key_bits: int, names: Any, requires_grad: bool
 ) -> Tensor:
     """A tensor that was pickled."""
-    tensor = cls.__new__(cls)
-    Tensor.__init__(tensor, array, keys=DispatchKeySet(key_bits), requires_grad=requires_grad)
+    tensor = cls._over(array, key_bits)
+    tensor.requires_grad_flag = requires_grad
     if names is not None:
         tensor._names = names
     return tensor

@@ -44,7 +44,7 @@ _BINARY = ("Tensor", "Scalar", "ScalarFirst")
 
 def number(value: Any) -> Any:
     """The number in an array without dimensions; anything else as it is."""
-    array = value.array if type(value) is Tensor else value
+    array = value.array if isinstance(value, Tensor) else value
     if getattr(array, "shape", None) != ():
         return value
     note_reading(value, "a number out of a tensor")

@@ -35,7 +35,7 @@ def grad(
 
     Raises AutogradError.
     """
-    if any(type(each) is not Tensor for each in (*outputs, *inputs)):
+    if any(not isinstance(each, Tensor) for each in (*outputs, *inputs)):
         raise AutogradError("array::grad is of tensors, and was given an array without a history")
     gradients = [each if each is None else _tensor(each) for each in grad_outputs]
     return list(
@@ -51,4 +51,4 @@ def grad(
 
 
 def _tensor(value: Any) -> Tensor:
-    return value if type(value) is Tensor else Tensor(value)
+    return value if isinstance(value, Tensor) else Tensor(value)

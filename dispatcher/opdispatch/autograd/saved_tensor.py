@@ -29,7 +29,9 @@ def save_tensor(tensor: Any) -> SavedTensor:
 def save_result(tensor: Any) -> SavedResult:
     """What is kept of a result."""
     counter = counter_of(tensor)
-    return tensor.array, tensor.key_bits, counter, counter.value
+    # Of somebody's class, a tensor of it: what it is made of is the class's own affair.
+    array = tensor.array if tensor._is_plain else tensor.detach()
+    return array, tensor.key_bits, counter, counter.value
 
 
 def unpack_tensor(saved: SavedTensor, node: Node) -> Any:
@@ -47,8 +49,11 @@ def unpack_result(saved: SavedResult, node: Node, number: int = 0) -> Any:
     array, keys, counter, version = saved
     if counter.value != version:
         raise _modified(node, array, f", result {number} of {node.name},", counter.value, version)
-    result = Tensor(array)
-    result.key_bits = keys
+    if isinstance(array, Tensor):
+        result = array.detach()
+    else:
+        result = Tensor(array)
+        result.key_bits = keys
     meta = result.autograd_meta = AutogradMeta()
     meta.edge = (node, number)
     meta.counter = counter

@@ -33,7 +33,7 @@ def make_write_kernel(operator: FindOperator) -> Kernel:
 
     def write(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
-        if type(first) is Tensor:
+        if isinstance(first, Tensor):
             counter_of(first).value += 1
         return result
 
@@ -48,14 +48,14 @@ def make_view_kernel(operator: FindOperator) -> Kernel:
 
     def view(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
-        if type(first) is not Tensor:
+        if not isinstance(first, Tensor):
             return result
-        if type(result) is Tensor:
+        if isinstance(result, Tensor):
             if shares_elements(first, result):
                 _note(first, result, partial(_replay, operator, args, kwargs))
         elif isinstance(result, list):
             for place, each in enumerate(result):
-                if type(each) is Tensor and shares_elements(first, each):
+                if isinstance(each, Tensor) and shares_elements(first, each):
                     replay = partial(_replay_one, operator, args, kwargs, place)
                     _note(first, each, replay, "is one of several")
         return result

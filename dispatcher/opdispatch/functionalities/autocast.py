@@ -145,7 +145,7 @@ def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
 def _is_kept(value: Any, dtype: np.dtype[Any], device_type: str) -> bool:
     """Whether a cast is likely to be asked for again: mostly those of a model's weights."""
     return (
-        type(value) is Tensor
+        isinstance(value, Tensor)
         and value.requires_grad_flag
         and value.dtype == _FLOAT32
         and dtype == get_autocast_dtype(device_type)

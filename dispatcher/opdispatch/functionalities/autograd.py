@@ -114,7 +114,7 @@ def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | No
     edges: list[Edge | None] = []
     facts: list[Facts | None] = []
     for each in tensors:
-        edge = edge_of(each) if type(each) is Tensor else None
+        edge = edge_of(each) if isinstance(each, Tensor) else None
         edges.append(edge)
         facts.append(None if edge is None else (each.array.shape, each.array.dtype))
     return edges, facts
@@ -125,7 +125,7 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
 
     What a class that handles operators itself has made of it is that class's own affair.
     """
-    if type(result) is not Tensor:
+    if not isinstance(result, Tensor):
         if hasattr(type(result), "__torch_dispatch__"):
             return result
         result = Tensor(result)
@@ -146,7 +146,7 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
 def requires_gradients(stack: Sequence[Any]) -> bool:
     """Whether the call of a stack is to be recorded."""
     for value in stack:
-        if type(value) is Tensor:
+        if isinstance(value, Tensor):
             found = value.requires_grad_flag
         else:
             found = type(value) is list and requires_gradients(value)
@@ -192,7 +192,7 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
 def _written(schema: FunctionSchema, stack: Sequence[Any]) -> list[Any]:
     """The tensors that a call writes to."""
     values = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
-    return [value for value in flat_list(values) if type(value) is Tensor]
+    return [value for value in flat_list(values) if isinstance(value, Tensor)]
 
 
 def _count_writes(written: Sequence[Any], versions: Sequence[int]) -> None:

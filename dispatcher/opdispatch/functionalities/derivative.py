@@ -130,7 +130,7 @@ class FormulaNode(Node):
     def keep_results(self, results: Sequence[Any]) -> None:
         """Keeps what formulas need of the results that are tensors."""
         assert self.kept is not None
-        saved = [save_result(each) if type(each) is Tensor else None for each in results]
+        saved = [save_result(each) if isinstance(each, Tensor) else None for each in results]
         for n, name in enumerate(self.derivative.kept):
             if name == "result":
                 self.kept[n] = saved[0]

@@ -51,6 +51,7 @@ def make_derivative_kernel(
     scope: dict[str, Any] = {
         "_Tensor": Tensor,
         "_type": type,
+        "_isinstance": isinstance,
         "_len": len,
         "_tuple": tuple,
         "_state": AUTOGRAD_STATE.get,
@@ -88,8 +89,8 @@ class _Source:
     """The text of a kernel; what a call costs that is not recorded is little, and so is the rest::
 
         def _kernel(_keys, _a0, _a1, *, axis):
-            _r0 = _type(_a0) is _Tensor and _a0.requires_grad_flag
-            _r1 = _type(_a1) is _Tensor and _a1.requires_grad_flag
+            _r0 = _isinstance(_a0, _Tensor) and _a0.requires_grad_flag
+            _r1 = _isinstance(_a1, _Tensor) and _a1.requires_grad_flag
             if (_r0 or _r1) and _state().grad_mode:
                 _node = _new(_Node)
                 _node.derivative = _derivative
@@ -151,7 +152,7 @@ class _Source:
         """Of which arguments gradients are recorded."""
         lines = []
         for n, name in enumerate(self.differentiated):
-            test = f"_type({name}) is _Tensor and {name}.requires_grad_flag"
+            test = f"_isinstance({name}, _Tensor) and {name}.requires_grad_flag"
             if self.derivative.lists[n]:
                 test = f"_is_recorded({name})"
             elif self.derivative.writes and n == 0:
@@ -242,7 +243,7 @@ def _kept_of(kind: SchemaType) -> str:
     lists = str(kind).count("[")
     if has_tensors(kind):
         version = "0 if {}.autograd_meta is None else _version_of({})"
-        of_one = f"(({{}}, {version}) if _type({{}}) is _Tensor else {{}})"
+        of_one = f"(({{}}, {version}) if _isinstance({{}}, _Tensor) else {{}})"
         return "_saved({})" if lists else of_one
     if lists == 0:
         return "{}"
@@ -255,12 +256,12 @@ def _saved(value: Any) -> Any:
     """What is kept of a tensor, of what stands for one, and of a list of such."""
     if type(value) is list:
         return [_saved(each) for each in value]
-    return save_tensor(value) if type(value) is Tensor else value
+    return save_tensor(value) if isinstance(value, Tensor) else value
 
 
 def _shapes_of(values: Sequence[Any]) -> list[Any]:
     # Of a tensor, its array's, which is quicker to have.
-    return [tuple((v.array if type(v) is Tensor else v).shape) for v in values]
+    return [tuple((v.array if isinstance(v, Tensor) else v).shape) for v in values]
 
 
 def _copied(value: Any) -> Any:
@@ -269,12 +270,12 @@ def _copied(value: Any) -> Any:
 
 def _is_recorded(values: Sequence[Any]) -> bool:
     """Whether one of them requires gradients."""
-    return True in [type(each) is Tensor and each.requires_grad_flag for each in values]
+    return True in [isinstance(each, Tensor) and each.requires_grad_flag for each in values]
 
 
 def _is_part_of_graph(written: Any) -> bool:
     """Whether it requires gradients, or what it is a view of does."""
-    if type(written) is not Tensor:
+    if not isinstance(written, Tensor):
         return False
     meta = written.autograd_meta
     view = None if meta is None else meta.view

@@ -47,19 +47,19 @@ def _materialized(value: Any, pairs: list[tuple[Any, Any]]) -> Any:
     """What a tensor stands for, noted beside it if it is another one."""
     if isinstance(value, list):
         return [_materialized(each, pairs) for each in value]
-    array = value.array if type(value) is Tensor else value
+    array = value.array if isinstance(value, Tensor) else value
     if type(array) is not MathBitsArray:
         return value
     made = array.materialized()
-    if type(value) is Tensor:
+    if isinstance(value, Tensor):
         made = Tensor(made)
     pairs.append((value, made))
     return made
 
 
 def _write_back(given: Any, made: Any) -> None:
-    view = given.array if type(given) is Tensor else given
-    elements = made.array if type(made) is Tensor else made
+    view = given.array if isinstance(given, Tensor) else given
+    elements = made.array if isinstance(made, Tensor) else made
     backend = find_backend(type(view.base))
     assert backend is not None, "a view of a conjugate is of a dense array"
     # What turns the stored elements into what they stand for turns that into them.
@@ -81,9 +81,9 @@ def make_view_kernel(*, conj_negates: bool = False, drops_conj: bool = False) ->
 
     def view_with_bits(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
         first = stack[0]
-        array = first.array if type(first) is Tensor else first
+        array = first.array if isinstance(first, Tensor) else first
         base = stored(array)
-        stack[0] = Tensor(base) if type(first) is Tensor else base
+        stack[0] = Tensor(base) if isinstance(first, Tensor) else base
         op.redispatch_boxed(keys & _BELOW_BOTH, stack)
         if type(array) is not MathBitsArray:
             return
@@ -101,7 +101,7 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
     """A tensor, a plain array or a list of these, with other arrays."""
     if isinstance(value, list):
         return [_changed(each, change) for each in value]
-    return Tensor(change(value.array)) if type(value) is Tensor else change(value)
+    return Tensor(change(value.array)) if isinstance(value, Tensor) else change(value)
 
 
 FALLBACKS = {key: _materializing(key) for key in KEYS}

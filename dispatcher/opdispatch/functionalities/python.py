@@ -6,6 +6,9 @@
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...
 
+A class that is derived from ``Tensor`` has the key by itself. If it does not handle operators,
+kernels get its tensors as plain ones, and their results are such.
+
 A call with such a tensor, or under a `TorchDispatchMode`, arrives at the Python key, whose fallback
 hands it over: the operator's handle, the classes among the arguments, and the arguments, without
 trailing defaults. The topmost mode is asked first, and is off meanwhile, with every key above
@@ -34,6 +37,7 @@ from opdispatch.errors import ArgumentError
 from opdispatch.functionalities.below import redispatch_below
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
+from opdispatch.tensor import Tensor, of_plain_class
 from opdispatch.torch_dispatch_mode import (
     ABOVE_PYTHON,
     BELOW_PYTHON,
@@ -65,11 +69,27 @@ def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any
             "Python", f"{op.name} arrived at Python without a tensor whose class could handle it"
         )
     if not asked and not types:
+        given = {id(plain): tensor for tensor, plain in _make_plain(stack)}
         included, excluded = local_dispatch_key_set()
         with ForceDispatchKeyGuard(included.remove(_K.Python), excluded | ABOVE_PYTHON):
             op.redispatch_boxed(keys & BELOW_PYTHON, stack)
+        if given:  # what was written to is returned as it was given
+            stack[:] = [given.get(id(value), value) for value in stack]
     elif not _ask_classes(op, types, stack):
         raise _nobody(op, [*asked, *(cls.__qualname__ for cls in types)])
+
+
+def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
+    """Has kernels get tensors of classes that handle nothing as plain ones. Both, of each."""
+    pairs = []
+    for place, value in enumerate(stack):
+        if isinstance(value, list):
+            stack[place] = value = list(value)
+            pairs += _make_plain(value)
+        elif isinstance(value, Tensor) and type(value) is not Tensor:
+            stack[place] = of_plain_class(value)
+            pairs.append((value, stack[place]))
+    return pairs
 
 
 def dispatch_before_all(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:

@@ -114,13 +114,13 @@ class RegisteredNode(Node):
     def keep(self, results: Sequence[Any]) -> None:
         """Makes results what this node has made. Keeps what the context saves, and what zeros for
         each result are made of."""
-        if len(results) == 1 and type(results[0]) is Tensor:
+        if len(results) == 1 and isinstance(results[0], Tensor):
             flat = results
             set_history(results[0], self, 0, ())
         else:
             flat = flat_list(results)
             for number, each in enumerate(flat):
-                if type(each) is Tensor:
+                if isinstance(each, Tensor):
                     set_history(each, self, number, ())
             self.num_results = len(flat)
             self._results = [
@@ -186,7 +186,7 @@ class RegisteredNode(Node):
                     )
             for one in each:
                 place = len(flat)
-                if one is not None and type(one) is not Tensor:
+                if one is not None and not isinstance(one, Tensor):
                     raise self._error(
                         f"returned for {argument!r} a {type(one).__name__}; expected a Tensor or "
                         "None"
@@ -285,11 +285,11 @@ def _check_schema(schema: FunctionSchema) -> None:
 
 
 def _facts(result: Any) -> Any:
-    return (result.shape, result.dtype, result.device) if type(result) is Tensor else None
+    return (result.shape, result.dtype, result.device) if isinstance(result, Tensor) else None
 
 
 def _as_saved(value: Any) -> Any:
-    if value is None or type(value) is Tensor:
+    if value is None or isinstance(value, Tensor):
         return value
     if find_key_bits(value) is None:
         raise AutogradError(
@@ -301,7 +301,7 @@ def _as_saved(value: Any) -> Any:
 
 def _as_tensors(result: Any, given: Sequence[Any]) -> Any:
     """A result, or a list of them, that can have a history: arguments as other tensors."""
-    if type(result) is Tensor:
+    if isinstance(result, Tensor):
         for each in given:
             if each is result:
                 return result.detach()

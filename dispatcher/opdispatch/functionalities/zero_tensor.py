@@ -49,7 +49,7 @@ def zeros_of_zeros(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -
     Its kernel for Meta says of which shapes.
     """
     zero = next(z for z in map(_array_of, stack) if isinstance(z, ZeroArray))
-    is_tensor = any(type(value) is Tensor for value in stack)
+    is_tensor = any(isinstance(value, Tensor) for value in stack)
     stack[:] = map(_shape_of, stack)
     op.redispatch_boxed(_META, stack)
     stack[:] = [_zeros_like(value, zero.device, is_tensor) for value in stack]
@@ -68,7 +68,7 @@ def zeros_added(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> N
 
 
 def _array_of(value: Any) -> Any:
-    return value.array if type(value) is Tensor else value
+    return value.array if isinstance(value, Tensor) else value
 
 
 def _materialized(value: Any) -> Any:
@@ -76,7 +76,7 @@ def _materialized(value: Any) -> Any:
     if not isinstance(array, ZeroArray):
         return value
     zeros = materialized(array)
-    return Tensor(zeros) if type(value) is Tensor else zeros
+    return Tensor(zeros) if isinstance(value, Tensor) else zeros
 
 
 def _shape_of(value: Any) -> Any:

@@ -32,7 +32,7 @@ ABOVE = AUTOGRAD_KEYSET | DispatchKeySet.of(
 _FUNCTIONALIZE = DispatchKeySet.of(_K.Functionalize)
 
 
-class FunctionalTensor(Tensor):
+class FunctionalTensor(Tensor, is_below=True):
     """What a function is given in the place of a tensor while it is functionalized.
 
     It is a ``Tensor`` in all that one can see: its ``array`` is that of its value. NumPy's is for
