@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
 from opdispatch.call_watch import CallWatch
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -165,6 +166,8 @@ class OperatorHandle:
         bits = state.mask(local.apply(argument_bits))
         kernel = handle._lookup(state, bits)
         function = kernel.kernel.unboxed(handle, DispatchKeySet(bits))
+        if not local.included & ADINPLACE_OR_VIEW_BIT:  # in inference mode
+            function = marking_results(signature.schema, function)
         if (memo := state.calls_in(local)) is not None:
             state.remember(memo, argument_bits, function)
         return handle._run(function, signature, stack, kernel, "call", local)

@@ -17,6 +17,7 @@ from opdispatch import arrays
 from opdispatch.arrays import CPU_BITS, FAKE_BIT, FakeArray, key_bits_of
 from opdispatch.arrays.math_bits import MATH_BITS
 from opdispatch.arrays.zero_array import ZERO_TENSOR
+from opdispatch.autograd.inference_tensor import make_inference
 from opdispatch.autograd.move import record_move
 from opdispatch.autograd.variable import (
     AutogradMeta,
@@ -28,6 +29,7 @@ from opdispatch.autograd.variable import (
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, AutogradError, DeviceError
+from opdispatch.grad_mode import is_inference_mode_enabled
 from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_math_bits import TensorMathBits
 from opdispatch.tensor_names import NAMED_BIT, TensorNames
@@ -209,10 +211,13 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         return detached
 
     @classmethod
-    def _over(cls, array: Any, key_bits: int, attributes: dict[str, Any] | None = None) -> Self:
+    def _over(
+        cls, array: Any, key_bits: int | None, attributes: dict[str, Any] | None = None
+    ) -> Self:
         """A tensor of this class, whatever its ``__init__`` takes; ``attributes`` are its own."""
         tensor = cls.__new__(cls)
-        Tensor.__init__(tensor, array, keys=DispatchKeySet(key_bits))
+        keys = None if key_bits is None else DispatchKeySet(key_bits)
+        Tensor.__init__(tensor, array, keys=keys)
         if attributes:
             vars(tensor).update(attributes)
         return tensor
@@ -244,7 +249,8 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         """For ``pickle``: a leaf, without ``grad``, as PyTorch's."""
         note_reading(self, "a tensor that is pickled")
         names = self.names if self.key_bits & NAMED_BIT else None
-        state = (type(self), self.array, self.key_bits, names, self.requires_grad_flag)
+        keys = None if self.is_inference() else self.key_bits
+        state = (type(self), self.array, keys, names, self.requires_grad_flag)
         attributes = getattr(self, "__dict__", None)
         return (_rebuilt, state, attributes) if attributes else (_rebuilt, state)
 
@@ -322,6 +328,14 @@ _KEY_BITS_OF_CLASSES = property(
 )
 
 
+def new_tensor(array: Any) -> Tensor:
+    """A tensor over an array that no kernel has made; in inference mode, one of that."""
+    tensor = Tensor(array)
+    if is_inference_mode_enabled():
+        make_inference(tensor)
+    return tensor
+
+
 def of_plain_class(tensor: Tensor) -> Tensor:
     """A tensor of a class of somebody's as a ``Tensor``: the same elements, version and keys."""
     if type(tensor) is Tensor:
@@ -332,7 +346,7 @@ def of_plain_class(tensor: Tensor) -> Tensor:
 
 
 def _rebuilt(
-    cls: type[Tensor], array: Any, key_bits: int, names: Any, requires_grad: bool
+    cls: type[Tensor], array: Any, key_bits: int | None, names: Any, requires_grad: bool
 ) -> Tensor:
     """A tensor that was pickled."""
     tensor = cls._over(array, key_bits)

@@ -12,7 +12,7 @@ from opdispatch.array_api.operators import OPERATORS
 from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
-from opdispatch.tensor import Tensor
+from opdispatch.tensor import Tensor, new_tensor
 from opdispatch.tensor_operators import TensorOperators
 from opdispatch.tracing_state import is_traced, note_reading
 
@@ -29,7 +29,7 @@ def asarray(
     if isinstance(obj, TensorOperators) and not isinstance(obj, Tensor):
         return _of_remote(obj, dtype, device, copy)
     if isinstance(obj, Tensor) or arrays.find_key_bits(obj) is not None or arrays.is_foreign(obj):
-        return _of_array(obj if isinstance(obj, Tensor) else Tensor(obj), dtype, device, copy)
+        return _of_array(obj if isinstance(obj, Tensor) else new_tensor(obj), dtype, device, copy)
     try:
         array = np.asarray(_plain(obj), dtype=dtype, copy=copy)
     except ValueError as error:
@@ -37,7 +37,7 @@ def asarray(
             text = f"asarray must copy the elements of an object of type {type(obj).__name__}"
             raise ValueError(text) from error
         raise
-    return _of_array(Tensor(array), None, device, None if copy else copy)
+    return _of_array(new_tensor(array), None, device, None if copy else copy)
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
@@ -56,7 +56,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         if isinstance(error.__cause__, BufferError):
             raise BufferError(str(error)) from error
         raise
-    return _of_array(Tensor(array), None, device, copy)
+    return _of_array(new_tensor(array), None, device, copy)
 
 
 def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 from opdispatch.array_api.operators import OPERATORS
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
 from opdispatch.schema_type import SCALAR, OptionalType
-from opdispatch.tensor import Tensor
+from opdispatch.tensor import Tensor, new_tensor
 from opdispatch.tracing_state import note_reading
 
 Function = Callable[..., Any]
@@ -73,6 +73,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         "number": number,
         "diagonal": diagonal,
         "Tensor": Tensor,
+        "new_tensor": new_tensor,
         **{f"default_{each.name}": each.default for each in first.arguments},
     }
     if names == _BINARY:
@@ -90,7 +91,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         spelled = _as_number if name in _NUMBERS else _as_it_is
         call = f"operator({_passed(first.arguments, spelled)})"
         if not any(each.type.dispatches for each in first.arguments):
-            call = f"_made if isinstance(_made := {call}, Tensor) else Tensor(_made)"
+            call = f"_made if isinstance(_made := {call}, Tensor) else new_tensor(_made)"
         elif len(first.returns) > 1:
             scope["Result"] = _result_type(name, first)
             call = f"Result(*{call})"

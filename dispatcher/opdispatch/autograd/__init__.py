@@ -6,6 +6,7 @@ view_nodes    the history of views that are written to
 hooks         functions that see gradients on the way
 move          a tensor's way to another device
 saved_tensor  tensors that are kept for the way back, and are checked when they are used
+inference_tensor  tensors that are never part of a graph
 engine        ``backward`` and ``grad``: the way back
 gradcheck     whether derivatives are right
 

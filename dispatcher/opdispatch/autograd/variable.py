@@ -32,6 +32,7 @@ from opdispatch.autograd.node import (
     RegisteredHook,
 )
 from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import is_inference_mode_enabled
 from opdispatch.tracing_state import is_traced
 
 if TYPE_CHECKING:
@@ -264,12 +265,23 @@ class Variable:
                 hint="use detach() for one that records nothing",
             )
         check_differentiable(self.array.dtype, value)
+        if value and self.is_inference() and not is_inference_mode_enabled():
+            raise AutogradError(
+                "a tensor that was made in inference mode cannot require gradients outside of it",
+                hint="make a copy of it",
+            )
         self.requires_grad_flag = bool(value)  # type: ignore[misc]  # a slot of Tensor
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Sets ``requires_grad``; returns the tensor."""
         self.requires_grad = requires_grad
         return self
+
+    def is_inference(self) -> bool:
+        """Whether inference mode has made it. It has no version, and no place in a graph."""
+        from opdispatch.autograd.inference_tensor import is_inference
+
+        return is_inference(self)
 
     @property
     def grad_fn(self) -> Node | None:

@@ -10,6 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from opdispatch.autograd.inference_tensor import (
+    ADINPLACE_OR_VIEW_BIT,
+    is_inference,
+    make_inference,
+)
 from opdispatch.autograd.variable import (
     MADE_UNDER_NO_GRAD,
     AutogradMeta,
@@ -32,9 +37,12 @@ def make_write_kernel(operator: FindOperator) -> Kernel:
     """For an operator that writes to its first argument; to be registered ``with_keyset``."""
 
     def write(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(first, Tensor):
+            return operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
+        counter = counter_of(first)
+        before = counter.value  # an inference tensor has none: refused before it is written to
         result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
-        if isinstance(first, Tensor):
-            counter_of(first).value += 1
+        counter.value = max(counter.value, before + 1)
         return result
 
     return write
@@ -50,7 +58,10 @@ def make_view_kernel(operator: FindOperator) -> Kernel:
         result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
         if not isinstance(first, Tensor):
             return result
-        if isinstance(result, Tensor):
+        if not first.key_bits & ADINPLACE_OR_VIEW_BIT and is_inference(first):
+            for each in result if isinstance(result, list) else (result,):
+                make_inference(each)
+        elif isinstance(result, Tensor):
             if shares_elements(first, result):
                 _note(first, result, partial(_replay, operator, args, kwargs))
         elif isinstance(result, list):

@@ -1,0 +1,78 @@
+"""Tensors that inference mode has made: without a version, and never part of a graph.
+
+They have none of the keys of autograd, so that a call with such tensors alone does not visit them,
+wherever it is made. What they need of a graph, a version above all, is refused.
+
+Mirrors ``c10/core/InferenceMode.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.variable import VersionCounter, meta_of
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, DispatchKeySet
+from opdispatch.errors import AutogradError
+from opdispatch.function_schema import FunctionSchema
+
+ADINPLACE_OR_VIEW_BIT = DispatchKeySet.of(DispatchKey.ADInplaceOrView).bits
+_KEYS_OF_AUTOGRAD = (AUTOGRAD_KEYSET | DispatchKeySet.of(DispatchKey.ADInplaceOrView)).bits
+
+
+class _NoVersion(VersionCounter):
+    """The counter of all inference tensors: there is nothing to count, and nobody may ask."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise AutogradError(
+            "a tensor that was made in inference mode has no version: outside of the mode it "
+            "cannot be written to, nor be kept for the way back",
+            hint="make a copy of it there, or calculate it under no_grad",
+        )
+
+    value = property(_refuse, _refuse)
+
+
+_NO_VERSION = object.__new__(_NoVersion)
+
+
+def is_inference(tensor: Any) -> bool:
+    """Whether inference mode has made it."""
+    meta = tensor.autograd_meta
+    return meta is not None and meta.counter is _NO_VERSION
+
+
+def make_inference(tensor: Any) -> None:
+    """Makes it one."""
+    tensor.key_bits &= ~_KEYS_OF_AUTOGRAD
+    meta_of(tensor).counter = _NO_VERSION
+
+
+def marking_results(schema: FunctionSchema, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that is called in inference mode, as it is: what it makes are inference tensors."""
+
+    def mark(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        _mark_results(schema, [*args, *kwargs.values()], result)
+        return result
+
+    return mark
+
+
+def _mark_results(schema: FunctionSchema, stack: Sequence[Any], result: Any) -> None:
+    """What was made is an inference tensor; a view is, if its base is."""
+    results = [result] if len(schema.returns) == 1 else result or ()
+    given = [each for value in stack for each in (value if type(value) is list else (value,))]
+    for returned, value in zip(schema.returns, results, strict=False):
+        for each in value if isinstance(value, list) else (value,):
+            if not hasattr(each, "autograd_meta") or isinstance(each.array, LevelArray):
+                continue
+            is_view = returned.alias_info is not None
+            if not any(each is other for other in given) and (
+                not is_view or any(hasattr(o, "autograd_meta") and is_inference(o) for o in given)
+            ):
+                make_inference(each)

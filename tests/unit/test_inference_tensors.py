@@ -1,0 +1,82 @@
+"""Tensors that inference mode makes: outside of it they have no version and no part in a graph."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    AutogradError,
+    DispatchKey,
+    Tensor,
+    capture_dispatch_trace,
+    inference_mode,
+    vmap,
+)
+from opdispatch import array_api as xp
+
+
+def made():
+    with inference_mode():
+        return xp.asarray([1.0, 2.0]) * 1
+
+
+def leaf(*numbers):
+    return Tensor(np.array(numbers, dtype=float), requires_grad=True)
+
+
+def test_what_is_made_in_the_mode_is_one():
+    x = leaf(1.0, 2.0)
+    with inference_mode():
+        y = xp.ones(2)
+        assert [each.is_inference() for each in (x * 2, y, y[1:], *xp.unstack(y))] == [True] * 5
+        assert [each.is_inference() for each in (x, x[1:])] == [False] * 2
+        assert not vmap(xp.sum)(x[:, None])[0].requires_grad
+        y += 1
+    assert (y.is_inference(), y[1:].is_inference(), y.array.tolist()) == (True, True, [2.0, 2.0])
+    assert (y.detach().is_inference(), (y * 1).is_inference()) == (True, False)
+    assert not copy.deepcopy(y).is_inference()
+
+
+def test_calls_with_them_alone_do_not_visit_autograd():
+    x = made()
+    assert not x.key_set.has(DispatchKey.AutogradCPU)
+    with capture_dispatch_trace() as lines:
+        xp.exp(x)
+    assert [line.key for line in lines] == ["CPU"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.__setitem__(0, 5.0),
+        lambda x: x[1:].__setitem__(0, 5.0),
+        lambda x: leaf(1.0, 1.0) * x,
+        lambda x: x._version,
+    ],
+)
+def test_what_needs_a_version_is_refused(use):
+    x = made()
+    with pytest.raises(AutogradError, match=r"inference mode has no version.*make a copy"):
+        use(x)
+    assert x.array.tolist() == [1.0, 2.0]
+
+
+def test_they_cannot_require_gradients_outside():
+    with pytest.raises(AutogradError, match="cannot require gradients outside"):
+        made().requires_grad_()
+    with inference_mode():
+        assert xp.ones(2).requires_grad_().requires_grad
+
+
+def test_what_needs_no_version_is_recorded():
+    x = leaf(1.0, 2.0)
+    xp.sum(x + made()).backward()
+    assert x.grad.array.tolist() == [1.0, 1.0]
+
+
+def test_others_are_written_to_in_the_mode():
+    x = Tensor(np.ones(2))
+    with inference_mode():
+        x[1:] = 5.0
+    assert (x._version, x.is_inference(), x.array.tolist()) == (1, False, [1.0, 5.0])
