@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import functools
 import html
+import importlib
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import CPU_BITS, FAKE_BIT, FakeArray, key_bits_of
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.math_bits import MATH_BITS
 from opdispatch.arrays.zero_array import ZERO_TENSOR
 from opdispatch.autograd.inference_tensor import make_inference
@@ -34,8 +36,9 @@ from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_math_bits import TensorMathBits
 from opdispatch.tensor_names import NAMED_BIT, TensorNames
 from opdispatch.tensor_operators import TensorOperators, namespace
-from opdispatch.tracing_state import note_reading
+from opdispatch.tracing_state import is_traced, note_reading
 
+_OPERATORS = "opdispatch.array_api.operators"
 _AUTOCAST_KEYS = {
     backend: DispatchKey[f"Autocast{backend.name}"]
     for backend in BackendComponent
@@ -204,7 +207,13 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
 
     def detach(self) -> Tensor:
         """A tensor over the same elements that records nothing; it shares their version."""
-        detached = self._over(self.array, self.key_bits, getattr(self, "__dict__", None))
+        array = self.array
+        if isinstance(array, LevelArray):
+            array = array.detached()
+        elif is_traced(self):  # by an operator, which is recorded
+            traced: Tensor = importlib.import_module(_OPERATORS).OPERATORS.detach.default(self)
+            return traced
+        detached = self._over(array, self.key_bits, getattr(self, "__dict__", None))
         meta_of(detached).counter = counter_of(self)
         if self.key_bits & NAMED_BIT:
             detached._names = self.names

@@ -356,3 +356,30 @@ def test_every_derivative_where_one_argument_is_the_same_for_all():
             for place in range(len(call.arrays)):
                 compared += beside_each_sample(call, [n != place for n in range(len(call.arrays))])
     assert compared > 10
+
+
+# -- detach ----------------------------------------------------------------------------------------
+
+
+def test_what_is_detached_has_no_gradient_at_any_level():
+    x = Tensor(np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+    def total(x):
+        return xp.sum(x.detach() * x)
+
+    assert func.grad(total)(x).array.tolist() == x.array.tolist()
+    assert vmap(func.grad(total))(x).array.tolist() == x.array.tolist()
+    assert func.grad(lambda x: xp.sum(vmap(total)(x)))(x).array.tolist() == x.array.tolist()
+    second = func.grad(lambda x: xp.sum(func.grad(total)(x)))(x)
+    assert second.array.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_it_shares_elements_there_too():
+    def write(x):
+        x = x * 1
+        x.detach()[0] = 10.0
+        return xp.sum(x)
+
+    x = Tensor(np.ones((2, 2)))
+    assert vmap(write)(x).array.tolist() == [11.0, 11.0]
+    assert vmap(func.grad(write))(x).array.tolist() == [[1.0, 1.0], [1.0, 1.0]]

@@ -340,3 +340,11 @@ def test_what_is_freed_in_a_trace_is_not_taken_for_another_tensor():
     graph = trace(churning, X)
     assert len(graph.constants) == 200
     assert equal(graph(X + 1), churning(X + 1))
+
+
+def test_what_was_detached_is_so_in_the_graph():
+    graph = trace(lambda x: xp.sum(x.detach() * x), Tensor(np.ones(2)))
+    assert "array::detach(%x)" in str(graph)
+    x = Tensor(np.array([2.0, 3.0]), requires_grad=True)
+    graph(x).backward()
+    assert x.grad.array.tolist() == [2.0, 3.0]

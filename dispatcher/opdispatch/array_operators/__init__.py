@@ -18,6 +18,8 @@ math_bits      conjugates and negatives that are not computed yet
 
 from __future__ import annotations
 
+from typing import Any
+
 import array_api_compat.numpy
 
 from opdispatch.array_operators.creation import make_placed, make_selection
@@ -67,3 +69,10 @@ def register(library: Library) -> None:
             library.impl(name, make_meta_kernel(function, on_meta), "Meta")
         register_functional_variants(library)
         register_math_bits(library)
+        # ``Tensor.detach`` in a trace, so that a graph has it; elsewhere it needs no operator.
+        library.define("detach(Tensor(a) x) -> Tensor(a)")
+        library.impl("detach", _detach, "CompositeImplicitAutograd")
+
+
+def _detach(x: Any) -> Any:
+    return x.detach() if hasattr(x, "detach") else x

@@ -52,6 +52,16 @@ class LevelArray:
         """Where the elements are."""
         return str(self.value.device)
 
+    def detached(self) -> LevelArray:
+        """The same, over a tensor below that records nothing: it is cut off at every level."""
+        made = object.__new__(type(self))
+        for cls in type(self).__mro__:
+            for name in set(getattr(cls, "__slots__", ())) - {"__weakref__"}:
+                setattr(made, name, getattr(self, name))
+        if hasattr(self.value, "detach"):  # what is elsewhere has its history there
+            made.value = self.value.detach()
+        return made
+
     def item(self) -> Any:
         """The number of an array of one element. Raises TransformError under a batch."""
         return self._read("item()").item()
