@@ -207,12 +207,16 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
 
     def detach(self) -> Tensor:
         """A tensor over the same elements that records nothing; it shares their version."""
+        if is_traced(self):  # by an operator, which is recorded
+            traced: Tensor = importlib.import_module(_OPERATORS).OPERATORS.detach.default(self)
+            return traced
+        return self.detach_here()
+
+    def detach_here(self) -> Tensor:
+        """``detach``, without telling anybody: what the operator of that name does."""
         array = self.array
         if isinstance(array, LevelArray):
             array = array.detached()
-        elif is_traced(self):  # by an operator, which is recorded
-            traced: Tensor = importlib.import_module(_OPERATORS).OPERATORS.detach.default(self)
-            return traced
         detached = self._over(array, self.key_bits, getattr(self, "__dict__", None))
         meta_of(detached).counter = counter_of(self)
         if self.key_bits & NAMED_BIT:

@@ -26,7 +26,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
 from opdispatch.grad_mode import is_grad_enabled
 from opdispatch.tensor_indexing import getitem, setitem
-from opdispatch.tracing_state import note_reading
+from opdispatch.tracing_state import is_traced, note_reading
 
 _is_private = False
 
@@ -102,8 +102,9 @@ def _as_it_is(written: Any, other: Any, function: str) -> Any:
 
 
 def _may_have_gradient(value: Any) -> bool:
+    """Whether it has one, or a tensor that stands for it in a traced graph may have one."""
     flag = getattr(value, "requires_grad_flag", False)
-    return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS)
+    return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS) or is_traced(value)
 
 
 def _comparison(name: str, function: str) -> Operator:

@@ -19,9 +19,12 @@ from opdispatch import (
     autocast,
     autograd,
     capture_dispatch_trace,
+    func,
+    functionalize,
     local_dispatch_key_set,
     ops,
     trace,
+    vmap,
 )
 from opdispatch import array_api as xp
 from tests.unit.traced_graphs import X, equal, names
@@ -348,3 +351,18 @@ def test_what_was_detached_is_so_in_the_graph():
     x = Tensor(np.array([2.0, 3.0]), requires_grad=True)
     graph(x).backward()
     assert x.grad.array.tolist() == [2.0, 3.0]
+    for transform in (func.grad, lambda f: vmap(f, in_dims=0), functionalize):
+        graph = trace(transform(lambda x: xp.sum(x.detach() * x)), Tensor(np.ones(2)))
+        assert "array::detach(" in str(graph)
+
+
+def test_arithmetic_in_place_can_be_differentiated_in_the_graph():
+    def product(x, y):
+        x = x * 1
+        x *= y
+        return xp.sum(x)
+
+    graph = trace(product, Tensor(np.ones(2)), Tensor(np.ones(2)))
+    x, y = (Tensor(np.array([2.0, 3.0]) * n, requires_grad=True) for n in (1, 10))
+    graph(x, y).backward()
+    assert (x.grad.array.tolist(), y.grad.array.tolist()) == ([20.0, 30.0], [2.0, 3.0])

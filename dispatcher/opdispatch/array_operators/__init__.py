@@ -38,6 +38,7 @@ from opdispatch.array_operators.kernels import find_function, make_kernel
 from opdispatch.array_operators.math_bits import register_math_bits
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel
 from opdispatch.library import Library
+from opdispatch.tensor import Tensor
 
 NAMESPACE = "array"
 
@@ -75,4 +76,4 @@ def register(library: Library) -> None:
 
 
 def _detach(x: Any) -> Any:
-    return x.detach() if hasattr(x, "detach") else x
+    return x.detach_here() if isinstance(x, Tensor) else x

@@ -59,7 +59,7 @@ class LevelArray:
             for name in set(getattr(cls, "__slots__", ())) - {"__weakref__"}:
                 setattr(made, name, getattr(self, name))
         if hasattr(self.value, "detach"):  # what is elsewhere has its history there
-            made.value = self.value.detach()
+            made.value = self.layer.detach_below(self.value)
         return made
 
     def item(self) -> Any:

@@ -147,10 +147,12 @@ class FunctionalTensor(Tensor, is_below=True):
         """The extent of each dimension, in elements."""
         return tuple(self._seen.shape)
 
-    def detach(self) -> Tensor:
+    def detach_here(self) -> Tensor:
         """A view that records nothing."""
+        with self.level.below():
+            detached = self._tensor("detached").detach()
         return self.view(
-            self._tensor("detached").detach(),
+            detached,
             ViewMeta(lambda base: base.detach(), lambda base, mutated: mutated, lambda x: x),
         )
 

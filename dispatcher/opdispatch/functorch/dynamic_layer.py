@@ -109,6 +109,14 @@ class DynamicLayer(ABC):
             self._lowered = (saved, state)
         return state
 
+    def detach_below(self, value: Any) -> Any:
+        """``value.detach()`` of a tensor below this level, called there."""
+        frame = TOP.get()
+        if frame is None:
+            return value.detach()
+        with Lowered(frame):
+            return value.detach() if frame.layer is self else self.detach_below(value)
+
     @abstractmethod
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
         """A call that has arrived: calls the operator with this level's keys."""
