@@ -92,6 +92,11 @@ class RemoteValue:
         return self._facts.nbytes
 
     @property
+    def requires_grad(self) -> bool:
+        """Whether calls with it were recorded, or are to be: as of when it was made."""
+        return self._facts.requires_grad
+
+    @property
     def layout(self) -> str:
         """As ``Tensor.layout``: ``"strided"``, ``"sparse_coo"``, ``"sparse_csr"``, ``"jagged"``."""
         layout = LAYOUTS.get(self._facts.layout)

@@ -103,7 +103,7 @@ def _as_it_is(written: Any, other: Any, function: str) -> Any:
 
 def _may_have_gradient(value: Any) -> bool:
     """Whether it has one, or a tensor that stands for it in a traced graph may have one."""
-    flag = getattr(value, "requires_grad_flag", False)
+    flag = getattr(value, "requires_grad", False)
     return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS) or is_traced(value)
 
 

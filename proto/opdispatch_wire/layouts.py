@@ -28,6 +28,7 @@ from opdispatch_wire.tensors import (
     WireTensor,
     check_differentiable,
     fill_tensor,
+    key_bits_elsewhere,
     placed_error,
 )
 from opdispatch_wire.v1 import values_pb2
@@ -71,7 +72,7 @@ def fill_layout(
         if not value.key_bits:
             raise WireError(f"{at}: a tensor without dispatch keys has no representation")
         if value.requires_grad or value.key_bits != layout.key_bits_of(array):
-            sent.dispatch_keys = value.key_bits
+            sent.dispatch_keys = key_bits_elsewhere(value)
             sent.requires_grad = value.requires_grad
 
 

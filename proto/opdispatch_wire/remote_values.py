@@ -20,7 +20,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.tensors import plain_key_bits
+from opdispatch_wire.tensors import key_bits_elsewhere, plain_key_bits
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 ID_BYTES = 16
@@ -67,7 +67,7 @@ class RemoteFacts:
         bits = plain_key_bits(device) if layout is None else layout.key_bits_of(array)
         requires_grad = False
         if isinstance(value, Tensor):
-            bits, requires_grad = value.key_bits, value.requires_grad
+            bits, requires_grad = key_bits_elsewhere(value), value.requires_grad
         facts = cls(array.dtype, tuple(array.shape), device, bits, requires_grad)
         if layout is None:
             return facts

@@ -166,7 +166,7 @@ def fill_tensor(
         if not value.key_bits:
             raise WireError(f"{at}: a tensor without dispatch keys has no representation")
         if value.requires_grad or value.key_bits != plain_key_bits(device):
-            message.dispatch_keys = value.key_bits
+            message.dispatch_keys = key_bits_elsewhere(value)
             message.requires_grad = value.requires_grad
     message.dtype = name
     message.shape.extend(array.shape)
@@ -307,6 +307,11 @@ def check_wire_device(device: str, *, at: str) -> None:
             f"{at} is {reprlib.repr(device)}; expected 'cpu' or 'cuda:N', or another type of "
             "device with a number"
         )
+
+
+def key_bits_elsewhere(tensor: Tensor) -> int:
+    """The keys that a tensor has in another process: there, inference mode has not made it."""
+    return Tensor(tensor.array).key_bits if tensor.is_inference() else tensor.key_bits
 
 
 def plain_key_bits(device: str) -> int:

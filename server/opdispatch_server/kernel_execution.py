@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from typing import Any
 
 from opdispatch.arrays import find_lost_device, run_on_device
+from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import (
     AmbiguousKernelError,
     DeviceLostError,
@@ -14,7 +15,7 @@ from opdispatch.errors import (
     NoKernelError,
     ReturnError,
 )
-from opdispatch.grad_mode import no_grad
+from opdispatch.grad_mode import AUTOGRAD_STATE, AutogradState
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.chosen_kernel import ChosenKernel
@@ -40,7 +41,9 @@ _RESULT = "the result of the call"
 # finds no kernel, a return that breaks the schema's promise.
 _OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
 
-_RECORDING: AbstractContextManager[Any] = nullcontext()
+_RECORDING = AutogradState()
+_NOT_RECORDING = AutogradState(grad_mode=False)
+_INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
 
 
 class KernelExecution:
@@ -167,12 +170,13 @@ class KernelExecution:
             with (
                 turns_of_all(libraries, request.operator),
                 ForceLocalState(_local_state_of(request, None, profile)),
-                _grad_mode_of(request),
+                _GradModeOf(request),
                 autocast_of(request),
             ):
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
-                reply = self._programs.run(request, libraries, tensors)
+                # What kernels leave switched on ends with the call.
+                reply = copy_context().run(self._programs.run, request, libraries, tensors)
         finally:
             RUNNING_CALL.reset(token)
         if profile is not None:
@@ -194,8 +198,11 @@ class KernelExecution:
         if profile is not None:
             profile.begin_kernel(request, str(choice.name), signature, arguments)
         local = ForceLocalState(_local_state_of(request, trace, profile))
-        with local, _grad_mode_of(request), autocast_of(request):
-            stack = run_on_device(arguments, self._call, choice, list(arguments))
+        with local, _GradModeOf(request), autocast_of(request):
+            # What the kernel leaves switched on ends with the call.
+            stack = copy_context().run(
+                run_on_device, arguments, self._call, choice, list(arguments)
+            )
         name = self._interpreter()
         returns = signature.check_returns(stack)
         if profile is not None:
@@ -242,9 +249,23 @@ class KernelExecution:
             raise error_of_kernel(error, what, facts) from error
 
 
-def _grad_mode_of(request: execution_pb2.CallRequest) -> AbstractContextManager[Any]:
+class _GradModeOf:
     """A block in which gradients are recorded, or not, as the caller would have them."""
-    return no_grad() if request.no_grad else _RECORDING
+
+    __slots__ = ("_state", "_token")
+
+    def __init__(self, request: execution_pb2.CallRequest) -> None:
+        self._state = _NOT_RECORDING if request.no_grad else _RECORDING
+        if request.no_grad and request.HasField("local_keys"):
+            included, _ = local_keys_of(request)
+            if not included.has(DispatchKey.ADInplaceOrView):
+                self._state = _INFERENCE
+
+    def __enter__(self) -> None:
+        self._token = AUTOGRAD_STATE.set(self._state)
+
+    def __exit__(self, *exc: object) -> None:
+        AUTOGRAD_STATE.reset(self._token)
 
 
 def _local_state_of(

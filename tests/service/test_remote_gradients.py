@@ -187,3 +187,12 @@ async def test_from_asyncio(shared_daemon: RunningDaemon, standard: oc.Session):
 
         [gradient] = await again(w)
         np.testing.assert_allclose(gradient, np.exp(X))
+
+
+def test_arithmetic_in_place_keeps_what_the_way_back_needs(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    y = w * 1
+    y *= w
+    assert (w.requires_grad, y.requires_grad) == (True, True)
+    [gradient] = standard.grad(xp.sum(y), w)
+    np.testing.assert_array_equal(gradient.numpy(), 2 * X)

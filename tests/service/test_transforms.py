@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch import OpdispatchError, Tensor, TransformError, func, vmap
+from opdispatch import OpdispatchError, Tensor, TransformError, func, inference_mode, no_grad, vmap
 from opdispatch import array_api as xp
 from tests.service.running_daemon import RunningDaemon
 
 LIBRARY = """\
-from opdispatch import Library, func, ops, register_vmap, vmap
+from opdispatch import Library, func, is_grad_enabled, is_inference_mode_enabled
+from opdispatch import no_grad, ops, register_vmap, vmap
 from opdispatch import array_api as xp
 
 lib = Library("samples", "DEF")
@@ -22,6 +23,8 @@ lib.define("gradients(Tensor weights, Tensor samples) -> Tensor")
 lib.define("cube(Tensor x) -> Tensor")
 lib.define("cubes(Tensor x) -> Tensor")
 lib.define("branch(Tensor x) -> Tensor")
+lib.define("modes(Tensor x) -> bool[]")
+lib.define("leave_modes_open(Tensor x) -> Tensor")
 
 
 def loss(weights, sample):
@@ -32,6 +35,15 @@ lib.impl("gradients", vmap(func.grad(loss), in_dims=(None, 0)), "CPU")
 lib.impl("cube", lambda x: x * x * x, "CPU")
 register_vmap("samples::cube", lambda info, in_dims, x: (ops.samples.cube(x), 0), lib=lib)
 lib.impl("cubes", lambda x: vmap(ops.samples.cube)(x), "CPU")
+lib.impl("modes", lambda x: [is_grad_enabled(), is_inference_mode_enabled()], "CPU")
+
+
+def leave_modes_open(x):
+    no_grad().__enter__()
+    raise ValueError("on the way out")
+
+
+lib.impl("leave_modes_open", leave_modes_open, "CPU")
 lib.impl("branch", lambda x: vmap(lambda a: a if a[0] > 0 else -a)(x), "CPU")
 """
 
@@ -87,3 +99,14 @@ def test_remote_tensors(session: oc.Session):
 def test_operators_of_a_session_take_no_tensors_of_a_transform(session: oc.Session):
     with pytest.raises(OpdispatchError, match="would be lost to the transform"):
         vmap(lambda a: session.ops.array.exp(a))(SAMPLES)
+
+
+def test_what_a_kernel_leaves_switched_on_ends_with_its_call(session: oc.Session):
+    x = session.put(WEIGHTS)
+    with pytest.raises(OpdispatchError, match="on the way out"):
+        session.call("samples::leave_modes_open", x)
+    assert session.call("samples::modes", x) == [True, False]
+    with no_grad():
+        assert session.call("samples::modes", x) == [False, False]
+    with inference_mode():
+        assert session.call("samples::modes", x) == [False, True]
