@@ -266,3 +266,16 @@ def test_operators_that_can_have_none(lib, schema, reason):
     lib.define(schema)
     with pytest.raises(RegistrationError, match=reason):
         lib.register_autograd("f", product_backward)
+
+
+@pytest.mark.parametrize(
+    "gradients", [lambda g: g * 3, lambda g: (g * 3, None), lambda g: (g * 3, None, None)]
+)
+def test_numbers_that_have_a_default_need_no_none(gradients):
+    with Library("autograd_defaults", "DEF") as library:
+        library.define("triple(Tensor x, int by=3) -> Tensor")
+        library.impl("triple", lambda x, by: Tensor(x.array * by), "CPU")
+        library.register_autograd("triple", lambda ctx, grad: gradients(grad))
+        x = Tensor(np.ones(2), requires_grad=True)
+        ops.autograd_defaults.triple(x).backward(Tensor(np.ones(2)))
+    assert x.grad.array.tolist() == [3.0, 3.0]

@@ -6,6 +6,8 @@ view_nodes    the history of views that are written to
 hooks         functions that see gradients on the way
 move          a tensor's way to another device
 saved_tensor  tensors that are kept for the way back, and are checked when they are used
+context       what functions of somebody's keep
+function      steps of the graph that are written by hand
 inference_tensor  tensors that are never part of a graph
 engine        ``backward`` and ``grad``: the way back
 gradcheck     whether derivatives are right
@@ -17,8 +19,9 @@ Mirrors ``torch/csrc/autograd``. The kernels that leave the graph behind are mad
 from __future__ import annotations
 
 from opdispatch.autograd.engine import backward, grad
+from opdispatch.autograd.function import Function
 from opdispatch.autograd.gradcheck import gradcheck, gradgradcheck
 from opdispatch.autograd.node import Node
 from opdispatch.autograd.variable import Variable
 
-__all__ = ["Node", "Variable", "backward", "grad", "gradcheck", "gradgradcheck"]
+__all__ = ["Function", "Node", "Variable", "backward", "grad", "gradcheck", "gradgradcheck"]

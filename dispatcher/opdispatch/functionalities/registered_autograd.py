@@ -6,17 +6,11 @@ Mirrors ``torch/_library/autograd.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Facts, Gradients, Node
-from opdispatch.autograd.saved_tensor import (
-    save_result,
-    save_tensor,
-    unpack_result,
-    unpack_tensor,
-)
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
@@ -38,18 +32,13 @@ Backward = Callable[..., Any]
 SetupContext = Callable[..., Any]
 
 
-class Context:
-    """``ctx``: what ``setup_context`` keeps of a call for ``backward``; takes any attribute."""
+class OperatorContext(Context):
+    """``ctx`` of an operator, whose arguments may be plain arrays: each is kept as a tensor."""
 
     _edges: Sequence[Edge | None]
-    # Of most contexts, most of this stays as it is.
     _widths: Sequence[int | None] | None = None
     """Of each positional argument, how many tensors a list has, and None for what is no list. Not
     needed where no argument is one."""
-    _to_save: tuple[Any, ...] = ()
-    _saved: list[Callable[[Node], Any]] | None = None
-    _node: Node | None = None
-    _materializes = True
 
     @property
     def needs_input_grad(self) -> tuple[Any, ...]:
@@ -63,29 +52,9 @@ class Context:
             for width in self._widths
         )
 
-    def save_for_backward(self, *tensors: Any) -> None:
-        """Keeps arguments or results of the call; each is a tensor, an array or None.
-
-        An array is a tensor when it is used. Whether they were written to meanwhile is checked
-        then, of tensors. Raises AutogradError.
-        """
-        self._to_save = tuple([_as_saved(each) for each in tensors])
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """Whether ``backward`` is given zeros for results without a gradient, or None."""
-        self._materializes = value
-
-    @property
-    def saved_tensors(self) -> tuple[Any, ...]:
-        """What was kept. Raises AutogradError if it was written to, or let go of."""
-        if self._saved is None or self._node is None:
-            raise AutogradError(
-                "the way back asks for saved tensors that are not there: they were let go of the "
-                "first time, or are asked for before the call has ended",
-                hint="use retain_graph=True the first time",
-            )
-        node = self._node
-        return tuple(unpack(node) for unpack in self._saved)
+    @staticmethod
+    def _kept(value: Any) -> Any:
+        return _as_saved(value)
 
 
 class RegisteredNode(Node):
@@ -99,7 +68,7 @@ class RegisteredNode(Node):
         self,
         schema: FunctionSchema,
         backward: Backward,
-        context: Context,
+        context: OperatorContext,
         edges: Sequence[Edge | None],
         facts: Sequence[Facts | None],
     ) -> None:
@@ -127,18 +96,7 @@ class RegisteredNode(Node):
                 [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
                 for result in results
             ]
-        context = self._context
-        context._saved = [self._saved(each, flat) for each in context._to_save]
-        context._to_save = ()
-
-    def _saved(self, tensor: Any, results: Sequence[Any]) -> Callable[[Node], Any]:
-        """What gives the tensor, when the node asks for it."""
-        if tensor is None:
-            return lambda node: None
-        for number, result in enumerate(results):
-            if tensor is result:
-                return partial(unpack_result, save_result(tensor), number=number)
-        return partial(unpack_tensor, save_tensor(tensor))
+        self._context.keep(flat)
 
     def apply(self, grads: list[Any]) -> Gradients:
         """Calls ``backward``."""
@@ -149,16 +107,11 @@ class RegisteredNode(Node):
             else self._given(next(left), facts)
             for facts in self._results
         ]
-        context = self._context
-        context._node = self  # not for longer: it would be a circle
-        try:
-            found = self._backward(context, *given)
-        finally:
-            context._node = None
+        found = self._context.call(self, self._backward, given)
         return self._checked(found if isinstance(found, tuple) else (found,))
 
     def _given(self, grad: Any, facts: Any) -> Any:
-        if grad is not None or facts is None or not self._context._materializes:
+        if grad is not None or facts is None or not self._context.materializes:
             return grad
         from opdispatch.autograd.engine import namespace
 
@@ -167,7 +120,15 @@ class RegisteredNode(Node):
 
     def _checked(self, found: tuple[Any, ...]) -> Gradients:
         """The gradients one by one. Raises AutogradError for too many, too few, or others."""
-        arguments = [a.name for a in self._schema.arguments if not a.kwarg_only]
+        positional = [a for a in self._schema.arguments if not a.kwarg_only]
+        arguments = [a.name for a in positional]
+        # PyTorch hands over no trailing arguments that have their default, and asks for as many.
+        if 0 < len(found) < len(arguments):
+            left = positional[len(found) :]
+            if all(a.has_default and not a.type.dispatches for a in left):
+                found = (*found, *[None] * len(left))
+        while len(found) > len(arguments) and found[-1] is None:
+            found = found[:-1]
         if len(found) != len(arguments):
             raise self._error(
                 f"returned {len(found)} gradients; expected {len(arguments)}, one for each of "
@@ -205,7 +166,7 @@ class RegisteredNode(Node):
 
     def release(self) -> None:
         """Lets go of the tensors that were saved."""
-        self._context._saved = None
+        self._context.release()
 
 
 def make_registered_kernel(
@@ -236,7 +197,7 @@ def make_registered_kernel(
             return below(keys, args, kwargs)
         given: Sequence[Any] = flat_list(args) if has_lists else args
         edges, facts = edges_of(given)
-        context = Context()
+        context = OperatorContext()
         context._edges = edges
         if has_lists:
             context._widths = [len(each) if isinstance(each, list) else None for each in args]

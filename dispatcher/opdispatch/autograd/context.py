@@ -1,0 +1,92 @@
+"""What is kept of a call whose way back is a function of somebody's.
+
+Mirrors ``FunctionCtx`` of ``torch/autograd/function.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from opdispatch.autograd.node import Node
+from opdispatch.autograd.saved_tensor import (
+    save_result,
+    save_tensor,
+    unpack_result,
+    unpack_tensor,
+)
+from opdispatch.autograd.variable import Variable
+from opdispatch.errors import AutogradError
+
+
+class Context:
+    """``ctx``: what is kept of a call for ``backward``; takes any attribute."""
+
+    # Of most contexts, most of this stays as it is.
+    materializes = True
+    _to_save: tuple[Any, ...] = ()
+    _saved: list[Callable[[Node], Any]] | None = None
+    _node: Node | None = None
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps arguments or results of the call; each is a tensor or None.
+
+        Arguments of an operator may be arrays, too, which are tensors when they are used. Whether
+        tensors were written to meanwhile is checked then. Raises AutogradError.
+        """
+        self._to_save = tuple([self._kept(each) for each in tensors])
+
+    @staticmethod
+    def _kept(value: Any) -> Any:
+        if value is not None and not isinstance(value, Variable):
+            raise AutogradError(
+                f"save_for_backward keeps tensors, not {type(value).__name__}",
+                hint="make it an attribute of the context",
+            )
+        return value
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether ``backward`` is given zeros for results without a gradient, or None."""
+        self.materializes = value
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What was kept. Raises AutogradError if it was written to, or let go of."""
+        if self._saved is None or self._node is None:
+            raise AutogradError(
+                "the way back asks for saved tensors that are not there: they were let go of the "
+                "first time, or are asked for before the call has ended",
+                hint="use retain_graph=True the first time",
+            )
+        node = self._node
+        return tuple(unpack(node) for unpack in self._saved)
+
+    # -- for nodes ------------------------------------------------------------------------------
+
+    def keep(self, results: Sequence[Any]) -> None:
+        """Keeps what was saved; ``results`` are those of the call, one by one."""
+        self._saved = [_unpacking(each, results) for each in self._to_save]
+        self._to_save = ()
+
+    def call(self, node: Node, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
+        """What ``backward`` says for a node."""
+        self._node = node  # not for longer: it would be a circle
+        try:
+            return backward(self, *gradients)
+        finally:
+            self._node = None
+
+    def release(self) -> None:
+        """Lets go of the tensors that were saved."""
+        self._saved = None
+
+
+def _unpacking(tensor: Any, results: Sequence[Any]) -> Callable[[Node], Any]:
+    """What gives the tensor, when the node asks for it."""
+    if tensor is None:
+        return lambda node: None
+    for number, result in enumerate(results):
+        if tensor is result:
+            return partial(unpack_result, save_result(tensor), number=number)
+    return partial(unpack_tensor, save_tensor(tensor))
