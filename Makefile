@@ -12,8 +12,8 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 unexport PYTHONDONTWRITEBYTECODE
 
 # They compare with PyTorch itself, and skip where it is not installed.
-TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py digits.py \
-	fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
+TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py \
+	autograd_writes.py digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
 	tracing.py vmap.py)
 
 .DEFAULT_GOAL := help
