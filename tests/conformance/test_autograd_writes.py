@@ -41,7 +41,7 @@ class Program:
     def __init__(self, seed):
         self.random, numbers = random.Random(seed), np.random.default_rng(seed)
         self.pairs, self.is_refused = [], False
-        for place, shape in enumerate([(3, 3), (3,), (2, 3), ()]):
+        for place, shape in enumerate([(3, 3), (3,), (3, 3), ()]):
             array = numbers.uniform(0.5, 1.5, shape)
             requires_grad = place == 0 or self.random.random() < 0.5
             pair = (
@@ -59,12 +59,13 @@ class Program:
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 errors.append(error)
         assert len(errors) in (0, 2), errors
-        self.is_refused |= bool(errors)
         return None if errors else results
 
     def step(self):
         choose = self.random.choice
         (x, their_x), (y, their_y) = choose(self.pairs), choose(self.pairs)
+        if their_x.is_leaf and self.random.random() < 0.8:  # which is often not to be written to
+            x, their_x = self.pairs[-1]
         kind, index = (
             choose(["unary", "binary", "view", "write", "write", "in place", "hook"]),
             None,
@@ -79,11 +80,14 @@ class Program:
             index = choose(INDICES)
             self.add(self.both(lambda: x[index], lambda: their_x[index]))
         elif kind == "write":
-            self.write(x, their_x, y, their_y, choose(INDICES), self.random.random() < 0.3)
+            # PyTorch refuses to write to a tensor parts of its own.
+            value = (0.5, 0.5) if self.random.random() < 0.5 else (+y, their_y.clone())
+            self.write(x, their_x, *value, choose(INDICES), self.random.random() < 0.3)
         elif kind == "in place":
             function, by = choose(IN_PLACE), choose(["other", 2.0])
-            one, other = (y, their_y) if by == "other" else (by, by)
-            self.both(lambda: function(x, one), lambda: function(their_x, other))
+            one, other = (+y, their_y.clone()) if by == "other" else (by, by)
+            done = self.both(lambda: function(x, one), lambda: function(their_x, other))
+            self.is_refused |= done is None
         elif their_x.requires_grad:
             self.both(lambda: x.retain_grad(), lambda: their_x.retain_grad())
             self.both(
@@ -102,7 +106,8 @@ class Program:
 
             return call
 
-        self.both(on(OURS, x, y), on(THEIRS, their_x, their_y))
+        done = self.both(on(OURS, x, y), on(THEIRS, their_x, their_y))
+        self.is_refused |= done is None
 
     def add(self, made):
         if made is not None and made[1].numel():

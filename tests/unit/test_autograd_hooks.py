@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Tensor
+from opdispatch import AutogradError, Tensor, no_grad
 from opdispatch import array_api as xp
 from opdispatch.autograd import backward, grad
 
@@ -90,6 +90,16 @@ def test_so_do_a_view_that_is_written_to_and_its_base():
     (xp.sum(y * y) + xp.sum(part)).backward()
     assert y.grad.array.tolist() == [2.0, 9.0]
     assert part.grad.array.tolist() == [1.0]
+
+
+def test_and_a_view_whose_elements_were_written_to_without_gradients():
+    x = leaf(1.0, 2.0)
+    part = x[1:]
+    part.retain_grad()
+    with no_grad():
+        part[...] = 5.0
+    xp.sum(part * part).backward()
+    assert part.grad.array.tolist() == [10.0]
 
 
 # -- of leaves and nodes ---------------------------------------------------------------------------

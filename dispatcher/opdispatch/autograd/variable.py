@@ -153,7 +153,7 @@ def renew_history(tensor: Any) -> None:
     meta = meta_of(tensor)
     view = meta.view
     if view is not None and view.version != version_of(view.base) and view.base.requires_grad:
-        from opdispatch.autograd.view_nodes import ReplayedView
+        from opdispatch.autograd.view_nodes import ReplayedView, move_retained
 
         if view.made_by == MADE_UNDER_NO_GRAD:
             raise AutogradError(
@@ -161,7 +161,8 @@ def renew_history(tensor: Any) -> None:
                 "base, or another view of that, was written to",
                 hint="make the view anew",
             )
-        meta.edge = (ReplayedView(view), 0)
+        before, meta.edge = meta.edge, (ReplayedView(view), 0)
+        move_retained(meta, before)
         view.version = version_of(view.base)
         tensor.requires_grad_flag = True
 

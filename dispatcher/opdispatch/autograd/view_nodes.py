@@ -164,9 +164,7 @@ def rebase_history(tensor: Any, node: Node) -> None:
     tensor.requires_grad_flag = True
     view.version = -1  # so that its own is found anew
     if meta.retained is not None:
-        before = meta.edge
         renew_history(tensor)
-        move_retained(meta, before)
 
 
 def set_edge(tensor: Any, edge: Edge) -> None:
