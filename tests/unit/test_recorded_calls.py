@@ -236,6 +236,16 @@ def test_an_array_that_a_kernel_returns_is_a_tensor_with_a_history(record):
     assert grad(op(x), x)[0].array.tolist() == [6]
 
 
+def test_the_only_result_is_one_of_the_results(record):
+    op = record(
+        "m::f(Tensor x) -> Tensor",
+        doubled,
+        {"x": lambda grads, results: grads[0] * results[0]},
+    )
+    x = leaf(3.0)
+    assert grad(op(x), x)[0].array.tolist() == [6]
+
+
 def test_nothing_of_a_call_outlives_its_results(x):
     index, y = Tensor(np.array([0, 1])), xp.ones(3)
     gc.disable()

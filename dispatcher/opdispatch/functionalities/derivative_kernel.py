@@ -216,9 +216,9 @@ class _Source:
         """The result, with the node as what has made it."""
         tensors = [n for n, a in zip(self.names, self.arguments, strict=True) if a.type.dispatches]
         finish = f"return _finish(_node, _result, ({', '.join(tensors)},))"
-        if not self.is_one_tensor:
-            return [finish]
         derivative = self.derivative
+        if not self.is_one_tensor or "results" in derivative.kept:
+            return [finish]
         is_given = "".join(f" or _result is {name}" for name in tensors)
         lines = [
             f"if _type(_result) is not _Tensor{is_given}: {finish}",
