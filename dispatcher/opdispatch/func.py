@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from opdispatch.functionalization import functionalize
 from opdispatch.functorch.grad_transform import grad, grad_and_value, vjp
-from opdispatch.functorch.jacobian import hessian, jacrev
+from opdispatch.functorch.jacobian import hessian, jacfwd, jacrev
+from opdispatch.functorch.linearize import jvp, linearize
 from opdispatch.functorch.vmap import vmap
 
-__all__ = ["functionalize", "grad", "grad_and_value", "hessian", "jacrev", "vjp", "vmap"]
+__all__ = [
+    "functionalize",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "linearize",
+    "vjp",
+    "vmap",
+]

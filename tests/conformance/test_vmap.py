@@ -1,8 +1,8 @@
 """Transforms beside those of ``torch.func``, where PyTorch is installed.
 
 Random programs of operators that both have, with views and writes, under random nestings of
-``vmap``, ``grad`` and ``jacrev`` with random ``in_dims`` and ``out_dims``; which operators are
-called below a transform, of which shapes; and what is refused by both.
+``vmap``, ``grad``, ``jacrev``, ``jvp`` and ``jacfwd`` with random ``in_dims`` and ``out_dims``;
+which operators are called below a transform, of which shapes; and what is refused by both.
 """
 
 import itertools
@@ -12,7 +12,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from opdispatch import OpdispatchError, Tensor, TorchDispatchMode, func, vmap
+from opdispatch import (
+    OpdispatchError,
+    Tensor,
+    TorchDispatchMode,
+    func,
+    inference_mode,
+    no_grad,
+    vmap,
+)
 from opdispatch import array_api as xp
 
 torch = pytest.importorskip("torch")
@@ -121,7 +129,7 @@ def compare(ours, theirs):
             compare(one, other)
         return
     assert tuple(ours.shape) == tuple(theirs.shape)
-    np.testing.assert_allclose(np.asarray(ours), theirs.detach().numpy(), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(np.asarray(ours), theirs.numpy(force=True), rtol=1e-7, atol=1e-9)
 
 
 def nested(transforms, function, side):
@@ -136,9 +144,20 @@ def nested(transforms, function, side):
             function = namespace.grad(
                 lambda x, y, inner=inner: total(inner(x, y)), argnums=options["argnums"]
             )
+        elif kind in ("jacrev", "jacfwd"):
+            function = getattr(namespace, kind)(function, argnums=options["argnums"])
         else:
-            function = namespace.jacrev(function, argnums=options["argnums"])
+            function = moved(namespace, function)
     return function
+
+
+def moved(namespace, function):
+    """How fast the function of two changes, where each argument moves as the other one says."""
+    return lambda x, y: namespace.jvp(function, (x, y), (x + 1, y - 2))[1]
+
+
+FORWARD = {"jvp", "jacfwd"}
+KINDS = ["vmap", "vmap", "vmap", "grad", "jacrev", "jvp", "jacfwd"]
 
 
 @st.composite
@@ -146,7 +165,7 @@ def nestings(draw):
     """Transforms, and how many batches each argument has, the outermost first."""
     transforms, batches, differentiated = [], [[], []], 0
     for _ in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["vmap", "vmap", "grad", "jacrev"]))
+        kind = draw(st.sampled_from(KINDS))
         if kind == "vmap":
             which = draw(st.sampled_from([(0, 0), (0, None), (None, 0), (1, 0), (0, -1)]))
             transforms.append(("vmap", {"in_dims": which, "out_dims": draw(st.integers(0, 1))}))
@@ -169,10 +188,14 @@ def batched(seed, dims):
     return np.random.default_rng(seed).uniform(-1, 1, shape)
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning")  # torch.func.jvp
+@settings(max_examples=30, deadline=None)
 @given(names=steps, nesting=nestings(), seed=st.integers(0, 2**32 - 1))
 def test_nested_transforms_of_random_programs(names, nesting, seed):
     transforms, batches = nesting
+    if FORWARD & {kind for kind, _ in transforms}:
+        # Of these, PyTorch's gradients of tangents are not what differences of tangents show.
+        assume(not {"det", "solve"} & {name for name, _ in names})
     ours, theirs = programs(names)
     x, y = batched(seed, batches[0]), batched(seed + 1, batches[1])
     got = nested(transforms, ours, 0)(Tensor(x), Tensor(y))
@@ -183,6 +206,48 @@ def test_nested_transforms_of_random_programs(names, nesting, seed):
         assume("The expanded size of the tensor" not in str(error))
         raise
     compare(got, want)
+
+
+# -- forward mode --------------------------------------------------------------------------------
+
+
+def _stopped(a, block):
+    with block():
+        b = a * a
+    return a * b
+
+
+MOVED = {
+    "no_grad": (lambda a: _stopped(a, no_grad), lambda a: _stopped(a, torch.no_grad)),
+    "inference_mode": (
+        lambda a: _stopped(a, inference_mode),
+        lambda a: _stopped(a, torch.inference_mode),
+    ),
+    "detach": (lambda a: a * a.detach(), lambda a: a * a.detach()),
+    "nothing": (lambda a: xp.ones(3), lambda a: torch.ones(3)),
+    "itself": (lambda a: (a, a), lambda a: (a, a)),
+    "integers": (lambda a: (xp.argmax(a), a * 2), lambda a: (torch.argmax(a), a * 2)),
+    "complex": (lambda a: xp.abs(a * (1 + 2j) + 1j), lambda a: torch.abs(a * (1 + 2j) + 1j)),
+    "conj": (lambda a: xp.conj(a * 1j) * a, lambda a: torch.conj(a * 1j) * a),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        (what, kind)
+        for what, kind in itertools.product(MOVED, (float, complex))
+        if (what, kind) != ("integers", complex)  # which have no order
+    ],
+)
+def test_tangents(what, kind):
+    rng = np.random.default_rng(0)
+    x, t = rng.normal(size=(2, 3)).astype(kind) * (1 + (2j if kind is complex else 0))
+    ours, theirs = MOVED[what]
+    want = torch.func.jvp(theirs, (torch.tensor(x),), (torch.tensor(t),))
+    compare(func.jvp(ours, (x,), (t,)), want)
+    value, forward = func.linearize(ours, Tensor(x))
+    compare((value, forward(t)), want)
 
 
 # -- what is called below ------------------------------------------------------------------------
@@ -328,6 +393,42 @@ REFUSED = {
     "no number": (
         lambda: func.grad(lambda a: a)(X),
         lambda x: torch.func.grad(lambda a: a)(x),
+    ),
+    "primals in a list": (
+        lambda: func.jvp(xp.sin, [X], [X]),
+        lambda x: torch.func.jvp(torch.sin, [x], [x]),
+    ),
+    "tangents in a list": (
+        lambda: func.jvp(xp.sin, (X,), [X]),
+        lambda x: torch.func.jvp(torch.sin, (x,), [x]),
+    ),
+    "another shape of tangents": (
+        lambda: func.jvp(xp.sin, (X,), (X[0],)),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x[0],)),
+    ),
+    "tangents of integers": (
+        lambda: func.jvp(xp.sin, (X,), (X.astype(int),)),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x.int(),)),
+    ),
+    "strict": (
+        lambda: func.jvp(lambda a: xp.ones(2), (X,), (X,), strict=True),
+        lambda x: torch.func.jvp(lambda a: torch.ones(2), (x,), (x,), strict=True),
+    ),
+    "no pair": (
+        lambda: func.jvp(xp.sin, (X,), (X,), has_aux=True),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x,), has_aux=True),
+    ),
+    "a complex argument of jacfwd": (
+        lambda: func.jacfwd(xp.sin)(X + 1j),
+        lambda x: torch.func.jacfwd(torch.sin)(x + 1j),
+    ),
+    "a complex result of jacfwd": (
+        lambda: func.jacfwd(lambda a: a * 1j)(X),
+        lambda x: torch.func.jacfwd(lambda a: a * 1j)(x),
+    ),
+    "a complex argument of jacrev": (
+        lambda: func.jacrev(xp.sin)(X + 1j),
+        lambda x: torch.func.jacrev(torch.sin)(x + 1j),
     ),
     "requires_grad_": (
         lambda: func.grad(lambda a: xp.sum(a.requires_grad_()))(X),

@@ -10,7 +10,8 @@ grad_layer      the level of grad
 tree            arguments and results: tensors in tuples, lists and dicts
 vmap            vmap
 grad_transform  grad, vjp
-jacobian        jacrev, hessian
+linearize       linearize, jvp
+jacobian        jacrev, jacfwd, hessian
 
 Mirrors ``torch/csrc/functorch``, ``ATen/functorch`` and ``torch/_functorch`` of PyTorch. What the
 keys do is in ``functionalities/functorch.py`` and ``functionalities/batching.py``.

@@ -1,10 +1,11 @@
-"""The level of ``grad`` and its kin: calls are recorded between wrappers of the level.
+"""The levels of ``grad``, ``jvp`` and their kin: calls are recorded between wrappers of the level.
 
 Mirrors ``functorch/ADInterpreters.cpp``.
 """
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK
@@ -19,7 +20,7 @@ from opdispatch.functorch.dynamic_layer import (
 )
 from opdispatch.functorch.tensor_wrapper import WrappedArray, is_of, make_wrapper
 from opdispatch.functorch.written import original_of_write
-from opdispatch.grad_mode import is_grad_enabled, no_grad
+from opdispatch.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -96,6 +97,34 @@ class GradLayer(DynamicLayer):
         if not is_tensor(value):
             return value
         return make_wrapper(self, value, is_immutable=is_immutable)
+
+
+class JvpLayer(GradLayer):
+    """Records what is done with its wrappers, also under ``no_grad``.
+
+    In PyTorch, ``no_grad`` is about the way back, and forward mode has a switch of its own. So the
+    level records whatever the block says, and hands calls on as the block has it.
+    """
+
+    name = "jvp"
+
+    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """As ``grad`` does it, with gradients recorded."""
+        token = _GRAD_MODE_OF_CALL.set(is_grad_enabled())
+        try:
+            with enable_grad():
+                super().process(op, stack)
+        finally:
+            _GRAD_MODE_OF_CALL.reset(token)
+
+    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """As ``grad`` does it, with gradients recorded if they were when the call began."""
+        with set_grad_enabled(_GRAD_MODE_OF_CALL.get()):
+            super().send_to_next(op, stack)
+
+
+_GRAD_MODE_OF_CALL: ContextVar[bool] = ContextVar("opdispatch_grad_mode_of_call", default=True)
+"""Whether gradients were recorded where the call began that a level of ``jvp`` deals with."""
 
 
 def _each(value: Any) -> list[Any]:

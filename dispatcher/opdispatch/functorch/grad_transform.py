@@ -115,12 +115,13 @@ class Recorded:
         argnums: Argnums,
         has_aux: bool,
         transform: str,
+        layer_type: type[GradLayer] = GradLayer,
     ) -> None:
         self.name = getattr(func, "__name__", type(func).__name__)
         self._transform = transform
         self.argnums = argnums
-        numbers = self._checked(argnums, len(args))
-        layer = GradLayer(next_level())  # notes whether gradients are recorded around it
+        numbers = places_of(argnums, len(args), transform, self.name)
+        layer = layer_type(next_level())  # notes whether gradients are recorded around it
         # Inference mode and kernels below Autograd have its keys switched off.
         with pushed(layer), inference_mode(False), enable_grad():
             given = [
@@ -183,39 +184,43 @@ class Recorded:
         found = rebuild(self.trees, gradients)
         return found[0] if isinstance(self.argnums, int) else tuple(found)
 
-    def _checked(self, argnums: Argnums, count: int) -> tuple[int, ...]:
-        numbers: Any = (argnums,) if type(argnums) is int else argnums
-        if not isinstance(numbers, tuple) or not all(type(n) is int for n in numbers):
-            raise ArgumentError(
-                f"{self._transform} was given argnums={argnums!r}; expected an int, or a tuple of "
-                "ints"
-            )
-        wrong = [n for n in numbers if not -count <= n < count]
-        if wrong or not numbers:
-            raise ArgumentError(
-                f"{self._transform} was given argnums={argnums!r}, and {self.name} was called with "
-                f"{count} positional arguments"
-            )
-        places = tuple(n % count for n in numbers)
-        if len(set(places)) < len(places):
-            raise ArgumentError(
-                f"{self._transform} was given argnums={argnums!r}, one of them twice"
-            )
-        return places
-
     def _variable(self, layer: GradLayer, value: Any) -> Any:
-        if isinstance(value, float | complex):
-            value = np.asarray(value)
-        if not is_tensor(value) or value.dtype.kind not in DIFFERENTIABLE_KINDS:
-            kind = value.dtype if is_tensor(value) else type(value).__name__
-            raise ArgumentError(
-                f"{self._transform} of {self.name} is with respect to tensors of floating-point or "
-                f"complex types, and an argument is {kind}",
-                hint="argnums says which arguments",
-            )
-        wrapper = make_wrapper(layer, value)
+        wrapper = make_wrapper(layer, differentiable(value, self._transform, self.name))
         wrapper.requires_grad_flag = True
         return wrapper
+
+
+def places_of(argnums: Argnums, count: int, transform: str, name: str) -> tuple[int, ...]:
+    """Which of ``count`` arguments are meant, counted from the front. Raises ArgumentError."""
+    numbers: Any = (argnums,) if type(argnums) is int else argnums
+    if not isinstance(numbers, tuple) or not all(type(n) is int for n in numbers):
+        raise ArgumentError(
+            f"{transform} was given argnums={argnums!r}; expected an int, or a tuple of ints"
+        )
+    wrong = [n for n in numbers if not -count <= n < count]
+    if wrong or not numbers:
+        raise ArgumentError(
+            f"{transform} was given argnums={argnums!r}, and {name} was called with {count} "
+            "positional arguments"
+        )
+    places = tuple(n % count for n in numbers)
+    if len(set(places)) < len(places):
+        raise ArgumentError(f"{transform} was given argnums={argnums!r}, one of them twice")
+    return places
+
+
+def differentiable(value: Any, transform: str, name: str) -> Any:
+    """An argument that derivatives are of, as a tensor or array. Raises ArgumentError."""
+    if isinstance(value, float | complex):
+        value = np.asarray(value)
+    if not is_tensor(value) or value.dtype.kind not in DIFFERENTIABLE_KINDS:
+        kind = value.dtype if is_tensor(value) else type(value).__name__
+        raise ArgumentError(
+            f"{transform} of {name} is with respect to tensors of floating-point or complex types, "
+            f"and an argument is {kind}",
+            hint="argnums says which arguments",
+        )
+    return value
 
 
 def _constant(layer: GradLayer, value: Any) -> Any:

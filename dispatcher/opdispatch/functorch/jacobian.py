@@ -1,4 +1,4 @@
-"""``jacrev`` and ``hessian``: all derivatives of all results, a row at a time, batched."""
+"""``jacrev``, ``jacfwd`` and ``hessian``: all derivatives of all results, batched."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.errors import ArgumentError
-from opdispatch.functorch.batched_tensor import namespace
-from opdispatch.functorch.grad_transform import Argnums, Recorded
+from opdispatch.functorch.batched_tensor import is_tensor, namespace
+from opdispatch.functorch.grad_transform import (
+    Argnums,
+    Recorded,
+    differentiable,
+    places_of,
+)
+from opdispatch.functorch.linearize import Linearized
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.functorch.tree import map_tree, rebuild
+from opdispatch.functorch.tree import leaves, map_tree, rebuild
 from opdispatch.functorch.vmap import vmap
 
 
@@ -25,7 +31,8 @@ def jacrev(
 
     For a result of shape R and an argument of shape A, it is a tensor of shape (*R, *A); in the
     containers of the results, and within them those of the arguments. The ways back are one batch,
-    or batches of ``chunk_size``. As ``torch.func.jacrev``.
+    or batches of ``chunk_size``. Arguments and results are real: a complex function has no Jacobian
+    unless it is holomorphic. As ``torch.func.jacrev``.
     """
     if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
         raise ArgumentError(f"jacrev was given chunk_size={chunk_size!r}; expected an int above 0")
@@ -33,10 +40,10 @@ def jacrev(
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         recorded = Recorded(func, args, kwargs, argnums, has_aux, "jacrev")
-        found = [
-            recorded.by_argument(_rows(recorded, output, chunk_size))
-            for output in recorded.tensors_of_output()
-        ]
+        outputs = recorded.tensors_of_output()
+        _check_real("jacrev", recorded.name, "argument", recorded.inputs)
+        _check_real("jacrev", recorded.name, "result", outputs)
+        found = [recorded.by_argument(_rows(recorded, output, chunk_size)) for output in outputs]
         whole = rebuild(recorded.output, found)
         return (whole, map_tree(unwrap_dead, recorded.aux)) if has_aux else whole
 
@@ -62,9 +69,92 @@ def _rows(recorded: Recorded, output: Any, chunk_size: int | None) -> list[Any]:
     return [xp.reshape(each, (*shape, *of)) for each, of in zip(rows, inputs, strict=True)]
 
 
+def jacfwd(
+    func: Callable[..., Any],
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    *,
+    randomness: str = "error",
+) -> Callable[..., Any]:
+    """A function that gives the Jacobian of ``func``, by going forward from each of its arguments.
+
+    The result is that of ``jacrev``. It is a batch of ``jvp``, one sample for each element of the
+    arguments, in which ``func`` is called; ``randomness`` is that of ``vmap``. Its cost grows with
+    the elements of the arguments where that of ``jacrev`` grows with those of the results. As
+    ``torch.func.jacfwd``.
+    """
+
+    name = getattr(func, "__name__", type(func).__name__)
+
+    @functools.wraps(func)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        places = places_of(argnums, len(args), "jacfwd", name)
+        trees = [args[place] for place in places]
+        inputs = [differentiable(each, "jacfwd", name) for each in leaves(trees)]
+        _check_real("jacfwd", name, "argument", inputs)
+        seen: list[Linearized] = []
+
+        def push(*tangents: Any) -> list[Any]:
+            linear = Linearized(func, args, argnums, has_aux, "jacfwd", kwargs)
+            _check_real("jacfwd", name, "result", linear.outputs)
+            seen.append(linear)
+            aux = [each for each in leaves(linear.aux()) if is_tensor(each)]
+            return [*linear.pushed(tangents), *aux]
+
+        columns = vmap(push, randomness=randomness)(*_basis(inputs))
+        [linear] = seen
+        count = len(linear.outputs)
+        found = []
+        for each in columns[:count]:
+            parts = _by_input(each, inputs)
+            whole = rebuild(trees, parts)
+            found.append(whole[0] if isinstance(argnums, int) else tuple(whole))
+        jacobians = rebuild(linear.value(), found)
+        if not has_aux:
+            return jacobians
+        first = iter(columns[count:])
+        aux = map_tree(lambda leaf: next(first)[0] if is_tensor(leaf) else leaf, linear.aux())
+        return jacobians, aux
+
+    return jacobian
+
+
+def _basis(inputs: list[Any]) -> list[Any]:
+    """One tangent for each element of all inputs: for each input, those in one tensor."""
+    xp = namespace()
+    sizes = [each.size for each in inputs]
+    found, before = [], 0
+    for each, size in zip(inputs, sizes, strict=True):
+        block = xp.eye(sum(sizes), size, k=-before, dtype=each.dtype, device=each.device)
+        found.append(xp.reshape(block, (sum(sizes), *each.shape)))
+        before += size
+    return found
+
+
+def _by_input(column: Any, inputs: list[Any]) -> list[Any]:
+    """The tangents of one result, one for each element of all inputs: as one Jacobian for each."""
+    xp = namespace()
+    shape, parts, before = tuple(column.shape[1:]), [], 0
+    for each in inputs:
+        part = xp.moveaxis(column[before : before + each.size], 0, -1)
+        parts.append(xp.reshape(part, (*shape, *each.shape)))
+        before += each.size
+    return parts
+
+
+def _check_real(transform: str, name: str, what: str, tensors: list[Any]) -> None:
+    for place, each in enumerate(tensors):
+        if each.dtype.kind == "c":
+            raise ArgumentError(
+                f"{transform} is of real functions, and {what} {place} of {name} is {each.dtype}",
+                hint="take the real and the imaginary part as two arguments or results",
+            )
+
+
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
     """A function that gives all second derivatives of ``func``: ``jacrev`` of ``jacrev``.
 
-    ``torch.func.hessian`` has the same result by forward mode, which is not there.
+    ``torch.func.hessian`` is ``jacfwd`` of ``jacrev`` and has the same result. Going forward is a
+    way back of a way back here, so that this is the shorter way to it.
     """
     return jacrev(jacrev(func, argnums), argnums)

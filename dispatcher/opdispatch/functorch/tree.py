@@ -55,6 +55,28 @@ def spread(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], what: str) ->
     return [each for one, below in pairs for each in spread(one, below, is_leaf, what)]
 
 
+def leaves_as_in(tree: Any, other: Any) -> list[Any] | None:
+    """The leaves of ``other``, in the order of those of ``tree``; None if their containers differ.
+
+    A dict's keys may be in another order.
+    """
+    pairs: list[tuple[Any, Any]]
+    if type(tree) is dict:
+        if type(other) is not dict or tree.keys() != other.keys():
+            return None
+        pairs = [(tree[key], other[key]) for key in tree]
+    elif isinstance(tree, tuple | list):
+        if type(tree) is not type(other) or len(tree) != len(other):
+            return None
+        pairs = list(zip(tree, other, strict=True))
+    else:
+        return None if isinstance(other, _CONTAINERS) else [other]
+    parts = [leaves_as_in(one, another) for one, another in pairs]
+    if any(part is None for part in parts):
+        return None
+    return [leaf for part in parts if part is not None for leaf in part]
+
+
 def describe(tree: Any) -> str:
     """Containers and leaves, without their contents: ``(Tensor, [Tensor])``."""
     if type(tree) is dict:

@@ -1,0 +1,351 @@
+"""``func.jvp``, ``linearize`` and ``jacfwd``: derivatives along directions."""
+
+import numpy as np
+import pytest
+
+import opdispatch.random_library  # noqa: F401 - the operators
+from opdispatch import (
+    ArgumentError,
+    AutogradError,
+    Library,
+    Tensor,
+    TransformError,
+    enable_grad,
+    func,
+    functionalize,
+    inference_mode,
+    no_grad,
+    ops,
+    vmap,
+)
+from opdispatch import array_api as xp
+from opdispatch.autograd import grad as gradients_of
+from tests.unit.test_derivatives import CALLS
+
+V = np.array([1.0, 2.0])
+T = np.array([1.0, -3.0])
+EYE = np.eye(2)
+
+
+def close(got, want):
+    assert tuple(got.shape) == np.shape(want)
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-7, atol=1e-9)
+
+
+def test_a_directional_derivative():
+    value, moved, aux = func.jvp(
+        lambda a, scale: (
+            {"product": a["x"] * scale, "place": xp.argmax(a["x"])},
+            (a["x"], "seen"),
+        ),
+        ({"x": Tensor(V)}, 3.0),
+        ({"x": Tensor(T)}, 0.5),
+        has_aux=True,
+    )
+    close(value["product"], 3 * V)
+    close(moved["product"], 3 * T + 0.5 * V)
+    close(value["place"], 1)
+    close(moved["place"], 0)
+    assert moved["place"].dtype == value["place"].dtype
+    close(aux[0], V)
+    assert aux[1] == "seen"
+
+
+def test_complex_functions():
+    """Real-linear, as derivatives of complex functions are that are not holomorphic."""
+    z, dz = V + 1j, T + 2j
+    for function, want in (
+        (lambda a: a * a, 2 * z * dz),
+        (lambda a: xp.conj(a) * a, 2 * (z.conj() * dz).real + 0j),
+        (xp.abs, (z.conj() * dz).real / abs(z)),
+        (xp.imag, dz.imag),
+    ):
+        close(func.jvp(function, (z,), (dz,))[1], want)
+        close(func.linearize(function, z)[1](dz), want)
+    close(func.jvp(lambda a: a * 1j, (V,), (T,))[1], T * 1j)
+    close(func.jvp(lambda a: a * 1j, (z,), (T,))[1], T * 1j)
+
+
+def test_results_that_depend_on_nothing():
+    outside = Tensor(V.copy())
+    value, moved = func.jvp(lambda a: (a, a, outside), (V,), (T,))
+    close(value[2], V)
+    for got, want in zip(moved, (T, T, 0 * V), strict=True):
+        close(got, want)
+    with pytest.raises(ArgumentError, match="result 2 of <lambda> does not"):
+        func.jvp(lambda a: (a, a, outside), (V,), (T,), strict=True)
+    func.jvp(lambda a: a, (V,), (T,), strict=True)
+
+
+def test_grad_mode_is_about_the_way_back():
+    def partly(a):
+        with no_grad():
+            b = a * a
+        return a * b
+
+    close(func.jvp(partly, (V,), (T,))[1], 3 * V * V * T)
+    close(func.jvp(lambda a: a * a.detach(), (V,), (T,))[1], V * T)
+    leaf = Tensor(V.copy(), requires_grad=True)
+    with no_grad():
+        value, moved = func.jvp(partly, (leaf,), (T,))
+    close(moved, 3 * V * V * T)
+    assert not value.requires_grad
+    assert not moved.requires_grad
+    # Within, the block is still about the levels below, also in what is called with gradients on.
+    value, moved = func.jvp(no_grad()(lambda a: a * a), (leaf,), (T,))
+    assert not value.requires_grad
+    with no_grad():
+        value, _ = func.jvp(enable_grad()(lambda a: a * a), (leaf,), (T,))
+    assert not value.requires_grad
+    value, moved = func.jvp(lambda a: a * a, (leaf,), (T,))
+    close(gradients_of(xp.sum(value * value), leaf, retain_graph=True)[0], 4 * V**3)
+    close(gradients_of(xp.sum(moved), leaf)[0], 2 * T)
+
+
+def test_grad_mode_between_levels():
+    """no_grad in the function of jvp, which is in that of grad: that has no gradient of it."""
+
+    def inner(a):
+        with no_grad():
+            b = a * a
+        return a * b
+
+    def outer(a):
+        value, _ = func.jvp(inner, (a,), (Tensor(T),))
+        return xp.sum(value)
+
+    close(func.grad(outer)(V), V * V)
+    close(func.jvp(func.grad(lambda a: xp.sum(inner(a))), (V,), (T,))[1], 2 * V * T)
+    close(func.jvp(no_grad()(func.grad(lambda a: xp.sum(a**3))), (V,), (T,))[1], 6 * V * T)
+
+
+def test_inference_mode():
+    with inference_mode():
+        close(func.jvp(lambda a: a * a, (V,), (T,))[1], 2 * V * T)
+
+
+def test_levels_do_not_take_each_others_tangents_for_their_own():
+    """Of "perturbation confusion", Siskind and Pearlmutter 2005."""
+
+    def along_one(function, at):
+        return func.jvp(function, (at,), (1.0,))[1]
+
+    close(along_one(lambda x: x * along_one(lambda y: x + y, 1.0), 1.0), 1.0)
+    close(along_one(lambda x: x * along_one(lambda y: x * y, 2.0), 3.0), 6.0)
+    close(along_one(lambda x: x * func.grad(lambda y: x * y)(2.0), 3.0), 6.0)
+    close(func.grad(lambda x: x * along_one(lambda y: x * y * y, x))(2.0), 6 * 2.0**2)
+    close(along_one(lambda x: along_one(lambda y: y**3, x), 2.0), 12.0)
+
+
+def test_writes_and_views():
+    def function(a):
+        b = xp.zeros(3)
+        b[:2] = a * 2
+        part = b[1:]
+        b[0] = (+part)[0] ** 2
+        part[1] = a[0]
+        return b * b
+
+    want = np.asarray(func.jacrev(function)(V))
+    close(func.jvp(function, (V,), (T,))[1], want @ T)
+    close(func.jacfwd(function)(V), want)
+    close(functionalize(lambda a: func.jvp(function, (a,), (Tensor(T),))[1])(Tensor(V)), want @ T)
+    close(func.jvp(functionalize(function, remove="mutations_and_views"), (V,), (T,))[1], want @ T)
+    outside = Tensor(V.copy())
+    with pytest.raises(TransformError, match="which the function that jvp transforms has"):
+        func.jvp(lambda a: outside.__setitem__(0, a[0]), (V,), (T,))
+    np.testing.assert_array_equal(outside, V)
+
+
+def test_linearize():
+    calls = []
+
+    def function(a, b):
+        calls.append(1)
+        return {"product": a["x"] * b, "first": a["x"][0]}
+
+    value, forward = func.linearize(function, {"x": Tensor(V)}, Tensor(2 * V))
+    close(value["product"], 2 * V * V)
+    for scale in (1.0, 2.0):
+        moved = forward({"x": Tensor(scale * T)}, Tensor(V))
+        close(moved["product"], scale * T * 2 * V + V * V)
+        close(moved["first"], scale * T[0])
+    batch = vmap(forward)({"x": Tensor(EYE)}, Tensor(0 * EYE))
+    close(batch["product"], np.diag(2 * V))
+    assert calls == [1]
+    leaf = Tensor(V.copy(), requires_grad=True)
+    forward = func.linearize(lambda a: a**3, leaf)[1]
+    close(gradients_of(xp.sum(forward(Tensor(T))), leaf)[0], 6 * V * T)
+    close(func.grad(lambda t: xp.sum(forward(t)))(T), 3 * V**2)
+
+
+def test_jacobians():
+    def function(a, b):
+        return {"product": xp.linalg.outer(a, b["x"]), "sum": xp.sum(b["x"]) * b["y"]}, (a, "seen")
+
+    arguments = (Tensor(V), {"x": Tensor(np.array([1.0, 2.0, 3.0])), "y": Tensor(np.array(2.0))})
+    forward, aux = func.jacfwd(function, argnums=(0, -1), has_aux=True)(*arguments)
+    back, _ = func.jacrev(function, argnums=(0, -1), has_aux=True)(*arguments)
+    close(aux[0], V)
+    assert aux[1] == "seen"
+    for name in ("product", "sum"):
+        close(forward[name][0], np.asarray(back[name][0]))
+        for key in ("x", "y"):
+            close(forward[name][1][key], np.asarray(back[name][1][key]))
+    close(func.jacfwd(lambda a, *, power: a**power)(V, power=2), np.diag(2 * V))
+    close(func.jacfwd(lambda a: xp.sum(a) * 2)(3.0), 2.0)
+    assert func.jacfwd(lambda a: a[:0])(V).shape == (0, 2)
+    assert func.jacfwd(xp.exp)(V[:0]).shape == (0, 0)
+
+
+def test_second_derivatives():
+    def function(a):
+        return xp.sum(xp.exp(a[0] * a) * a[1])
+
+    want = np.asarray(func.hessian(function)(V))
+    close(func.jacfwd(func.jacrev(function))(V), want)
+    close(func.jacfwd(func.jacfwd(function))(V), want)
+    close(func.jacrev(func.jacfwd(function))(V), want)
+    close(func.jvp(func.grad(function), (V,), (T,))[1], want @ T)
+    batch = np.stack([V, T])
+    close(vmap(func.jacfwd(func.grad(function)))(batch)[0], want)
+
+
+def test_a_batch_of_directions_and_of_places():
+    def function(a):
+        return xp.tanh(a * xp.sum(a))
+
+    want = np.asarray(func.jacrev(function)(V))
+    close(vmap(lambda t: func.jvp(function, (Tensor(V),), (t,))[1])(EYE), want.T)
+    both = vmap(lambda a, t: func.jvp(function, (a,), (t,))[1])(np.stack([V, T]), EYE)
+    close(both[0], want[:, 0])
+    close(func.jvp(vmap(function), (np.stack([V, T]),), (EYE,))[1][0], want[:, 0])
+
+
+def test_random_numbers():
+    def function(a):
+        noise = ops.random.rand_like(a)
+        return a * noise, noise
+
+    with pytest.raises(TransformError, match="random, and vmap was not told"):
+        func.jacfwd(function)(V)
+    jacobian, noise = func.jacfwd(function, has_aux=True, randomness="same")(V)
+    close(jacobian, np.diag(np.asarray(noise)))
+    jacobian, first = func.jacfwd(function, has_aux=True, randomness="different")(V)
+    assert np.asarray(jacobian)[0, 0] == np.asarray(first)[0]
+    assert np.asarray(jacobian)[1, 1] != np.asarray(first)[1]
+    moved, noise = func.jvp(function, (V,), (T,), has_aux=True)[1:]
+    close(moved, T * np.asarray(noise))
+
+
+def test_operators_of_ones_own():
+    """What its derivative gives is gone back through, too."""
+    with Library("forward", "DEF") as lib:
+        lib.define("cube(Tensor x) -> Tensor")
+        lib.impl("cube", lambda x: Tensor(x.array**3), "CPU")
+        lib.define("bare(Tensor x) -> Tensor")
+        lib.impl("bare", lambda x: Tensor(x.array**3), "CPU")
+        lib.define("once(Tensor x) -> Tensor")
+        lib.impl("once", lambda x: Tensor(x.array**3), "CPU")
+
+        def save(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        lib.register_autograd(
+            "cube", lambda ctx, grad: grad * 3 * ctx.saved_tensors[0] ** 2, setup_context=save
+        )
+        lib.register_autograd("once", lambda ctx, grad: Tensor(np.asarray(grad)))
+        close(func.jvp(ops.forward.cube, (V,), (T,))[1], 3 * V**2 * T)
+        with pytest.raises(AutogradError, match="forward::bare has no derivative"):
+            func.jvp(ops.forward.bare, (V,), (T,))
+        with pytest.raises(TransformError, match="would be lost to the transform"):
+            func.jvp(ops.forward.once, (V,), (T,))
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: func.jvp(xp.sin, [V], [T]), r"the primals \[ndarray\]; expected a tuple"),
+        (lambda: func.jvp(xp.sin, (), ()), r"the primals \(\); expected a tuple"),
+        (lambda: func.jvp(xp.sin, (V,), [T]), r"tangents \[ndarray\] for the primals \(Tensor\)"),
+        (lambda: func.jvp(xp.sin, (V,), (T, T)), r"tangents \(ndarray, ndarray\) for"),
+        (lambda: func.jvp(lambda d: d["a"], ({"a": V},), ({"b": T},)), "the same containers"),
+        (lambda: func.jvp(xp.sin, (V,), (T[:1],)), r"has shape \[1\]; expected \[2\]"),
+        (
+            lambda: func.jvp(xp.sin, (V,), (1.0,)),
+            r"tangent 0 of jvp has shape \[\]; expected \[2\]",
+        ),
+        (lambda: func.jvp(xp.sin, (V,), (T.astype(int),)), "is int64; expected float64"),
+        (lambda: func.jvp(xp.sin, (V,), (T + 1j,)), "is complex128; expected float64"),
+        (lambda: func.jvp(xp.sin, (V,), ("T",)), "tangent 0 of jvp is no tensor, but str"),
+        (lambda: func.jvp(xp.sin, (V,), (xp.asarray(T, device="meta"),)), "on meta; expected cpu"),
+        (lambda: func.jvp(xp.sin, (np.arange(2),), (T,)), "and an argument is int64"),
+        (lambda: func.jvp(lambda a: (a, 3), (V,), (T,)), r"lambda> returned \(Tensor, int\)"),
+        (lambda: func.jvp(xp.sin, (V,), (T,), has_aux=True), "a pair, and sin returned Tensor"),
+        (lambda: func.linearize(xp.sin), "no primals"),
+        (lambda: func.linearize(xp.sin, V)[1](T, T), r"tangents \(ndarray, ndarray\) for"),
+        (lambda: func.linearize(xp.sin, V)[1](T.astype("f4")), "is float32; expected float64"),
+        (lambda: func.jacfwd(xp.sin)(V + 1j), "argument 0 of sin is complex128"),
+        (lambda: func.jacfwd(lambda a: a * 1j)(V), "result 0 of <lambda> is complex128"),
+        (lambda: func.jacrev(xp.sin)(V + 1j), "jacrev is of real functions, and argument 0"),
+        (lambda: func.jacrev(lambda a: a * 1j)(V), "result 0 of <lambda> is complex128"),
+        (lambda: func.jacfwd(xp.sin, argnums=1)(V), "called with 1 positional"),
+        (lambda: func.jacfwd(xp.sin, randomness="some")(V), "randomness='some'"),
+        (lambda: func.jacfwd(lambda a: 3)(V), "lambda> returned int"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, reason):
+    with pytest.raises(ArgumentError, match=reason):
+        call()
+
+
+def inner_product(ones, others):
+    """Of real and imaginary parts."""
+    return sum(np.sum((np.asarray(a) * np.conj(b)).real) for a, b in zip(ones, others, strict=True))
+
+
+def forward_beside_backward(call, rng):
+    """<J v, u> = <v, J^H u>, of an operator's differentiable arguments and results."""
+    function, leaves = call.checked()
+    arrays = [np.array(leaf.array) for leaf in leaves]
+    places = [n for n, each in enumerate(arrays) if each.dtype.kind in "fc"]
+
+    def of_places(*given):
+        every = [Tensor(each) for each in arrays]
+        for place, each in zip(places, given, strict=True):
+            every[place] = +each  # a copy may be written to
+        result = function(*every)
+        found = list(result) if isinstance(result, list | tuple) else [result]
+        return [each for each in found if each.dtype.kind in "fc"]
+
+    primals = [Tensor(arrays[place]) for place in places]
+    if not primals or not of_places(*primals):
+        return 0
+
+    def direction(like):
+        parts = rng.normal(size=(2, *like.shape))
+        return (parts[0] + (1j * parts[1] if like.dtype.kind == "c" else 0)).astype(like.dtype)
+
+    results, forward = func.linearize(of_places, *primals)
+    _, back = func.vjp(of_places, *primals)
+    tangents, cotangents = list(map(direction, primals)), list(map(direction, results))
+    one = inner_product(forward(*tangents), cotangents)
+    gradients = back([Tensor(each) for each in cotangents])
+    np.testing.assert_allclose(one, inner_product(tangents, gradients), rtol=1e-6, atol=1e-9)
+    return 1
+
+
+def test_every_derivative_forward():
+    chosen = {}
+    for call in CALLS:
+        kinds = "".join(sorted({each.dtype.kind for each in call.arrays} & set("fc")))
+        chosen.setdefault((call.operator, kinds), call)
+    rng = np.random.default_rng(0)
+    compared = 0
+    for call in chosen.values():
+        try:
+            compared += forward_beside_backward(call, rng)
+        except Exception as error:
+            error.add_note(repr(call))
+            raise
+    assert compared > 100
