@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from opdispatch import profile
+from opdispatch.profiler.schedule import Schedule
 
 
 class ProfiledCalls:
@@ -11,7 +15,11 @@ class ProfiledCalls:
     def profile(
         self,
         *,
+        schedule: Schedule | None = None,
+        on_trace_ready: Callable[[profile], Any] | None = None,
         record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
         with_flops: bool = False,
         record_keys: bool = True,
     ) -> profile:
@@ -19,7 +27,16 @@ class ProfiledCalls:
 
         It is an ``opdispatch.profile``, which sees the calls of this task, of this session and any
         other. The round trip of a call is an event with "rpc" before the operator's name; in it
-        are those that the daemon and the interpreters have told of it, at most 4,096 a call. Of a
-        call that failed there is the round trip alone.
+        are those that the daemon and the interpreters have told of it, at most 4,096 a call, also
+        of one that failed, if its reply was there in time. Lines of Python are those of this
+        process.
         """
-        return profile(record_shapes=record_shapes, with_flops=with_flops, record_keys=record_keys)
+        return profile(
+            schedule=schedule,
+            on_trace_ready=on_trace_ready,
+            record_shapes=record_shapes,
+            profile_memory=profile_memory,
+            with_stack=with_stack,
+            with_flops=with_flops,
+            record_keys=record_keys,
+        )

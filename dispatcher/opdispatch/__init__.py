@@ -16,7 +16,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
     schema_compatibility                        the schema language
-    trace_line, call_observer,
+    caller_frames, trace_line, call_observer,
     local_dispatch_key_set, dispatch_trace,
     observed_range, mode_decorator, grad_mode,
     autocast_mode, torch_dispatch_mode,

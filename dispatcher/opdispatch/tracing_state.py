@@ -10,7 +10,6 @@ with modes; when a trace has ended, it is told nothing more, wherever it is stil
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from opdispatch.caller_frames import is_ours
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
@@ -30,7 +30,6 @@ Finish = Callable[[Any], None]
 """Is told what a call has returned."""
 
 _TRACER = DispatchKeySet.of(DispatchKey.Tracer)
-_ROOT = os.path.dirname(__file__) + os.sep
 
 
 class TracerWarning(UserWarning):
@@ -145,14 +144,6 @@ def note_reading(value: Any, what: str) -> None:
 def warn_of_trace(text: str) -> None:
     """Warns with a TracerWarning at the nearest line of a caller outside of this package."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+    while frame.f_back is not None and is_ours(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, TracerWarning, stacklevel=level)
-
-
-def _is_ours(filename: str) -> bool:
-    """Whether a frame is one of this package, be it generated code."""
-    return filename.startswith((_ROOT, "<opdispatch")) or filename == _CONTEXTLIB
-
-
-_CONTEXTLIB = contextmanager.__code__.co_filename

@@ -51,6 +51,7 @@ class CallSpan:
         asked = request.profile
         asked.record_shapes = any(recorder.record_shapes for recorder in recorders)
         asked.with_flops = any(recorder.with_flops for recorder in recorders)
+        asked.profile_memory = any(recorder.profile_memory for recorder in recorders)
         asked.record_keys = any(recorder.record_keys for recorder in recorders)
         asked.max_events = max(1, min(max(map(_room_of, recorders), default=1), MAX_EVENTS))
 
@@ -118,6 +119,8 @@ def _write_event(event: profile_pb2.ProfiledEvent, span: Span) -> None:
     flops = flops_of(span)
     if flops is not None and 0 <= flops < 1 << 64:
         event.flops = flops
+    if span.result_bytes is not None:
+        event.result_bytes = span.result_bytes
 
 
 def absorb_profile(place: Place, message: profile_pb2.Profile) -> None:
@@ -153,6 +156,7 @@ def absorb_profile(place: Place, message: profile_pb2.Profile) -> None:
                 for shape in event.inputs
             )
         span.flops = event.flops if event.HasField("flops") else None
+        span.result_bytes = event.result_bytes if event.HasField("result_bytes") else None
         span.failed = event.failed
         spans.append(span)
     recorder.spans += spans

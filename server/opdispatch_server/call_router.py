@@ -32,6 +32,7 @@ from opdispatch_wire.errors import (
     QueueFullError,
     RefusedError,
 )
+from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
@@ -139,6 +140,10 @@ class CallRouter:
             else:
                 with self._runs.nested_in(parent):
                     reply = await self._call(request, context, progress)
+        except OpdispatchError as error:
+            if not request.HasField("profile"):
+                raise
+            reply = execution_pb2.CallReply(error=status_from_error(error))
         finally:
             self._call_ended()
         add_daemon_events(request, reply)

@@ -22,8 +22,11 @@ def note_sent(request: execution_pb2.CallRequest) -> None:
 
 
 def add_daemon_events(request: execution_pb2.CallRequest, reply: execution_pb2.CallReply) -> None:
-    """Puts what the interpreter has told into the daemon's own event, beside the waiting."""
-    if not reply.HasField("profile") or not request.HasField("profile"):
+    """Puts what the interpreter has told into the daemon's own event, beside the waiting.
+
+    Of a call that failed there may be these two alone, or the first.
+    """
+    if not request.HasField("profile"):
         return
     asked, profile = request.profile, reply.profile
     told = list(profile.events)
@@ -32,8 +35,10 @@ def add_daemon_events(request: execution_pb2.CallRequest, reply: execution_pb2.C
     number = len(profile.processes)
     profile.processes.add(name=here.name, pid=here.pid, machine=here.machine)
     name = request.operator if request.program else request.operator.partition(".")[0]
-    _add(profile, f"daemon {name}", "daemon", number, asked.received, now())
-    _add(profile, f"queue {name}", "queue", number, asked.received, asked.sent, parent=1)
+    failed = reply.HasField("error")
+    _add(profile, f"daemon {name}", "daemon", number, asked.received, now(), failed=failed)
+    if asked.sent:
+        _add(profile, f"queue {name}", "queue", number, asked.received, asked.sent, parent=1)
     added = len(profile.events)
     for event in told:
         event.parent = event.parent + added if event.parent else 1
@@ -48,6 +53,7 @@ def _add(
     begin: int,
     end: int,
     parent: int = 0,
+    failed: bool = False,
 ) -> None:
     profile.events.add(
         name=name[:256],
@@ -57,4 +63,5 @@ def _add(
         begin=begin,
         duration=max(end - begin, 0),
         parent=parent,
+        failed=failed,
     )

@@ -13,6 +13,7 @@ from opdispatch.errors import (
     DeviceLostError,
     InternalError,
     NoKernelError,
+    OpdispatchError,
     ReturnError,
 )
 from opdispatch.grad_mode import AUTOGRAD_STATE, AutogradState
@@ -33,6 +34,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, seria
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
+from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
@@ -108,20 +110,29 @@ class KernelExecution:
 
         Raises KernelError for whatever the kernel raises, or DeviceMemoryError and
         DeviceLostError; the errors of arguments and returns that do not fit; and
-        DeadlineExceededError if it is too late to begin.
+        DeadlineExceededError if it is too late to begin. With a profile, what is raised once the
+        kernel has begun is in the reply, beside the events until then.
         """
+        profile = KernelProfile.of(request)
         try:
-            return self._run_in_time(request, context, memory)
-        except DeviceLostError:  # or another interpreter's, that a kernel has called
-            if (lost := find_lost_device()) is not None:
+            return self._run_in_time(request, context, memory, profile)
+        except OpdispatchError as error:
+            # Or another interpreter's, that a kernel has called.
+            if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
                 self._on_device_lost(lost)
-            raise
+            if profile is None or not profile.has_begun:
+                raise
+            reply = execution_pb2.CallReply(id=request.id, error=status_from_error(error))
+            profile.end(failed=True)
+            profile.add_to(reply, self._interpreter(), self._limit)
+            return reply
 
     def _run_in_time(
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
         memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
         if context.timeout == 0:
             # It has waited for a thread, and whoever made it has given up.
@@ -134,7 +145,7 @@ class KernelExecution:
             )
         check_modes(request)
         if request.program or request.adopt:
-            return self._run_program(request, context, memory)
+            return self._run_program(request, context, memory, profile)
         if request.HasField("kernel"):
             library = self._libraries.get(request.kernel.load_id)
             choice = library.kernels.find(self._libraries.dispatcher, request)
@@ -145,7 +156,7 @@ class KernelExecution:
             library.begin_call()
         token = RUNNING_CALL.set(RunningCall.of(context))
         try:
-            return self._run(request, choice, memory)
+            return self._run(request, choice, memory, profile)
         finally:
             RUNNING_CALL.reset(token)
             if library is not None:
@@ -156,11 +167,11 @@ class KernelExecution:
         request: execution_pb2.CallRequest,
         context: CallContext,
         memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
         if request.adopt:
             return self._programs.adopt(request, context)
         libraries = [self._libraries.get(load_id) for load_id in request.libraries]
-        profile = KernelProfile.of(request)
         if profile is not None:
             profile.begin_program(request.operator)
         # What is kept must not be in memory of the caller's.
@@ -189,12 +200,12 @@ class KernelExecution:
         request: execution_pb2.CallRequest,
         choice: ChosenKernel,
         memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
         signature = choice.signature
         args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
-        profile = KernelProfile.of(request)
         if profile is not None:
             profile.begin_kernel(request, str(choice.name), signature, arguments)
         local = ForceLocalState(_local_state_of(request, trace, profile))

@@ -26,9 +26,12 @@ class KernelProfile:
             record_shapes=asked.record_shapes,
             with_flops=asked.with_flops,
             record_keys=asked.record_keys,
+            profile_memory=asked.profile_memory,
             max_events=most,
         )
         self._place = Place(self._recorder)
+        self.has_begun = False
+        """Whether there is anything to tell."""
 
     @classmethod
     def of(cls, request: execution_pb2.CallRequest) -> KernelProfile | None:
@@ -44,6 +47,7 @@ class KernelProfile:
     ) -> None:
         """The kernel of the call begins."""
         name = operator.partition(".")[0]
+        self.has_begun = True
         self._place = self._place.begin_operator(name, signature, arguments) or self._place
         bits = request.kernel.dispatch_keys or request.redispatch_keys
         if self._recorder.record_keys:
@@ -52,6 +56,7 @@ class KernelProfile:
 
     def begin_program(self, what: str) -> None:
         """The steps of a program begin."""
+        self.has_begun = True
         self._place = self._place.begin_range(what, "user")
 
     @property
@@ -63,9 +68,9 @@ class KernelProfile:
         """Where the keys are counted that these calls visit."""
         return self._recorder.sink(None) if self._recorder.record_keys else None
 
-    def end(self, result: Any = None) -> None:
-        """The kernel has returned."""
-        self._place.end(result, failed=False)
+    def end(self, result: Any = None, *, failed: bool = False) -> None:
+        """The kernel has returned, or raised."""
+        self._place.end(result, failed=failed)
         self._recorder.stop()
 
     def add_to(self, reply: execution_pb2.CallReply, interpreter: str, message_limit: int) -> None:

@@ -19,6 +19,7 @@ from opdispatch import inspection
 
 torch = pytest.importorskip("torch")
 their_profiler = pytest.importorskip("torch.profiler")
+CPU_ONLY = {"activities": [their_profiler.ProfilerActivity.CPU]}
 TheirMode = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode
 
 SCHEMAS = {
@@ -214,6 +215,47 @@ def test_steps_of_the_way_back_are_events_on_both_sides():
     theirs = program(torch.from_numpy, their_profiler)
     ours = program(opdispatch.Tensor, opdispatch)
     assert [name.replace("Multiply", "Mul") for name in ours] == theirs
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    numbers=st.fixed_dictionaries(
+        {
+            "wait": st.integers(0, 3),
+            "warmup": st.integers(1, 2),
+            "active": st.integers(1, 3),
+            "repeat": st.integers(0, 2),
+            "skip_first": st.integers(0, 2),
+            "skip_first_wait": st.integers(0, 1),
+        }
+    )
+)
+def test_schedules_are_pytorchs(numbers):
+    ours, theirs = opdispatch.profiler.schedule(**numbers), their_profiler.schedule(**numbers)
+    assert [ours(n).name for n in range(25)] == [theirs(n).name for n in range(25)]
+
+
+def test_memory_of_results_is_what_pytorchs_allocator_gives():
+    """Of operators that take no other memory."""
+    ours = opdispatch.Tensor(np.ones((100, 10)))
+    theirs = torch.ones(100, 10, dtype=torch.float64)
+    with opdispatch.profile(profile_memory=True) as one:
+        xp.exp(ours)
+        xp.permute_dims(ours, (1, 0))
+        xp.concat([ours, ours])
+        ours[0] = ours[1]
+        xp.astype(ours, np.dtype("float32"))
+    with their_profiler.profile(profile_memory=True, **CPU_ONLY) as other:
+        torch.exp(theirs)
+        torch.permute(theirs, (1, 0))
+        torch.cat([theirs, theirs])
+        theirs[0] = theirs[1]
+        theirs.to(torch.float32)
+    sizes = [event.result_bytes for event in one.events() if event.cpu_parent is None]
+    outermost = [event for event in other.events() if event.cpu_parent is None]
+    allocated = [max(event.cpu_memory_usage, 0) for event in outermost if "mem" not in event.name]
+    assert [size for size in sizes if size] == [size for size in allocated if size]
+    assert [size for size in sizes if size] == [8000, 16000, 4000]
 
 
 def test_the_operators_that_are_not_observed_are_pytorchs():

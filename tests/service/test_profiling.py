@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch import profile, record_function
-from opdispatch.profiler import FunctionEvent
+from opdispatch.profiler import FunctionEvent, schedule
 from tests.service.running_daemon import RunningDaemon
 from tests.unit.test_profiler_exports import calls_of, check_trace
 
@@ -57,6 +59,35 @@ def bush(x):
 lib.impl("bush", bush, "CPU")
 lib.define("twig(Tensor x) -> Tensor")
 lib.impl("twig", lambda x: x, "CPU")
+lib.define("storm(Tensor x) -> Tensor")
+lib.impl("storm", lambda x: ops.leaves.fails(ops.trees.twig(x)), "CPU")
+"""
+
+
+FILTERS = """
+import numpy as np
+import opdispatch
+
+lib = opdispatch.Library("filters", "DEF")
+lib.define("smooth(Tensor x) -> Tensor")
+lib.impl("smooth", lambda x: sum(np.roll(x, n, 0) for n in range(-3, 4)) / 7, "CPU")
+"""
+
+PICTURE = """
+import opdispatch
+import opdispatch.array_library
+from opdispatch import array_api as xp, ops
+
+lib = opdispatch.Library("picture", "DEF")
+lib.define("edges(Tensor x) -> Tensor")
+
+def edges(x):
+    smooth = opdispatch.Tensor(ops.filters.smooth(x))
+    with opdispatch.record_function("differences"):
+        across, down = smooth - xp.roll(smooth, 1, axis=0), smooth - xp.roll(smooth, 1, axis=1)
+    return xp.sqrt(across * across + down * down)
+
+lib.impl("edges", edges, "CPU")
 """
 
 
@@ -66,10 +97,14 @@ def forest(
 ) -> Iterator[oc.Session]:
     folder = tmp_path_factory.mktemp("forest")
     with shared_daemon.connect() as session:
-        for name, text in (("leaves", LEAVES), ("trees", TREES)):
+        for name, text, worker in (
+            ("leaves", LEAVES, "worker-1"),
+            ("trees", TREES, "worker-2"),
+            ("filters", FILTERS, "worker-1"),
+            ("picture", PICTURE, "worker-2"),
+        ):
             (folder / f"{name}.py").write_text(text)
-        session.load(folder / "leaves.py", on="worker-1")
-        session.load(folder / "trees.py", on="worker-2")
+            session.load(folder / f"{name}.py", on=worker)
         yield session
 
 
@@ -187,28 +222,122 @@ def test_events_of_a_call_are_bounded(forest: oc.Session):
     assert prof.key_grid().total() == 0
 
 
-def test_a_call_that_fails_has_its_round_trip_alone(
+def failures(prof: profile) -> list[tuple[int, str, str, bool]]:
+    events = zip(tree(prof), prof.events(), strict=True)
+    return [(*where, event.failed) for where, event in events]
+
+
+def test_a_call_that_fails_has_its_times_until_then(
     shared_daemon: RunningDaemon, forest: oc.Session
 ):
-    hasty = shared_daemon.connect(timeout=0.05)
-    with forest.profile() as prof:
-        with pytest.raises(oc.KernelError):
-            forest.call("leaves::fails", X)
+    with shared_daemon.connect(direct=False) as session, session.profile() as prof:
+        with pytest.raises(oc.KernelError, match="division by zero"):
+            session.call("trees::storm", X)
         with pytest.raises(oc.OperatorNotFoundError):
-            forest.call("leaves::nothing", X)
+            session.call("leaves::nothing", X)
+    check_times(prof)
+    assert failures(prof) == [
+        (0, "rpc trees::storm", "here", True),
+        (1, "daemon trees::storm", "daemon", True),
+        (2, "queue trees::storm", "daemon", False),
+        (2, "trees::storm", "worker-2", True),
+        (3, "trees::twig", "worker-2", False),
+        (3, "leaves::fails", "worker-2", True),
+        (4, "rpc leaves::fails", "worker-2", True),
+        (5, "daemon leaves::fails", "daemon", True),
+        (6, "queue leaves::fails", "daemon", False),
+        (6, "leaves::fails", "worker-1", True),
+        (0, "rpc leaves::nothing", "here", True),
+        (1, "daemon leaves::nothing", "daemon", True),
+    ]
+    assert prof.key_grid().count("leaves::fails", "CPU") == 2
+    with forest.profile() as prof, pytest.raises(oc.KernelError):
+        forest.call("leaves::fails", X)  # the second time, if direct calls are made
+    assert failures(prof)[-1][1:] == ("leaves::fails", "worker-1", True)
+
+
+def test_a_call_without_a_reply_has_its_round_trip_alone(
+    shared_daemon: RunningDaemon, forest: oc.Session
+):
+    with (
+        shared_daemon.connect(timeout=0.05) as hasty,
+        shared_daemon.connect(lane="grpc") as plain,
+        forest.profile() as prof,
+    ):
         with pytest.raises(oc.WireError):
             forest.call("leaves::leaf", object())
+        with pytest.raises(oc.KernelError):
+            plain.call("leaves::fails", X)  # a status of gRPC has no room for a profile
         with pytest.raises(oc.DeadlineExceededError):
             hasty.call("leaves::leaf", X, seconds=0.3)
-    hasty.close()
-    assert [(event.name, event.failed) for event in prof.events()] == [
-        ("rpc leaves::fails", True),
-        ("rpc leaves::nothing", True),
-        ("rpc leaves::leaf", True),
-        ("rpc leaves::leaf", True),
-    ]
-    late = prof.events()[-1]
+    [unsent, plain_call, late] = [each for each in prof.events() if each.kind == "rpc"]
+    assert unsent.failed
+    assert not unsent.cpu_children
+    assert plain_call.failed
+    assert not plain_call.cpu_children
+    assert late.failed
     assert 40_000 < late.cpu_time_total < 250_000
+
+
+def test_memory_and_lines_of_calls_that_travel(forest: oc.Session):
+    with forest.profile(profile_memory=True, with_stack=True) as prof:
+        forest.call("trees::tree", X)
+    call = prof.events()[0]
+    assert call.name == "rpc trees::tree"
+    assert call.stack[0].startswith(f"{__file__}(")
+    assert call.stack[0].endswith(": test_memory_and_lines_of_calls_that_travel")
+    kernels = [each for each in prof.events() if each.name == "leaves::leaf"]
+    assert {each.result_bytes for each in kernels} == {X.nbytes}
+    assert not any(each.stack for each in prof.events()[1:])  # lines of other processes
+
+
+def test_steps_of_a_session(forest: oc.Session):
+    steps = []
+
+    def ready(prof: profile) -> None:
+        steps.append([name for _, name, _ in tree(prof)])
+
+    cycle = schedule(wait=1, warmup=0, active=1)
+    with forest.profile(schedule=cycle, on_trace_ready=ready) as prof:
+        for _ in range(4):
+            forest.call("trees::twig", X)
+            prof.step()
+    for number, names in zip((1, 3), steps, strict=True):
+        assert names[0] == f"ProfilerStep#{number}"
+        assert "trees::twig" in names
+
+
+def test_the_page_prints_such_a_table(
+    forest: oc.Session, shared_daemon: RunningDaemon, capsys: pytest.CaptureFixture[str]
+):
+    """The program under "Calls that travel", with operators of those names."""
+    text = (Path(__file__).parents[2] / "docs/profiler.md").read_text()
+    program, shown = re.findall(
+        r"```(?:python)?\n(.*?)```", text.partition("## Calls that travel")[2], re.DOTALL
+    )[:2]
+    names = {"picture": X}
+    exec(
+        program.replace("oc.connect()", f"oc.connect({shared_daemon.address!r})"),
+        names,
+    )
+    printed = capsys.readouterr().out
+
+    def facts(table: str) -> tuple[list[str], set[tuple[str, str, int]], str]:
+        rows = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
+        counted = {(row[0], row[1], int(row[-1])) for row in rows if row[-1].isdigit()}
+        last = table.splitlines()[-1]
+        return rows[1], counted, re.sub(r"[\d.]+[mu]?s", "", last)
+
+    # Which of them are the eight that took longest is another thing on every machine.
+    heads, counted, end = facts(printed)
+    assert heads == facts(shown)[0]
+    assert end == facts(shown)[2]
+    assert len(counted) == 8
+    everything = names["prof"].key_averages().table()
+    here = Path(sys.argv[0]).name
+    for name, process, count in facts(shown)[1]:
+        assert (name, here if process == "run.py" else process, count) in facts(everything)[1]
+    assert len(facts(everything)[1]) == 8 + int(re.search(r"(\d+) more rows", shown)[1])
 
 
 def test_without_a_profile_nothing_is_asked_for(forest: oc.Session):
@@ -246,7 +375,7 @@ def test_tasks_of_an_asyncio_session_are_apart(shared_daemon: RunningDaemon, for
 
             async def one(name: str) -> None:
                 with record_function(name):
-                    await session.call("leaves::leaf", X, seconds=0.002)
+                    await session.call("leaves::leaf", X, seconds=0.02)
 
             with session.profile() as prof:
                 await asyncio.gather(one("a"), one("b"))

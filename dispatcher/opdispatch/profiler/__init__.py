@@ -1,5 +1,6 @@
 """What calls take: events of operators, their times, and the kernels that they visit.
 
+result_memory     the memory that results have and arguments had not
 recorder          what is taken down while calls run
 function_events   the tree of events, and the time that each has for itself
 event_averages    events of one name together
@@ -7,6 +8,7 @@ event_table       them as text
 key_grid          operators and the dispatch keys at which their kernels were visited
 chrome_trace      events for Perfetto
 flame_chart       events as a picture
+schedule          which steps of a program are recorded
 profile           all of it
 record_function   ranges of the program with names
 
@@ -20,12 +22,15 @@ from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.key_grid import KeyGrid
 from opdispatch.profiler.profile import profile
 from opdispatch.profiler.record_function import record_function
+from opdispatch.profiler.schedule import ProfilerAction, schedule
 
 __all__ = [
     "EventList",
     "FunctionEvent",
     "FunctionEventAvg",
     "KeyGrid",
+    "ProfilerAction",
     "profile",
     "record_function",
+    "schedule",
 ]

@@ -140,6 +140,10 @@ def _facts(event: FunctionEvent) -> dict[str, Any]:
         facts["Input Dims"] = [list(shape) for shape in event.input_shapes]
     if event.flops is not None:
         facts["flops"] = event.flops
+    if event.result_bytes is not None:
+        facts["Result bytes"] = event.result_bytes
+    if event.stack:
+        facts["Call stack"] = "\n".join(event.stack)
     if event.failed:
         facts["failed"] = True
     return facts

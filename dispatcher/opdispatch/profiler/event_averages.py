@@ -18,7 +18,8 @@ class FunctionEventAvg:
     """The events of one name in one process, or also of the same input shapes.
 
     Times are sums in microseconds. A call within a call of the same name counts in the
-    total times of both, as in PyTorch. ``flops`` is None if nothing was counted.
+    total times of both, as in PyTorch. ``flops`` and ``result_bytes`` are None if nothing was
+    counted. ``stack`` is that of all of them, as far as they were told apart by it.
     """
 
     key: str
@@ -28,6 +29,8 @@ class FunctionEventAvg:
     cpu_time_total: float = 0.0
     self_cpu_time_total: float = 0.0
     flops: int | None = None
+    result_bytes: int | None = None
+    stack: tuple[str, ...] = ()
 
     @property
     def cpu_time(self) -> float:
@@ -41,6 +44,8 @@ class FunctionEventAvg:
         self.self_cpu_time_total += event.self_cpu_time_total
         if event.flops is not None:
             self.flops = (self.flops or 0) + event.flops
+        if event.result_bytes is not None:
+            self.result_bytes = (self.result_bytes or 0) + event.result_bytes
 
 
 class EventList(list[FunctionEventAvg]):
@@ -56,14 +61,16 @@ class EventList(list[FunctionEventAvg]):
         return sum(each.self_cpu_time_total for each in self)
 
     def total_average(self) -> FunctionEventAvg:
-        """All of them as one; in its ``cpu_time_total``, nested calls count again."""
+        """All of them as one; in all but its own time and flops, nested calls count again."""
         flops = [each.flops for each in self if each.flops is not None]
+        sizes = [each.result_bytes for each in self if each.result_bytes is not None]
         return FunctionEventAvg(
             "Total",
             count=sum(each.count for each in self),
             cpu_time_total=sum(each.cpu_time_total for each in self),
             self_cpu_time_total=self.self_cpu_time_total,
             flops=sum(flops) if flops else None,
+            result_bytes=sum(sizes) if sizes else None,
         )
 
     def table(
@@ -80,15 +87,21 @@ class EventList(list[FunctionEventAvg]):
 
 
 def average_by_name(
-    events: Iterable[FunctionEvent], *, by_shape: bool, dropped: int = 0
+    events: Iterable[FunctionEvent], *, by_shape: bool, stack_lines: int = 0, dropped: int = 0
 ) -> EventList:
-    """The events of one name in one process together, or also by shape; in order of beginning."""
+    """The events of one name in one process together, or also by shape and the lines that called.
+
+    In the order of their beginning.
+    """
     found: dict[tuple[object, ...], FunctionEventAvg] = {}
     for event in events:
         shapes = event.input_shapes if by_shape else ()
-        key = (event.name, event.process, shapes)
+        stack = event.stack[:stack_lines]
+        key = (event.name, event.process, shapes, stack)
         average = found.get(key)
         if average is None:
-            average = found[key] = FunctionEventAvg(event.name, event.process.name, shapes)
+            average = found[key] = FunctionEventAvg(
+                event.name, event.process.name, shapes, stack=stack
+            )
         average.add(event)
     return EventList(found.values(), dropped=dropped)

@@ -9,7 +9,9 @@ from opdispatch.errors import ArgumentError
 if TYPE_CHECKING:
     from opdispatch.profiler.event_averages import EventList, FunctionEventAvg
 
-SORTABLE = ("self_cpu_time_total", "cpu_time_total", "cpu_time", "count", "flops")
+SORTABLE = ("self_cpu_time_total", "cpu_time_total", "cpu_time", "count", "flops", "result_bytes")
+
+_SOURCE_WIDTH = 75
 
 
 def format_time(microseconds: float) -> str:
@@ -19,6 +21,18 @@ def format_time(microseconds: float) -> str:
     if microseconds >= 1000:
         return f"{microseconds / 1000:.3f}ms"
     return f"{microseconds:.3f}us"
+
+
+def format_bytes(count: int) -> str:
+    """``12 B``, ``1.50 KB``, ``2.00 MB`` or ``1.00 GB``: a kilobyte has 1,024 bytes."""
+    if count < 1024:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("KB", "MB", "GB"):
+        size /= 1024
+        if size < 1024 or unit == "GB":
+            break
+    return f"{size:.2f} {unit}"
 
 
 def format_table(
@@ -37,12 +51,22 @@ def format_table(
     several = len({row.process for row in rows}) > 1
     shapes = any(row.input_shapes for row in rows)
     flops = any(row.flops is not None for row in rows)
+    memory = any(row.result_bytes is not None for row in rows)
+    source = any(row.stack for row in rows)
 
     heads = ["Name"] + ["Process"] * several
     heads += ["Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "# of Calls"]
-    heads += ["Input Shapes"] * shapes + ["Total FLOPs"] * flops
+    heads += ["Result Mem"] * memory + ["Input Shapes"] * shapes
+    heads += ["Source Location"] * source + ["Total FLOPs"] * flops
     left = 1 + several
-    cells = [heads, *(_cells(row, own, name_width, several, shapes, flops) for row in shown)]
+    cells = [heads]
+    for row in shown:
+        line = _cells(row, own, name_width, several)
+        line += ["--" if row.result_bytes is None else format_bytes(row.result_bytes)] * memory
+        line += [str([list(shape) for shape in row.input_shapes])] * shapes
+        line += [_end_of(row.stack[0]) if row.stack else ""] * source
+        line += ["--" if row.flops is None else f"{row.flops:,}"] * flops
+        cells.append(line)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     rule = "  ".join("-" * width for width in widths)
     lines = [
@@ -65,14 +89,13 @@ def _cells(
     own: float,
     name_width: int | None,
     several: bool,
-    shapes: bool,
-    flops: bool,
 ) -> list[str]:
     name = row.key
     if name_width is not None and len(name) > name_width:
         name = f"{name[: max(name_width - 3, 0)]}..."
-    cells = [name] + [row.process] * several
-    cells += [
+    return [
+        name,
+        *[row.process] * several,
         _percent(row.self_cpu_time_total, own),
         format_time(row.self_cpu_time_total),
         _percent(row.cpu_time_total, own),
@@ -80,8 +103,10 @@ def _cells(
         format_time(row.cpu_time),
         str(row.count),
     ]
-    cells += [str([list(shape) for shape in row.input_shapes])] * shapes
-    return cells + ["--" if row.flops is None else f"{row.flops:,}"] * flops
+
+
+def _end_of(line: str) -> str:
+    return line if len(line) <= _SOURCE_WIDTH else f"...{line[3 - _SOURCE_WIDTH :]}"
 
 
 def _percent(part: float, whole: float) -> str:

@@ -31,7 +31,10 @@ class FunctionEvent:
     ``kind`` is "operator", "user" (``record_function``), "backward" (a step of the way back), or
     of a remote call "rpc" (the client's round trip), "daemon" (what of it is the daemon's) and
     "queue" (what of that was waiting). ``input_shapes`` are those of all arguments, () for what
-    is no tensor; empty if they were not recorded. ``failed`` is whether it raised.
+    is no tensor; empty if they were not recorded. ``result_bytes`` are the bytes of memory that its
+    results have and its arguments had not; None if that was not recorded. ``stack`` has the lines
+    of the program that made the call, the nearest first, if no other call is around it and they
+    were recorded. ``failed`` is whether it raised.
     """
 
     id: int
@@ -43,6 +46,8 @@ class FunctionEvent:
     end_ns: int
     input_shapes: Shapes = ()
     flops: int | None = None
+    result_bytes: int | None = None
+    stack: tuple[str, ...] = ()
     failed: bool = False
     cpu_parent: FunctionEvent | None = field(default=None, repr=False)
     cpu_children: list[FunctionEvent] = field(default_factory=list, repr=False)
@@ -96,6 +101,8 @@ def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
             end_ns=span.end,
             input_shapes=span.inputs or (),
             flops=flops_of(span),
+            result_bytes=span.result_bytes,
+            stack=span.stack,
             failed=span.failed,
         )
         made[id(span)] = event

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import find_key_bits
 from opdispatch.boxing import split_without_defaults
 from opdispatch.call_observer import CallObserver
+from opdispatch.caller_frames import caller_lines
 from opdispatch.flop_counter import find_flop_formula, shapes_of
 from opdispatch.inspection import is_observed
+from opdispatch.profiler.result_memory import Owners, owners_of, result_bytes
 from opdispatch.trace_line import TraceLine, TraceSink
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_EVENTS = 1_000_000
 """How many events one profile keeps, unless it is told otherwise."""
+STACK_DEPTH = 16
+"""How many lines of Python an event has at most."""
 
 Shapes = tuple[tuple[int | None, ...], ...]
 
@@ -70,9 +74,12 @@ class Span:
         "inputs",
         "kind",
         "name",
+        "owners",
         "parent",
         "process",
+        "result_bytes",
         "result_shape",
+        "stack",
         "thread",
     )
 
@@ -86,6 +93,9 @@ class Span:
         self.flop_inputs: tuple[Sequence[Any], dict[str, Any]] | None = None
         self.result_shape: Any = None
         self.flops: int | None = None
+        self.owners: Owners | None = None  # of the arguments' memory, until the call has ended
+        self.result_bytes: int | None = None
+        self.stack: tuple[str, ...] = ()
         self.failed = False
         self.end = 0
         self.begin = now()
@@ -104,9 +114,13 @@ class Recorder:
         record_shapes: bool,
         with_flops: bool,
         record_keys: bool,
+        profile_memory: bool = False,
+        with_stack: bool = False,
         max_events: int = MAX_EVENTS,
     ) -> None:
         self.record_shapes = record_shapes
+        self.profile_memory = profile_memory
+        self.with_stack = with_stack
         self.with_flops = with_flops
         self.record_keys = record_keys
         self.max_events = max_events
@@ -162,6 +176,7 @@ class Recorder:
         for span in self.spans:
             if not span.end:
                 span.end = max(end, span.begin)
+                span.owners = None
 
 
 class Place(CallObserver):
@@ -209,14 +224,18 @@ class Place(CallObserver):
         if span is None:
             return self._within(None, begun) if begun is not None else None
         counts_flops = self._counts_flops
-        if self.recorder.record_shapes:
+        recorder = self.recorder
+        if recorder.record_shapes:
             span.inputs = tuple(map(_shape_of, stack))
-        if self.recorder.with_flops and counts_flops and find_flop_formula(name) is not None:
+        if recorder.with_stack and _is_outermost(span):
+            span.stack = caller_lines(STACK_DEPTH)
+        if recorder.profile_memory:
+            span.owners = owners_of(stack)
+        if recorder.with_flops and counts_flops and find_flop_formula(name) is not None:
             args, kwargs = split_without_defaults(signature, stack)
             span.flop_inputs = shapes_of(list(args)), shapes_of(kwargs)
             counts_flops = False
-        if span.inputs is not None or span.flop_inputs is not None:
-            span.begin = now()  # what was noted took time, too
+        span.begin = now()  # what was noted took time, too
         return self._within(span, begun, counts_flops=counts_flops)
 
     def begin_range(self, name: str, kind: str, inputs: Sequence[Any] = ()) -> Place:
@@ -225,6 +244,8 @@ class Place(CallObserver):
         span = self.recorder.begin(name, kind, self.span)
         if span is not None and self.recorder.record_shapes:
             span.inputs = tuple(map(_shape_of, inputs))
+        if span is not None and self.recorder.with_stack and kind == "rpc" and _is_outermost(span):
+            span.stack = caller_lines(STACK_DEPTH)
         return self._within(span, begun, counts_flops=self._counts_flops)
 
     def end(self, result: Any, failed: bool) -> None:
@@ -235,6 +256,10 @@ class Place(CallObserver):
             span.failed = failed
             if span.flop_inputs is not None and not failed:
                 span.result_shape = shapes_of(result)
+            if span.owners is not None:
+                owners, span.owners = span.owners, None
+                if not failed:
+                    span.result_bytes = result_bytes(result, owners)
         if self._begun is not None:
             self._begun.end(result, failed)
 
@@ -252,6 +277,14 @@ class Place(CallObserver):
             owns=span is not None,
             counts_flops=counts_flops,
         )
+
+
+def _is_outermost(span: Span) -> bool:
+    """Whether no other call is around it: a line of the program has made it, not a kernel."""
+    around = span.parent
+    while around is not None and around.kind not in ("operator", "rpc"):
+        around = around.parent
+    return around is None
 
 
 def _shape_of(value: Any) -> tuple[int | None, ...]:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bopdispatch/v1/profile.proto\x12\ropdispatch.v1\"\x84\x01\n\x0eProfileRequest\x12\x15\n\rrecord_shapes\x18\x01 \x01(\x08\x12\x12\n\nwith_flops\x18\x02 \x01(\x08\x12\x13\n\x0brecord_keys\x18\x03 \x01(\x08\x12\x12\n\nmax_events\x18\x04 \x01(\r\x12\x10\n\x08received\x18\x05 \x01(\x06\x12\x0c\n\x04sent\x18\x06 \x01(\x06\"\xa8\x01\n\x07Profile\x12\x31\n\tprocesses\x18\x01 \x03(\x0b\x32\x1e.opdispatch.v1.ProfiledProcess\x12,\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x1c.opdispatch.v1.ProfiledEvent\x12+\n\x06visits\x18\x03 \x03(\x0b\x32\x1b.opdispatch.v1.KernelVisits\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\"=\n\x0fProfiledProcess\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0f\n\x07machine\x18\x03 \x01(\t\"\xd9\x01\n\rProfiledEvent\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07process\x18\x03 \x01(\r\x12\x0e\n\x06thread\x18\x04 \x01(\x04\x12\r\n\x05\x62\x65gin\x18\x05 \x01(\x06\x12\x10\n\x08\x64uration\x18\x06 \x01(\x04\x12\x0e\n\x06parent\x18\x07 \x01(\r\x12,\n\x06inputs\x18\x08 \x03(\x0b\x32\x1c.opdispatch.v1.ProfiledShape\x12\x12\n\x05\x66lops\x18\t \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x66\x61iled\x18\n \x01(\x08\x42\x08\n\x06_flops\" \n\rProfiledShape\x12\x0f\n\x07\x65xtents\x18\x01 \x03(\x12\"<\n\x0cKernelVisits\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bopdispatch/v1/profile.proto\x12\ropdispatch.v1\"\x9c\x01\n\x0eProfileRequest\x12\x15\n\rrecord_shapes\x18\x01 \x01(\x08\x12\x12\n\nwith_flops\x18\x02 \x01(\x08\x12\x13\n\x0brecord_keys\x18\x03 \x01(\x08\x12\x12\n\nmax_events\x18\x04 \x01(\r\x12\x10\n\x08received\x18\x05 \x01(\x06\x12\x0c\n\x04sent\x18\x06 \x01(\x06\x12\x16\n\x0eprofile_memory\x18\x07 \x01(\x08\"\xa8\x01\n\x07Profile\x12\x31\n\tprocesses\x18\x01 \x03(\x0b\x32\x1e.opdispatch.v1.ProfiledProcess\x12,\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x1c.opdispatch.v1.ProfiledEvent\x12+\n\x06visits\x18\x03 \x03(\x0b\x32\x1b.opdispatch.v1.KernelVisits\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\"=\n\x0fProfiledProcess\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x03\x12\x0f\n\x07machine\x18\x03 \x01(\t\"\x85\x02\n\rProfiledEvent\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07process\x18\x03 \x01(\r\x12\x0e\n\x06thread\x18\x04 \x01(\x04\x12\r\n\x05\x62\x65gin\x18\x05 \x01(\x06\x12\x10\n\x08\x64uration\x18\x06 \x01(\x04\x12\x0e\n\x06parent\x18\x07 \x01(\r\x12,\n\x06inputs\x18\x08 \x03(\x0b\x32\x1c.opdispatch.v1.ProfiledShape\x12\x12\n\x05\x66lops\x18\t \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x66\x61iled\x18\n \x01(\x08\x12\x19\n\x0cresult_bytes\x18\x0b \x01(\x04H\x01\x88\x01\x01\x42\x08\n\x06_flopsB\x0f\n\r_result_bytes\" \n\rProfiledShape\x12\x0f\n\x07\x65xtents\x18\x01 \x03(\x12\"<\n\x0cKernelVisits\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05\x63ount\x18\x03 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opdispatch.v1.profile_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROFILEREQUEST']._serialized_start=47
-  _globals['_PROFILEREQUEST']._serialized_end=179
-  _globals['_PROFILE']._serialized_start=182
-  _globals['_PROFILE']._serialized_end=350
-  _globals['_PROFILEDPROCESS']._serialized_start=352
-  _globals['_PROFILEDPROCESS']._serialized_end=413
-  _globals['_PROFILEDEVENT']._serialized_start=416
-  _globals['_PROFILEDEVENT']._serialized_end=633
-  _globals['_PROFILEDSHAPE']._serialized_start=635
-  _globals['_PROFILEDSHAPE']._serialized_end=667
-  _globals['_KERNELVISITS']._serialized_start=669
-  _globals['_KERNELVISITS']._serialized_end=729
+  _globals['_PROFILEREQUEST']._serialized_end=203
+  _globals['_PROFILE']._serialized_start=206
+  _globals['_PROFILE']._serialized_end=374
+  _globals['_PROFILEDPROCESS']._serialized_start=376
+  _globals['_PROFILEDPROCESS']._serialized_end=437
+  _globals['_PROFILEDEVENT']._serialized_start=440
+  _globals['_PROFILEDEVENT']._serialized_end=701
+  _globals['_PROFILEDSHAPE']._serialized_start=703
+  _globals['_PROFILEDSHAPE']._serialized_end=735
+  _globals['_KERNELVISITS']._serialized_start=737
+  _globals['_KERNELVISITS']._serialized_end=797
 # @@protoc_insertion_point(module_scope)

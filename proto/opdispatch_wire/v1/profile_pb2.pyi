@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProfileRequest(_message.Message):
-    __slots__ = ("record_shapes", "with_flops", "record_keys", "max_events", "received", "sent")
+    __slots__ = ("record_shapes", "with_flops", "record_keys", "max_events", "received", "sent", "profile_memory")
     RECORD_SHAPES_FIELD_NUMBER: _ClassVar[int]
     WITH_FLOPS_FIELD_NUMBER: _ClassVar[int]
     RECORD_KEYS_FIELD_NUMBER: _ClassVar[int]
     MAX_EVENTS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_MEMORY_FIELD_NUMBER: _ClassVar[int]
     record_shapes: bool
     with_flops: bool
     record_keys: bool
     max_events: int
     received: int
     sent: int
-    def __init__(self, record_shapes: _Optional[bool] = ..., with_flops: _Optional[bool] = ..., record_keys: _Optional[bool] = ..., max_events: _Optional[int] = ..., received: _Optional[int] = ..., sent: _Optional[int] = ...) -> None: ...
+    profile_memory: bool
+    def __init__(self, record_shapes: _Optional[bool] = ..., with_flops: _Optional[bool] = ..., record_keys: _Optional[bool] = ..., max_events: _Optional[int] = ..., received: _Optional[int] = ..., sent: _Optional[int] = ..., profile_memory: _Optional[bool] = ...) -> None: ...
 
 class Profile(_message.Message):
     __slots__ = ("processes", "events", "visits", "dropped")
@@ -45,7 +47,7 @@ class ProfiledProcess(_message.Message):
     def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class ProfiledEvent(_message.Message):
-    __slots__ = ("name", "kind", "process", "thread", "begin", "duration", "parent", "inputs", "flops", "failed")
+    __slots__ = ("name", "kind", "process", "thread", "begin", "duration", "parent", "inputs", "flops", "failed", "result_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +58,7 @@ class ProfiledEvent(_message.Message):
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     FLOPS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     process: int
@@ -66,7 +69,8 @@ class ProfiledEvent(_message.Message):
     inputs: _containers.RepeatedCompositeFieldContainer[ProfiledShape]
     flops: int
     failed: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., process: _Optional[int] = ..., thread: _Optional[int] = ..., begin: _Optional[int] = ..., duration: _Optional[int] = ..., parent: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[ProfiledShape, _Mapping]]] = ..., flops: _Optional[int] = ..., failed: _Optional[bool] = ...) -> None: ...
+    result_bytes: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., process: _Optional[int] = ..., thread: _Optional[int] = ..., begin: _Optional[int] = ..., duration: _Optional[int] = ..., parent: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[ProfiledShape, _Mapping]]] = ..., flops: _Optional[int] = ..., failed: _Optional[bool] = ..., result_bytes: _Optional[int] = ...) -> None: ...
 
 class ProfiledShape(_message.Message):
     __slots__ = ("extents",)

@@ -1,0 +1,64 @@
+"""Which steps of a program a profile records. Mirrors ``torch.profiler.schedule``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+from opdispatch.errors import ArgumentError
+
+
+class ProfilerAction(Enum):
+    """What a profile does in a step."""
+
+    NONE = auto()
+    """Nothing: calls cost what they cost without a profile."""
+    WARMUP = auto()
+    """Records, so that what recording does for the first time is done, and throws it away."""
+    RECORD = auto()
+    RECORD_AND_SAVE = auto()
+    """Records; at the end of the step, ``on_trace_ready`` is called."""
+
+
+RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
+
+Schedule = Callable[[int], ProfilerAction]
+"""The action of each step, counted from 0."""
+
+
+def schedule(
+    *,
+    wait: int,
+    warmup: int,
+    active: int,
+    repeat: int = 0,
+    skip_first: int = 0,
+    skip_first_wait: int = 0,
+) -> Schedule:
+    """Cycles of ``wait`` steps without a profile, ``warmup`` and ``active`` ones, in that order.
+
+    ``repeat`` cycles, or without end if it is 0, after the first ``skip_first`` steps; the first
+    one begins after its wait if ``skip_first_wait`` is not 0. Raises ArgumentError for numbers
+    below 0, and unless ``active`` is above it. As ``torch.profiler.schedule``.
+    """
+    length = wait + warmup + active
+    if min(wait, warmup, repeat, skip_first) < 0 or active < 1:
+        raise ArgumentError(
+            f"a schedule has active=1 or more, and no number below 0; it was given wait={wait}, "
+            f"warmup={warmup}, active={active}, repeat={repeat}, skip_first={skip_first}"
+        )
+
+    def action_of(step: int) -> ProfilerAction:
+        step -= skip_first
+        if step < 0:
+            return ProfilerAction.NONE
+        if skip_first_wait:
+            step += wait
+        cycle, place = divmod(step, length)
+        if (repeat and cycle >= repeat) or place < wait:
+            return ProfilerAction.NONE
+        if place < wait + warmup:
+            return ProfilerAction.WARMUP
+        return ProfilerAction.RECORD if place < length - 1 else ProfilerAction.RECORD_AND_SAVE
+
+    return action_of
