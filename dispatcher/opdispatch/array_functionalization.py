@@ -63,7 +63,7 @@ def _squeezed(base: Any, mutated: Any, reapply_views: bool, axis: int) -> Any:
 
 
 def _expanded(base: Any, mutated: Any, reapply_views: bool, axis: Sequence[int]) -> Any:
-    for place in sorted(each % base.ndim for each in axis):
+    for place in sorted(each % len(base.shape) for each in axis):
         mutated = _view("expand_dims", reapply_views)(mutated, place)
     return mutated
 
@@ -79,7 +79,7 @@ def _set(
 
 
 def _set_place(base: Any, mutated: Any, reapply_views: bool, place: int, *, axis: int) -> Any:
-    before = axis % base.ndim
+    before = axis % len(base.shape)
     whole: list[int | None] = [None] * before
     return _array().setitem.Tensor(
         base, [*whole, place], [*whole, None], [*([1] * before), None], [], mutated
@@ -87,11 +87,11 @@ def _set_place(base: Any, mutated: Any, reapply_views: bool, place: int, *, axis
 
 
 def _set_diagonal(base: Any, mutated: Any, reapply_views: bool, *, offset: int) -> Any:
-    count, others = mutated.shape[-1], base.ndim - 2
+    count, others = mutated.shape[-1], len(base.shape) - 2
     # Places count on the host: indices may be there wherever the base is.
     rows = np.arange(count) + max(0, -offset)
     columns = np.arange(count) + max(0, offset)
-    none: list[int | None] = [None] * base.ndim
+    none: list[int | None] = [None] * len(base.shape)
     step: list[int | None] = [*([1] * others), None, None]
     indices = [*([None] * others), rows, columns]
     return _array().setitem.Tensor(base, none, none, step, indices, mutated)

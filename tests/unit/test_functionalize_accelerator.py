@@ -7,66 +7,20 @@ for writes refuse.
 import numpy as np
 import pytest
 
-from opdispatch import Library, Tensor, functionalize, register_backend
+from opdispatch import Tensor, functionalize, register_backend
 from opdispatch import array_api as xp
-from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_operators import functional_variants
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
-
-HERE = "privateuseone:0"
-REFUSED = (*functional_variants.VIEWS, "setitem_.Scalar", "setitem_.Tensor")
-COMPUTED = (
-    *(f"{view}_copy" for view in functional_variants.VIEWS),
-    *("copy", "imag_scatter", "real_scatter", "setitem.Scalar", "setitem.Tensor"),
-    *("add.Tensor", "add.Scalar", "multiply.Tensor", "multiply.Scalar", "sum", "where", "concat"),
-)
-
-
-class RefusedError(Exception):
-    """Raised by kernels for what the accelerator cannot do."""
+from tests.writeless_accelerator import HERE, RefusedError, implement_operators
 
 
 @pytest.fixture(scope="module", autouse=True)
 def accelerator():
     backend = Accelerator()
     registration = register_backend(backend)
-    library = Library("array", "IMPL", "PrivateUse1")
-    for name in REFUSED:
-        library.impl(name, refusing(name))
-    for name in COMPUTED:
-        library.impl(name, computing(name))
+    library = implement_operators()
     yield backend
     library.close()
     registration.close()
-
-
-def refusing(name):
-    def refuse(*args, **kwargs):
-        raise RefusedError(name)
-
-    return refuse
-
-
-def computing(name):
-    """The operator, in the accelerator's memory: what it makes has elements of its own."""
-    packet, _, overload = name.partition(".")
-
-    def memory(value):
-        if isinstance(value, list):
-            return [memory(each) for each in value]
-        array = value.array if isinstance(value, Tensor) else value
-        return array._memory if isinstance(array, AcceleratorArray) else array
-
-    def there(value):
-        if isinstance(value, list):
-            return [there(each) for each in value]
-        return Tensor(AcceleratorArray(np.array(value)))
-
-    def compute(*args, **kwargs):
-        operator = getattr(getattr(OPERATORS, packet), overload or "default")
-        return there(operator(*map(memory, args), **{k: memory(v) for k, v in kwargs.items()}))
-
-    return compute
 
 
 def views_and_writes(x):
@@ -99,6 +53,23 @@ def test_programs_with_views_and_writes_run_there():
     for one, other in zip((*made, x), (*results, expected), strict=True):
         assert one.device == HERE
         np.testing.assert_array_equal(one.to("cpu").array, other.array)
+
+
+def test_plain_arrays_of_the_accelerator_are_inputs(accelerator):
+    def program(x):  # calls operators of it, since Python's arithmetic with it would call none
+        rows = xp.unstack(x)
+        rows[1][...] = rows[0] * 10
+        turned = xp.permute_dims(x, (1, 0))
+        turned[1:, 0] = 7
+        return turned, xp.reshape(x, (-1,))
+
+    expected = Tensor(np.arange(6.0).reshape(2, 3))
+    x = AcceleratorArray(np.arange(6.0).reshape(2, 3))
+    results = program(expected)
+    made = functionalize(program, remove="mutations_and_views")(x)
+    for one, other in zip((*made, x), (*results, expected), strict=True):
+        array = one.array if isinstance(one, Tensor) else one
+        np.testing.assert_array_equal(accelerator.to_host(array), other.array)
 
 
 def test_parts_and_diagonals_are_written_to_there():
