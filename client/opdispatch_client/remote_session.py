@@ -8,7 +8,15 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from opdispatch.tracing_state import record_call, traces
+from opdispatch.errors import ArgumentError
+from opdispatch.tracing.structure import leaves
+from opdispatch.tracing_state import (
+    is_traced,
+    record_awaited,
+    record_call,
+    traces,
+    warn_of_trace,
+)
 from opdispatch_client import traced_function
 from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.endpoint import Endpoint
@@ -177,6 +185,11 @@ class RemoteSession(ABC):
         remote: bool,
         flush: bool = True,
     ) -> Future[Any]:
+        if traces() and any(map(is_traced, leaves((args, kwargs)))):
+            warn_of_trace(
+                f"{operator} is not recorded in the trace, since nobody knows when its result is "
+                "there: that is a constant of the graph; call it instead"
+            )
         retry, begin = self._endpoint.retry, functools.partial(self._calls.submit, flush=flush)
         if remote:
             return self._remote.submit(operator, args, kwargs, retry=retry, begin=begin)
@@ -302,10 +315,26 @@ class AsyncRemoteSession:
         retry = self._endpoint.retry if retry is None else retry
         if recording := find_recording(args, kwargs):
             return recording.call(operator, *args, **kwargs)
-        if remote:
-            return self._remote.call(operator, args, kwargs, retry=retry)
-        call = OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
-        return self._call_now(call)
+
+        def call() -> Coroutine[Any, Any, Any]:
+            if remote:
+                return self._remote.call(operator, args, kwargs, retry=retry)
+            return self._call_now(
+                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+            )
+
+        if not traces():
+            return call()
+        given = list(leaves((args, kwargs)))
+        if any(type(each) is AsyncRemoteTensor for each in given) or (
+            remote and any(map(is_traced, given))
+        ):
+            raise ArgumentError(
+                f"{operator} was called within a trace with remote tensors of an asyncio session, "
+                "or to give one: they are no tensors of this process, and no graph has them",
+                hint="trace with a blocking session, or with values that come back",
+            )
+        return record_awaited(operator, args, kwargs, call)
 
     async def _call_now(self, call: OperatorCall) -> Any:
         return await self._remote.make(call)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import contextmanager
 from types import FrameType
 
-_ROOT = os.path.dirname(__file__) + os.sep
 _CONTEXTLIB = contextmanager.__code__.co_filename
 _PACKAGES = frozenset({"opdispatch", "opdispatch_client", "opdispatch_server", "opdispatch_wire"})
-
-
-def is_ours(filename: str) -> bool:
-    """Whether a file is one of this package, or generated code, or what runs their generators."""
-    return filename.startswith((_ROOT, "<opdispatch")) or filename == _CONTEXTLIB
 
 
 def caller_lines(most: int) -> tuple[str, ...]:
     """Who calls, the nearest first: ``train.py(12): step``. At most so many lines."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_between(frame):
+    while frame is not None and is_between(frame):
         frame = frame.f_back
     lines: list[str] = []
     while frame is not None and len(lines) < most:
@@ -30,6 +23,12 @@ def caller_lines(most: int) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _is_between(frame: FrameType) -> bool:
+def is_between(frame: FrameType) -> bool:
+    """Whether a frame is one of this distribution, or of what runs its generators."""
+    filename = frame.f_code.co_filename
     module = str(frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] in _PACKAGES or is_ours(frame.f_code.co_filename)
+    return (
+        module.partition(".")[0] in _PACKAGES
+        or filename.startswith("<opdispatch")
+        or filename == _CONTEXTLIB
+    )

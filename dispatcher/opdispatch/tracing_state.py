@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from opdispatch.caller_frames import is_ours
+from opdispatch.caller_frames import is_between
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
@@ -112,15 +112,38 @@ def record_call(
     operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], T]
 ) -> T:
     """Makes a call that goes through no dispatcher of this process, and tells the traces."""
-    found = [each for each in _TRACES.get() if not each.is_over]
-    if not found:
-        return call()
-    finish = [recorder.begin(operator, None, args, kwargs) for recorder in found]
+    finish = _begin_call(operator, args, kwargs)
     with not_tracing():
         result = call()
     for each in finish:
         each(result)
     return result
+
+
+def record_awaited(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], Awaitable[T]]
+) -> Coroutine[Any, Any, T]:
+    """The same for a call that is to be awaited: it is in the graph when its result is there.
+
+    Its arguments are what they are now.
+    """
+    finish = _begin_call(operator, args, kwargs)
+
+    async def recorded() -> T:
+        with not_tracing():
+            result = await call()
+        for each in finish:
+            each(result)
+        return result
+
+    return recorded()
+
+
+def _begin_call(
+    operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Callable[[Any], None]]:
+    found = [each for each in _TRACES.get() if not each.is_over]
+    return [recorder.begin(operator, None, args, kwargs) for recorder in found]
 
 
 def is_traced(value: object) -> bool:
@@ -142,8 +165,8 @@ def note_reading(value: Any, what: str) -> None:
 
 
 def warn_of_trace(text: str) -> None:
-    """Warns with a TracerWarning at the nearest line of a caller outside of this package."""
+    """Warns with a TracerWarning at the nearest line of a caller outside of this distribution."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and is_ours(frame.f_code.co_filename):
+    while frame.f_back is not None and is_between(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, TracerWarning, stacklevel=level)

@@ -213,3 +213,29 @@ def test_what_they_warn_of_we_warn_of(sides, name):
             )
         warned.append(any(issubclass(each.category, side.warning) for each in caught))
     assert warned == [True, name != "index"]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+def test_graphs_do_not_stop_gradients_as_no_grad_does():
+    def ours(x):
+        with opdispatch.no_grad():
+            factor = x * x
+        return xp.sum(x * factor)
+
+    def theirs(x):
+        with torch.no_grad():
+            factor = x * x
+        return torch.sum(x * factor)
+
+    def gradient(function, leaf):
+        function(leaf).backward()
+        return np.asarray(leaf.grad)
+
+    x = np.array([1.0, 2.0])
+    graph = opdispatch.trace(ours, x)
+    got = gradient(graph, Tensor(x, requires_grad=True))
+    example = torch.tensor(x)
+    scripted = torch.jit.trace(theirs, (example,), check_trace=False)
+    for traced in (scripted, make_fx(theirs)(example)):
+        np.testing.assert_array_equal(got, gradient(traced, torch.tensor(x, requires_grad=True)))
+    assert (got != gradient(ours, Tensor(x, requires_grad=True))).all()

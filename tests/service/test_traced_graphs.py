@@ -25,6 +25,7 @@ from opdispatch import (
     trace,
 )
 from opdispatch import array_api as xp
+from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import aio
 from tests.service.running_daemon import RunningDaemon
 from tests.service.test_readme import promised_output
@@ -154,6 +155,51 @@ def test_calls_of_a_session_are_recorded_of_operators_that_are_unknown_here(sess
     assert graph.run(session.call, (X + 2,), {}) == np.sum(X + 2)
     with pytest.raises(OperatorNotFoundError, match="tracing::slope"):
         graph.on(Dispatcher())(X)
+
+
+def test_calls_that_are_awaited_are_recorded(shared_daemon: RunningDaemon, session: oc.Session):
+    async def run() -> Any:
+        async with aio.connect(shared_daemon.address) as other:
+            w, kept = Tensor(W), await other.put(X)
+            with Tracer(x=(x := Tensor(X))) as tracer:
+                never = other.call("tracing::slope", x, 9.0)
+                steep, other_way = await asyncio.gather(
+                    other.call("tracing::slope", x, 2.0), other.ops.tracing.slope(x, by=0.5)
+                )
+                with pytest.raises(oc.ArgumentError):
+                    await other.call("tracing::slope", x)
+                there = await other.call("tracing::slope", steep, 1.0)
+                for remote in (False, True):
+                    with pytest.raises(oc.ArgumentError, match="of an asyncio session"):
+                        other.call("tracing::slope", x if remote else kept, 1.0, remote=remote)
+                text = await other.ops.tracing.text(x)  # calls within are not recorded
+                tracer.output(xp.sum(Tensor(other_way) @ w), there)
+            never.close()
+            assert "exp" in text
+            assert local_dispatch_key_set_is_default()
+            await other.call("tracing::slope", x, 2.0)
+            return tracer.graph
+
+    graph = asyncio.run(run())
+    names = [node.operator for node in graph.nodes]
+    assert sorted(names[:2]) == ["tracing::slope"] * 2
+    assert names[2:4] == ["tracing::slope", "tracing::text"]
+    assert "array::matmul" in names[4:]
+    total, there = graph.run(session.call, (X + 1,), {})
+    np.testing.assert_allclose(total, np.sum((X + 1) * 0.5 @ W))
+    np.testing.assert_allclose(there, (X + 1) * 2)
+
+
+def test_calls_that_are_submitted_are_constants(session: oc.Session):
+    def function(x):
+        return xp.sum(Tensor(session.submit("tracing::slope", x, 2.0).result()))
+
+    with pytest.warns(TracerWarning, match="tracing::slope is not recorded") as caught:
+        graph = trace(function, X)
+    assert caught[0].filename == __file__
+    assert [node.operator for node in graph.nodes] == ["array::sum"]
+    with Tracer(x=X):  # of other tensors, nobody is to be warned
+        assert session.submit("tracing::slope", W, 2.0).result().shape == W.shape
 
 
 def test_a_kernel_traces_in_its_interpreter(session: oc.Session):

@@ -22,12 +22,43 @@ from opdispatch import (
     func,
     functionalize,
     local_dispatch_key_set,
+    no_grad,
     ops,
     trace,
     vmap,
 )
 from opdispatch import array_api as xp
 from tests.unit.traced_graphs import X, equal, names
+
+
+def gradient_of(function):
+    leaf = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    function(leaf).backward()
+    return leaf.grad
+
+
+def stopped_by_no_grad(x):
+    with no_grad():
+        factor = x * x
+    return xp.sum(x * factor)
+
+
+def stopped_by_detach(x):
+    return xp.sum(x * (x * x).detach())
+
+
+@pytest.mark.parametrize("function", [stopped_by_no_grad, stopped_by_detach])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_a_graph_does_not_stop_gradients(function, requires_grad, pre_dispatch):
+    """As those of torch.jit.trace and make_fx do not for no_grad."""
+    x = Tensor(np.ones(2), requires_grad=requires_grad)
+    graph = trace(function, x, pre_dispatch=pre_dispatch)
+    np.testing.assert_array_equal(gradient_of(function), [1, 4])
+    np.testing.assert_array_equal(gradient_of(graph), [3, 12])
+    with no_grad():  # the caller's
+        assert not graph(Tensor(np.ones(2), requires_grad=True)).requires_grad
+    assert graph(Tensor(np.array([1.0, 2.0]))).item() == 9
 
 
 def test_the_text_of_a_graph_says_all_of_it():

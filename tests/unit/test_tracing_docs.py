@@ -34,4 +34,4 @@ def test_the_page_prints_and_draws_what_it_shows(monkeypatch: Any, tmp_path: Pat
         if ran == 1:
             drawn = (DOCS / "images" / "attention.svg").read_text()
             assert scope["graph"].to_svg() == drawn
-    assert ran == 4
+    assert ran == 5
