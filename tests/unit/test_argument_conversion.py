@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schema_strategies import types
 
 from opdispatch.argument_conversion import converter_of
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.schema_parser import parse_schema
 from opdispatch.schema_type import BASIC_TYPES, INT, ListType, SchemaType
 from opdispatch.tensor import Tensor
+from tests.unit.schema_strategies import types
 
 
 def type_of(text: str) -> SchemaType:

@@ -135,3 +135,13 @@ def test_a_module_imports_only_from_its_own_entry_and_those_above():
         imported = {m for m in imports_when_loaded(tree.body) if top_of(m) == "opdispatch"}
         wrong = {module for module in imported if place_of(module) > place_of(name)}
         assert not wrong, f"{name} imports {wrong}, which stand below it in the map"
+
+
+def test_no_two_modules_of_the_tests_are_imported_by_one_name():
+    """Those of a folder that is no package are imported by their own names alone."""
+    tests = Path(__file__).resolve().parents[1]
+    folders = [each for each in tests.iterdir() if list(each.glob("*.py"))]
+    plain = [each for each in folders if not (each / "__init__.py").exists()]
+    names = [path.name for each in plain for path in each.glob("*.py")]
+    assert len(folders) > 6
+    assert len(set(names)) == len(names), sorted(each.name for each in plain)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
 from opdispatch import (
     ArgumentError,
@@ -14,6 +13,7 @@ from opdispatch import (
     sparse_coo_tensor,
     sparse_csr_tensor,
 )
+from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
 
 @pytest.mark.parametrize(

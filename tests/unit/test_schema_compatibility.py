@@ -2,10 +2,10 @@
 
 import pytest
 from hypothesis import given
-from schema_strategies import schemas
 
 from opdispatch import parse_schema
 from opdispatch.schema_compatibility import is_subtype
+from tests.unit.schema_strategies import schemas
 
 BOTH, BACKWARD, FORWARD, NEITHER = (True, True), (True, False), (False, True), (False, False)
 

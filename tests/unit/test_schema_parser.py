@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schema_strategies import names, schemas
 
 from opdispatch.errors import RegistrationError, SchemaError
 from opdispatch.function_schema import AliasInfo, OperatorName
 from opdispatch.schema_parser import MAX_LIST_SIZE, parse_schema
 from opdispatch.schema_type import INT, TENSOR, ListType, OptionalType, TypeVariable
 from opdispatch.schema_type_parser import MAX_NESTING
+from tests.unit.schema_strategies import names, schemas
 
 
 def test_a_schema_has_all_its_parts():

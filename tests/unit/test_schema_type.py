@@ -2,7 +2,6 @@ import pickle
 
 import pytest
 from hypothesis import given, settings
-from schema_strategies import types
 
 from opdispatch.schema_parser import parse_schema
 from opdispatch.schema_type import (
@@ -30,6 +29,7 @@ from opdispatch.schema_type import (
     optional_of,
     union_of,
 )
+from tests.unit.schema_strategies import types
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
-from layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
 from opdispatch import (
     DeviceError,
@@ -23,6 +22,7 @@ from opdispatch import (
 )
 from opdispatch.arrays import copy_of, find_key_bits, find_layout, key_bits_of
 from tests.simulated_accelerator import Accelerator
+from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
 K = DispatchKey
 

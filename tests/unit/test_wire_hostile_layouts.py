@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from layout_tensors import DENSE, coo, csr, nested, quantized
 
 from opdispatch import DispatchKey, DispatchKeySet
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import tensor_to_proto
 from opdispatch_wire.v1 import values_pb2
 from opdispatch_wire.values import undecoded_from_proto, value_from_proto, value_to_proto
+from tests.unit.layout_tensors import DENSE, coo, csr, nested, quantized
 
 K = DispatchKey
 ARRAYS = {
