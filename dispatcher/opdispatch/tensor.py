@@ -10,6 +10,7 @@ import copy
 import functools
 import html
 import importlib
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -31,10 +32,11 @@ from opdispatch.autograd.variable import (
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, AutogradError, DeviceError
-from opdispatch.grad_mode import is_inference_mode_enabled
+from opdispatch.grad_mode import is_inference_mode_enabled, no_grad
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_math_bits import TensorMathBits
-from opdispatch.tensor_names import NAMED_BIT, TensorNames
+from opdispatch.tensor_names import NAMED_BIT, TensorNames, names_of_new
 from opdispatch.tensor_operators import TensorOperators, namespace
 from opdispatch.tracing_state import is_traced, note_reading
 
@@ -46,6 +48,7 @@ _AUTOCAST_KEYS = {
 }
 _OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
 _KEPT_BITS = FAKE_BIT | MATH_BITS | ZERO_TENSOR | _OF_LEVELS
+_ASKS_MODES = DispatchKeySet.of(DispatchKey.Python, DispatchKey.PreDispatch).bits
 _LAYOUT_KEYS = frozenset(layout.functionality for layout in arrays.LAYOUTS.values())
 
 
@@ -80,6 +83,12 @@ def _bits_of_tensor(bits: int) -> int:
     return plain.bits | bits & _KEPT_BITS
 
 
+def _is_watched() -> bool:
+    """Whether somebody is told of the calls of this task: a mode, or a profile."""
+    state = LOCAL_STATE.get()
+    return state.observer is not None or bool(state.included & _ASKS_MODES)
+
+
 def _plain_array(array: Any) -> Any:
     """What a tensor is made of, as an array of a backend."""
     if isinstance(array, Tensor):
@@ -99,8 +108,9 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
     library's, such as PyTorch or JAX, is taken over by DLPack. ``keys`` overrides the keys that
     follow from the array's backend and layout. It is an array of the array API standard: its
     operators call those of the library ``array``. NumPy's functions take a tensor for the array
-    that it is, and give plain arrays. Raises TypeError if ``array`` is no array, and DeviceError if
-    its elements cannot be had.
+    that it is, and give plain arrays. ``names`` are those of its dimensions: see ``rename``. Raises
+    TypeError if ``array`` is no array, DeviceError if its elements cannot be had, and ArgumentError
+    for names that do not fit.
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
@@ -129,7 +139,12 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
     _is_plain: ClassVar[bool] = True
 
     def __init__(
-        self, array: Any, *, keys: DispatchKeySet | None = None, requires_grad: bool = False
+        self,
+        array: Any,
+        *,
+        keys: DispatchKeySet | None = None,
+        requires_grad: bool = False,
+        names: Sequence[str | None] | None = None,
     ) -> None:
         if type(array) is np.ndarray:
             bits = CPU_BITS
@@ -142,6 +157,9 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         self.requires_grad_flag = requires_grad
         if requires_grad:
             check_differentiable(self.array.dtype, requires_grad)
+        if names is not None and (chosen := names_of_new(names, self.ndim)) is not None:
+            self._names = chosen
+            self.key_bits |= NAMED_BIT
 
     @property
     def key_set(self) -> DispatchKeySet:
@@ -175,9 +193,10 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
     def to(self, device: str) -> Tensor:
         """The tensor on ``device``: itself, if it is there; else a copy with that device's keys.
 
-        The copy is recorded: gradients go back to where the tensor was. Without a number, such as
-        ``"cuda"``, it is the current device of that type. Raises DeviceError if there is none, and
-        DeviceMemoryError if it has no room.
+        The copy is recorded: gradients go back to where the tensor was. Modes and profiles see it
+        as a call of ``array::astype`` with ``device``, if that has a kernel for the tensor. Without
+        a number, such as ``"cuda"``, it is the current device of that type. Raises DeviceError if
+        there is none, and DeviceMemoryError if it has no room.
         """
         kind, number = arrays.split_device(device)
         here, place = arrays.split_device(self.device)
@@ -186,10 +205,29 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         if isinstance(self.array, FakeArray):  # by an operator, which can be recorded
             there: Tensor = namespace().astype(self, self.dtype, device=device)
             return there
-        note_reading(self, "to() of a tensor")
-        moved = Tensor(arrays.on_device(self.array, device))
-        record_move(self, moved)
-        return moved
+        moved: Any
+        if _is_watched() and self._can_be_converted():
+            with no_grad():  # the move is what is recorded
+                moved = namespace().astype(self, self.dtype, device=device)
+        else:
+            note_reading(self, "to() of a tensor")
+            moved = Tensor(arrays.on_device(self.array, device))
+        if type(moved) is Tensor:  # a mode may return anything
+            record_move(self, moved)
+        result: Tensor = moved
+        return result
+
+    def _can_be_converted(self) -> bool:
+        """Whether it has elements and plain keys, and ``array::astype`` a kernel for it."""
+        array = self.array
+        backend = self.key_set.highest_backend_key
+        if backend is None or arrays.find_backend(type(array)) is None:
+            return False
+        if type(array) is arrays.MetaArray or self.key_bits != _bits_of_tensor(key_bits_of(array)):
+            return False
+        key = to_runtime_key(DispatchKey.Dense, backend)
+        operators = importlib.import_module(_OPERATORS).OPERATORS
+        return bool(operators.astype.default.has_kernel_for_dispatch_key(key))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         for value in (*inputs, *kwargs.get("out", ())):

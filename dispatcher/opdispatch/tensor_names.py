@@ -7,6 +7,7 @@ such a tensor; all others refuse it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.autograd.variable import edge_of, meta_of
@@ -89,6 +90,21 @@ class TensorNames:
             kept = len(mine) - len(names) + 1
             return (*names[:place], *mine[place : place + max(kept, 0)], *names[place + 1 :])
         return names
+
+
+def names_of_new(names: Sequence[str | None], ndim: int) -> Names | None:
+    """The names that a tensor begins with; None for none. Raises ArgumentError if they do not fit.
+
+    As those that ``rename`` takes; ``...`` stands for nothing here, since nothing has a name yet.
+    """
+    if isinstance(names, str):
+        raise ArgumentError(
+            f"the names of a tensor are one for each dimension, and not the text {names!r}",
+            hint=f"names=({names!r},)",
+        )
+    chosen = tuple(names)
+    _check(chosen, ndim)
+    return chosen if any(name is not None for name in chosen) else None
 
 
 def _check(names: tuple[Any, ...], ndim: int) -> None:

@@ -242,3 +242,21 @@ def test_products_take_what_pytorch_counts(call, shapes):
     with theirs:
         call(torch, *(torch.ones(shape) for shape in shapes))
     assert ours.get_total_flops() == theirs.get_total_flops()
+
+
+def test_a_tensor_that_moves_is_a_call_that_modes_see():
+    seen = {OurMode: [], TheirMode: []}
+    for base, notes in seen.items():
+
+        class Noting(base):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None, notes=notes):
+                notes.append((str(func.name), str(kwargs.get("device"))))
+                return func(*args, **kwargs)
+
+        with Noting():
+            x = Tensor(np.ones(2)) if base is OurMode else torch.ones(2)
+            notes.clear()
+            assert x.to("cpu") is x
+            x.to("meta")
+    assert seen[OurMode] == [("array::astype", "meta")]
+    assert [device for _, device in seen[TheirMode]] == ["meta"]

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from opdispatch import DeviceError, Library, Tensor, cpu_fallback, no_grad, register_backend
+from opdispatch import (
+    DeviceError,
+    DispatchKey,
+    Library,
+    Tensor,
+    TorchDispatchMode,
+    cpu_fallback,
+    no_grad,
+    profile,
+    register_backend,
+)
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad, gradcheck, gradgradcheck
 from tests.simulated_accelerator import Accelerator
@@ -81,3 +92,59 @@ def test_no_gradient_comes_back_from_where_there_are_no_elements():
     assert meta.requires_grad
     with pytest.raises(DeviceError, match="no elements in MetaArray"):
         xp.sum(meta).backward()
+
+
+class Noting(TorchDispatchMode):
+    """Notes the calls of ``astype``, and where they move what."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.moves: list[tuple[str, str]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.name.name == "array::astype":
+            self.moves.append((args[0].device, kwargs["device"]))
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize("key", [None, DispatchKey.PreDispatch])
+def test_a_mode_sees_a_move_as_a_call(accelerator: Accelerator, key: DispatchKey | None):
+    x = Tensor(X, requires_grad=True)
+    with Noting(_dispatch_key=key) as mode:
+        there = x.to(THERE)
+        assert x.to("cpu") is x
+        meta = x.to("meta")
+        loss = xp.sum(there.to("cpu") * 2.0)  # there is no kernel: nobody is asked
+    assert mode.moves == [("cpu", THERE), ("cpu", "meta")]
+    assert accelerator.uploads == 1
+    assert repr(there.grad_fn) == repr(meta.grad_fn) == "<ToCopyBackward>"
+    loss.backward()
+    assert (x.grad.device, x.grad.array.tolist()) == ("cpu", [2, 2, 2])
+
+
+def test_a_mode_may_move_something_else(accelerator: Accelerator):
+    class Doubling(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **kwargs)
+            return result if result.device == "cpu" else args[0] * 2
+
+    x = Tensor(X, requires_grad=True)
+    with Doubling():
+        doubled = x.to(THERE)
+    assert (doubled.device, doubled.array.tolist()) == ("cpu", [2, 4, 6])
+    with Noting() as mode:
+        named = Tensor(X, names=("N",)).to(THERE)  # for which astype has no kernel
+    assert (named.device, mode.moves) == (THERE, [])
+
+
+def test_moves_are_events_of_a_profile(accelerator: Accelerator):
+    with profile(profile_memory=True) as prof:
+        Tensor(X).to(THERE)
+        xp.asarray(Tensor(X), device="meta")
+    assert [event.name for event in prof.events()] == ["array::astype"] * 2
+    assert [event.result_bytes for event in prof.events()][1] == 0
+    before = accelerator.uploads
+    assert xp.astype(Tensor(X), np.dtype("f4"), device=THERE).dtype == np.float32
+    assert accelerator.uploads == before + 1

