@@ -27,6 +27,9 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode as TheirMode  # noqa: E402
 
+# torch.func.jvp compiles rules of its own when it first meets their operator.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning")
+
 SIZE = 3
 PLACES = [2, 0, 2]
 
@@ -188,7 +191,6 @@ def batched(seed, dims):
     return np.random.default_rng(seed).uniform(-1, 1, shape)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning")  # torch.func.jvp
 @settings(max_examples=30, deadline=None)
 @given(names=steps, nesting=nestings(), seed=st.integers(0, 2**32 - 1))
 def test_nested_transforms_of_random_programs(names, nesting, seed):
