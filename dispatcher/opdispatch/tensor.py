@@ -137,6 +137,7 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
     autograd_meta: AutogradMeta | None
     requires_grad_flag: bool
     _is_plain: ClassVar[bool] = True
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __init__(
         self,

@@ -168,3 +168,9 @@ def test_a_tensor_can_be_referred_to_weakly(array):
     del tensor
     gc.collect()
     assert reference() is None
+
+
+def test_a_tensor_is_a_key_by_itself_and_not_by_its_elements():
+    x, y = Tensor(np.ones(2)), Tensor(np.ones(2))
+    states = {x: "one", y: "other"}
+    assert (states[x], states[y], len({x, y, x})) == ("one", "other", 2)

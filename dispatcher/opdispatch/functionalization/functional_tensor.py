@@ -43,7 +43,7 @@ class FunctionalTensor(Tensor, is_below=True):
     __slots__ = ("_generation", "storage", "value", "views")
 
     # Those of a plain tensor are attributes; here they are what the value has.
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = Tensor.__hash__
 
     def __init__(
         self, value: Any, storage: FunctionalStorage, views: tuple[ViewMeta, ...] = ()
