@@ -6,7 +6,6 @@ Mirrors ``FunctionCtx`` of ``torch/autograd/function.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from opdispatch.autograd.node import Node
@@ -19,6 +18,8 @@ from opdispatch.autograd.saved_tensor import (
 from opdispatch.autograd.variable import Variable
 from opdispatch.errors import AutogradError
 
+_ARGUMENT = -1
+
 
 class Context:
     """``ctx``: what is kept of a call for ``backward``; takes any attribute."""
@@ -26,7 +27,9 @@ class Context:
     # Of most contexts, most of this stays as it is.
     materializes = True
     _to_save: tuple[Any, ...] = ()
-    _saved: list[Callable[[Node], Any]] | None = None
+    _saved: list[tuple[int, Any]] | None = None
+    """Of each that was kept: of a result its number and a SavedResult, of an argument
+    ``_ARGUMENT`` and a SavedTensor, and ``_ARGUMENT`` and None of None."""
     _node: Node | None = None
 
     def save_for_backward(self, *tensors: Any) -> None:
@@ -35,7 +38,11 @@ class Context:
         Arguments of an operator may be arrays, too, which are tensors when they are used. Whether
         tensors were written to meanwhile is checked then. Raises AutogradError.
         """
-        self._to_save = tuple([self._kept(each) for each in tensors])
+        for each in tensors:
+            if not isinstance(each, Variable):
+                tensors = tuple([self._kept(each) for each in tensors])
+                break
+        self._to_save = tensors
 
     @staticmethod
     def _kept(value: Any) -> Any:
@@ -60,13 +67,13 @@ class Context:
                 hint="use retain_graph=True the first time",
             )
         node = self._node
-        return tuple(unpack(node) for unpack in self._saved)
+        return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
 
     # -- for nodes ------------------------------------------------------------------------------
 
     def keep(self, results: Sequence[Any]) -> None:
         """Keeps what was saved; ``results`` are those of the call, one by one."""
-        self._saved = [_unpacking(each, results) for each in self._to_save]
+        self._saved = [_saved(each, results) for each in self._to_save]
         self._to_save = ()
 
     def call(self, node: Node, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
@@ -82,11 +89,16 @@ class Context:
         self._saved = None
 
 
-def _unpacking(tensor: Any, results: Sequence[Any]) -> Callable[[Node], Any]:
-    """What gives the tensor, when the node asks for it."""
-    if tensor is None:
-        return lambda node: None
+def _saved(tensor: Any, results: Sequence[Any]) -> tuple[int, Any]:
+    """What is kept of a tensor that was saved. See ``Context``."""
     for number, result in enumerate(results):
         if tensor is result:
-            return partial(unpack_result, save_result(tensor), number=number)
-    return partial(unpack_tensor, save_tensor(tensor))
+            return number, None if tensor is None else save_result(tensor)
+    return _ARGUMENT, None if tensor is None else save_tensor(tensor)
+
+
+def _unpacked(number: int, saved: Any, node: Node) -> Any:
+    """The tensor again."""
+    if saved is None:
+        return None
+    return unpack_tensor(saved, node) if number == _ARGUMENT else unpack_result(saved, node, number)

@@ -10,7 +10,7 @@ from typing import Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
-from opdispatch.autograd.node import Edge, Facts, Gradients, Node
+from opdispatch.autograd.node import Edge, Facts, Gradients, Node, next_number
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
@@ -64,7 +64,7 @@ class RegisteredNode(Node):
     """For each result, (shape, dtype, device); of a list of tensors, a list of such. None for the
     only one: where it has no gradient, nothing goes back."""
 
-    def __init__(
+    def __init__(  # calls are many: that of the base takes its time
         self,
         schema: FunctionSchema,
         backward: Backward,
@@ -72,7 +72,7 @@ class RegisteredNode(Node):
         edges: Sequence[Edge | None],
         facts: Sequence[Facts | None],
     ) -> None:
-        super().__init__(edges, facts)
+        self.edges, self.facts, self.number = edges, facts, next_number()
         self._schema, self._backward, self._context = schema, backward, context
 
     @property
