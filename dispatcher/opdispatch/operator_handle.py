@@ -79,6 +79,12 @@ class OperatorHandle:
         return entry.signature
 
     @property
+    def may_write(self) -> bool:
+        """Whether calls may write to arguments: at once, for those who ask in each call."""
+        signature = self._entry.signature
+        return signature is None or bool(signature.written)
+
+    @property
     def schema(self) -> FunctionSchema:
         """Its schema. Raises OperatorNotFoundError if it is not defined."""
         return self.signature.schema

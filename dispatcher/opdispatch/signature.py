@@ -30,6 +30,7 @@ class Signature:
         "keyword_only_names",
         "num_positional",
         "schema",
+        "written",
     )
 
     def __init__(self, schema: FunctionSchema) -> None:
@@ -38,6 +39,7 @@ class Signature:
         self.keyword_only_names = tuple(a.name for a in schema.arguments if a.kwarg_only)
         # Where on the stack the arguments are whose tensors have a say in the dispatch.
         self.dispatching = tuple(i for i, a in enumerate(schema.arguments) if a.type.dispatches)
+        self.written = tuple(i for i, a in enumerate(schema.arguments) if a.is_write)
         self._generators = tuple(i for i, a in enumerate(schema.arguments) if is_generator(a.type))
         self.has_defaults = any(a.has_default for a in schema.arguments)
         self._places = {argument.name: i for i, argument in enumerate(schema.arguments)}

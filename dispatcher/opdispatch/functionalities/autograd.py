@@ -30,7 +30,6 @@ from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_histo
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.errors import AutogradError
-from opdispatch.function_schema import FunctionSchema
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
@@ -157,13 +156,19 @@ def requires_gradients(stack: Sequence[Any]) -> bool:
 
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator's kernel below the Autograd keys. See above."""
-    schema = op.call_signature.schema
-    written = _written(schema, stack) if schema.is_mutable else []
+    is_recorded = requires_gradients(stack)
+    if not is_recorded and not op.may_write:
+        op.redispatch_boxed(BELOW[keys.bits], stack)
+        return
+    signature = op.call_signature
+    values = flat_list([stack[place] for place in signature.written])
+    written = [value for value in values if isinstance(value, Tensor)]
     versions = [version_of(tensor) for tensor in written]
-    if not requires_gradients(stack):
+    if not is_recorded:
         op.redispatch_boxed(BELOW[keys.bits], stack)
         _count_writes(written, versions)
         return
+    schema = signature.schema
     given = flat_list(stack)
     for tensor in written:
         check_may_be_written_to(tensor)
@@ -187,12 +192,6 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
     if isinstance(result, list):
         return [_with_history(each, node, number, given) for each in result]
     return None if result is None else set_history(result, node, number, given)
-
-
-def _written(schema: FunctionSchema, stack: Sequence[Any]) -> list[Any]:
-    """The tensors that a call writes to."""
-    values = [v for a, v in zip(schema.arguments, stack, strict=True) if a.is_write]
-    return [value for value in flat_list(values) if isinstance(value, Tensor)]
 
 
 def _count_writes(written: Sequence[Any], versions: Sequence[int]) -> None:
