@@ -83,19 +83,15 @@ class RegisteredNode(Node):
     def keep(self, results: Sequence[Any]) -> None:
         """Makes results what this node has made. Keeps what the context saves, and what zeros for
         each result are made of."""
-        if len(results) == 1 and isinstance(results[0], Tensor):
-            flat = results
-            set_history(results[0], self, 0, ())
-        else:
-            flat = flat_list(results)
-            for number, each in enumerate(flat):
-                if isinstance(each, Tensor):
-                    set_history(each, self, number, ())
-            self.num_results = len(flat)
-            self._results = [
-                [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
-                for result in results
-            ]
+        flat = flat_list(results)
+        for number, each in enumerate(flat):
+            if isinstance(each, Tensor):
+                set_history(each, self, number, ())
+        self.num_results = len(flat)
+        self._results = [
+            [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
+            for result in results
+        ]
         self._context.keep(flat)
 
     def apply(self, grads: list[Any]) -> Gradients:
@@ -205,9 +201,10 @@ def make_registered_kernel(
         token = stop_recording()
         try:
             result = below(keys, args, kwargs)
+            results: Sequence[Any]
             if is_one:
                 output = _as_tensors(result, given)
-                results = [output]
+                results = (output,)
             else:
                 results = [_as_tensors(each, given) for each in result]
                 output = tuple(results)
@@ -219,7 +216,11 @@ def make_registered_kernel(
                 setup_context(ctx=context, inputs=args, output=output)
         finally:
             AUTOGRAD_STATE.reset(token)
-        node.keep(results)
+        if is_one and type(output) is Tensor:  # what ``node.keep`` does, for most operators
+            set_history(output, node, 0, ())
+            context.keep(results)
+        else:
+            node.keep(results)
         return output
 
     kernel.__name__ = kernel.__qualname__ = title_of(schema)
