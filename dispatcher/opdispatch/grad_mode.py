@@ -8,7 +8,7 @@ calls under `no_grad` keep the short way. Inference mode also changes the local 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -34,6 +34,8 @@ _STATES = {
     for grad_mode in (False, True)
     for inference_mode in (False, True)
 }
+NOT_RECORDING = (_STATES[False, False], _STATES[False, True])
+"""``no_grad`` for what is called often: by ``inference_mode`` of the state that it replaces."""
 AUTOGRAD_STATE: ContextVar[AutogradState] = ContextVar(
     "opdispatch_autograd_state", default=_STATES[True, False]
 )
@@ -47,11 +49,6 @@ def is_grad_enabled() -> bool:
 def is_inference_mode_enabled() -> bool:
     """Whether the current task is in inference mode."""
     return AUTOGRAD_STATE.get().inference_mode
-
-
-def stop_recording() -> Token[AutogradState]:
-    """``no_grad`` for what is called often: ``AUTOGRAD_STATE.reset`` with the result ends it."""
-    return AUTOGRAD_STATE.set(_STATES[False, AUTOGRAD_STATE.get().inference_mode])
 
 
 def _set_grad_mode(mode: bool) -> None:

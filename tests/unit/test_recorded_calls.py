@@ -100,6 +100,24 @@ def test_lists_are_kept_as_they_were(record):
     assert grad(result, x)[0].array.tolist() == [111]
 
 
+@pytest.mark.parametrize("returns", ["Tensor", "Tensor[]", "(Tensor, Tensor)"])
+def test_an_argument_that_is_a_result_keeps_its_own_history(record, returns):
+    results = {"Tensor": lambda xs: xs[0], "Tensor[]": list, "(Tensor, Tensor)": tuple}
+    op = record(
+        f"m::f(Tensor[] xs) -> {returns}",
+        results[returns],
+        {"xs": lambda grads, xs: [None if each is None else each * 3 for each in grads]},
+    )
+    x, y = leaf(1.0), leaf(1.0)
+    result = op([x, y])
+    assert x.is_leaf
+    assert y.is_leaf
+    one = result if returns == "Tensor" else result[0]
+    assert one.grad_fn.num_results == (1 if returns == "Tensor" else 2)
+    if returns != "Tensor":
+        assert grad(one, x)[0].array.tolist() == [3]
+
+
 def test_only_what_a_wanted_formula_needs_is_kept(x):
     y = xp.asarray(np.ones(3))
     other = weakref.ref(y)

@@ -194,6 +194,40 @@ def test_lists_of_tensors_have_lists_of_gradients(lib):
     assert of_y.array.tolist() == [3, 3]
 
 
+def test_lists_of_numbers_are_one_argument(lib):
+    lib.define("rolled(Tensor[] xs, int[] by, Tensor?[] others) -> Tensor")
+    lib.impl("rolled", lambda xs, by, others: Tensor(plain(xs[0]) * by[0]), "CPU")
+    wanted = []
+
+    def backward(ctx, grad):
+        wanted.append(ctx.needs_input_grad)
+        return [grad * 2], None, [None, grad]
+
+    lib.register_autograd("rolled", backward)
+    x, y = leaf(1.0), leaf(1.0)
+    ops.reg.rolled([x], [2, 3], [None, y]).backward()
+    assert wanted == [([True], False, [False, True])]
+    assert (x.grad.array.tolist(), y.grad.array.tolist()) == ([2], [1])
+
+
+def test_an_argument_that_is_the_result_keeps_its_own_history(lib):
+    lib.define("first(Tensor[] xs) -> Tensor")
+    lib.impl("first", lambda xs: xs[0], "CPU")
+    lib.define("same(Tensor x, Tensor?[] others) -> Tensor[]")
+    lib.impl("same", lambda x, others: [x, others[1]], "CPU")
+    lib.register_autograd("first", lambda ctx, grad: [grad * 3, None])
+    lib.register_autograd("same", lambda ctx, grads: (grads[0] * 5, [None, None]))
+    x, y = leaf(1.0), leaf(1.0)
+    result = ops.reg.first([x, y])
+    assert result is not x
+    assert x.is_leaf
+    first, other = ops.reg.same(result, [None, y])
+    assert y.is_leaf
+    assert other.grad_fn is first.grad_fn
+    first.backward()
+    assert x.grad.array.tolist() == [15]
+
+
 def test_keyword_only_arguments_come_by_name(lib):
     lib.define("shifted(Tensor x, *, float by=1.0) -> Tensor")
     lib.impl("shifted", lambda x, *, by: Tensor(plain(x) * by + by), "CPU")
@@ -204,6 +238,18 @@ def test_keyword_only_arguments_come_by_name(lib):
 
     lib.register_autograd("shifted", lambda ctx, grad: grad * ctx.by, setup_context=keep_by)
     assert gradcheck(lambda x: ops.reg.shifted(x, by=4.0), leaf(1.0, 2.0))
+    lib.define("named(Tensor x, *, float lambda=1.0, int by=3) -> Tensor")
+    lib.impl("named", lambda x, **named: Tensor(plain(x) * named["lambda"] * named["by"]), "CPU")
+    seen = []
+    lib.register_autograd(
+        "named",
+        lambda ctx, grad: grad * 2,
+        setup_context=lambda ctx, inputs, keyword_only_inputs, output: seen.append(
+            keyword_only_inputs
+        ),
+    )
+    assert ops.reg.named(leaf(1.0), **{"lambda": 2.0}).array.tolist() == [6]
+    assert seen == [{"lambda": 2.0, "by": 3}]
 
 
 def test_a_backward_of_no_operators_is_differentiable_once(lib):

@@ -32,8 +32,9 @@ from opdispatch.array_derivatives.reductions import REDUCTIONS
 from opdispatch.array_operators import functional_variants
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
+from opdispatch.functionalities.autograd_kernel_text import FindOperator
 from opdispatch.functionalities.derivative import Formulas
-from opdispatch.functionalities.derivative_kernel import FindOperator, make_derivative_kernel
+from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
 from opdispatch.library import Library
 
 DERIVATIVES: dict[str, Formulas] = {

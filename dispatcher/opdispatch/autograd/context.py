@@ -73,7 +73,15 @@ class Context:
 
     def keep(self, results: Sequence[Any]) -> None:
         """Keeps what was saved; ``results`` are those of the call, one by one."""
-        self._saved = [_saved(each, results) for each in self._to_save]
+        saved: list[tuple[int, Any]] = []
+        for each in self._to_save:
+            for number, result in enumerate(results):
+                if each is result:
+                    saved.append((number, None if each is None else save_result(each)))
+                    break
+            else:
+                saved.append((_ARGUMENT, None if each is None else save_tensor(each)))
+        self._saved = saved
         self._to_save = ()
 
     def call(self, node: Node, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
@@ -87,14 +95,6 @@ class Context:
     def release(self) -> None:
         """Lets go of the tensors that were saved."""
         self._saved = None
-
-
-def _saved(tensor: Any, results: Sequence[Any]) -> tuple[int, Any]:
-    """What is kept of a tensor that was saved. See ``Context``."""
-    for number, result in enumerate(results):
-        if tensor is result:
-            return number, None if tensor is None else save_result(tensor)
-    return _ARGUMENT, None if tensor is None else save_tensor(tensor)
 
 
 def _unpacked(number: int, saved: Any, node: Node) -> Any:

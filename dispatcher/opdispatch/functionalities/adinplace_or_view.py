@@ -25,7 +25,7 @@ from opdispatch.autograd.variable import (
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET, DispatchKeySet
 from opdispatch.functionalities.autograd import KeysBelow
-from opdispatch.functionalities.derivative_kernel import FindOperator
+from opdispatch.functionalities.autograd_kernel_text import FindOperator
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.tensor import Tensor
 

@@ -10,22 +10,21 @@ from typing import Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
-from opdispatch.autograd.node import Edge, Facts, Gradients, Node, next_number
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.autograd.node import Edge, Gradients, Node
 from opdispatch.errors import AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
-    BELOW,
-    edges_of,
     flat_list,
     go_below_autograd,
-    requires_gradients,
     set_history,
 )
-from opdispatch.functionalities.derivative import title_of
-from opdispatch.functionalities.derivative_kernel import FindOperator
-from opdispatch.grad_mode import AUTOGRAD_STATE, stop_recording
-from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.functionalities.autograd_kernel_text import (
+    AutogradKernelText,
+    FindOperator,
+    history_of,
+)
+from opdispatch.functionalities.derivative import has_tensors, title_of
+from opdispatch.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
 from opdispatch.tensor import Tensor
 
 Backward = Callable[..., Any]
@@ -58,27 +57,24 @@ class OperatorContext(Context):
 
 
 class RegisteredNode(Node):
-    """A call of an operator whose derivative was registered."""
+    """A call of an operator whose derivative was registered.
+
+    Calls are many: the kernels make it without ``__init__``, and set what has no default here or in
+    ``Node``.
+    """
 
     _results: Sequence[Any] = (None,)
     """For each result, (shape, dtype, device); of a list of tensors, a list of such. None for the
     only one: where it has no gradient, nothing goes back."""
 
-    def __init__(  # calls are many: that of the base takes its time
-        self,
-        schema: FunctionSchema,
-        backward: Backward,
-        context: OperatorContext,
-        edges: Sequence[Edge | None],
-        facts: Sequence[Facts | None],
-    ) -> None:
-        self.edges, self.facts, self.number = edges, facts, next_number()
-        self._schema, self._backward, self._context = schema, backward, context
+    schema: FunctionSchema
+    backward: Backward
+    context: OperatorContext
 
     @property
     def name(self) -> str:
         """The operator's name, as of a derivative made of formulas."""
-        return title_of(self._schema)
+        return title_of(self.schema)
 
     def keep(self, results: Sequence[Any]) -> None:
         """Makes results what this node has made. Keeps what the context saves, and what zeros for
@@ -92,7 +88,7 @@ class RegisteredNode(Node):
             [_facts(each) for each in result] if isinstance(result, list) else _facts(result)
             for result in results
         ]
-        self._context.keep(flat)
+        self.context.keep(flat)
 
     def apply(self, grads: list[Any]) -> Gradients:
         """Calls ``backward``."""
@@ -103,11 +99,11 @@ class RegisteredNode(Node):
             else self._given(next(left), facts)
             for facts in self._results
         ]
-        found = self._context.call(self, self._backward, given)
+        found = self.context.call(self, self.backward, given)
         return self._checked(found if isinstance(found, tuple) else (found,))
 
     def _given(self, grad: Any, facts: Any) -> Any:
-        if grad is not None or facts is None or not self._context.materializes:
+        if grad is not None or facts is None or not self.context.materializes:
             return grad
         from opdispatch.autograd.engine import namespace
 
@@ -116,7 +112,7 @@ class RegisteredNode(Node):
 
     def _checked(self, found: tuple[Any, ...]) -> Gradients:
         """The gradients one by one. Raises AutogradError for too many, too few, or others."""
-        positional = [a for a in self._schema.arguments if not a.kwarg_only]
+        positional = [a for a in self.schema.arguments if not a.kwarg_only]
         arguments = [a.name for a in positional]
         # PyTorch hands over no trailing arguments that have their default, and asks for as many.
         if 0 < len(found) < len(arguments):
@@ -131,7 +127,7 @@ class RegisteredNode(Node):
                 f"({', '.join(arguments)})"
             )
         flat: list[Any] = []
-        widths = self._context._widths or [None] * len(arguments)
+        widths = self.context._widths or [None] * len(arguments)
         for argument, width, gradient in zip(arguments, widths, found, strict=True):
             each = [gradient]
             if width is not None:
@@ -154,15 +150,15 @@ class RegisteredNode(Node):
         return flat
 
     def _is_tensor(self, argument: str) -> bool:
-        return any(a.name == argument and a.type.dispatches for a in self._schema.arguments)
+        return any(a.name == argument and a.type.dispatches for a in self.schema.arguments)
 
     def _error(self, message: str) -> AutogradError:
-        name = str(self._schema.name)
+        name = str(self.schema.name)
         return AutogradError(f"the backward of {name} {message}", operator=name)
 
     def release(self) -> None:
         """Lets go of the tensors that were saved."""
-        self._context.release()
+        self.context.release()
 
 
 def make_registered_kernel(
@@ -177,54 +173,129 @@ def make_registered_kernel(
     arguments are tensors, as PyTorch does.
     """
     _check_schema(schema)
-    has_keyword_only = any(a.kwarg_only for a in schema.arguments)
-    has_lists = any("[" in str(a.type) for a in schema.arguments)
-    is_one = len(schema.returns) == 1
+    text = _RegisteredText(schema, setup_context is not None)
+    return text.compile(
+        title_of(schema),
+        _enter=go_below_autograd,
+        _operator=operator,
+        _set_state=AUTOGRAD_STATE.set,
+        _reset_state=AUTOGRAD_STATE.reset,
+        _not_recording=NOT_RECORDING,
+        _Context=OperatorContext,
+        _new=RegisteredNode.__new__,
+        _Node=RegisteredNode,
+        _schema=schema,
+        _backward=backward,
+        _setup_context=setup_context,
+        _as_tensors=_as_tensors,
+    )
 
-    def below(keys: DispatchKeySet, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        token = go_below_autograd()  # as PyTorch, whether or not the call is recorded
-        try:
-            return operator().redispatch(BELOW[keys.bits], *args, **kwargs)
-        finally:
-            LOCAL_STATE.reset(token)
 
-    def kernel(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        if not requires_gradients(args):
-            return below(keys, args, kwargs)
-        given: Sequence[Any] = flat_list(args) if has_lists else args
-        edges, facts = edges_of(given)
-        context = OperatorContext()
-        context._edges = edges
-        if has_lists:
-            context._widths = [len(each) if isinstance(each, list) else None for each in args]
-        node = RegisteredNode(schema, backward, context, edges, facts)
-        token = stop_recording()
-        try:
-            result = below(keys, args, kwargs)
-            results: Sequence[Any]
-            if is_one:
-                output = _as_tensors(result, given)
-                results = (output,)
+class _RegisteredText(AutogradKernelText):
+    """The text of a kernel::
+
+    def _kernel(_keys, _a0, _a1):
+        _r0 = _isinstance(_a0, _Tensor) and _a0.requires_grad_flag
+        if (_r0) and _state().grad_mode:
+            _node = _new(_Node)
+            _node.schema, _node.backward = _schema, _backward
+            _node.edges = (_edge_of(_a0), None)
+            _node.facts = ((_a0.array.shape, _a0.array.dtype), None)
+            _node.number = _next_number()
+            _node.context = _context = _Context()
+            _context._edges = _node.edges
+            _outer = _set_state(_not_recording[_state().inference_mode])
+            try:
+                _token = _enter()
+                try: _result = _operator().redispatch(_below[_keys.bits], _a0, _a1)
+                finally: _leave(_token)
+                if _type(_result) is not _Tensor or _result is _a0:
+                    _result = _as_tensors(_result, (_a0, _a1))
+                _setup_context(ctx=_context, inputs=(_a0, _a1), output=_result)
+            finally:
+                _reset_state(_outer)
+            if _type(_result) is _Tensor:
+                the node is what has made the result
+                _context.keep((_result,))
             else:
-                results = [_as_tensors(each, given) for each in result]
-                output = tuple(results)
-            if setup_context is None:
-                pass
-            elif has_keyword_only:
-                setup_context(ctx=context, inputs=args, keyword_only_inputs=kwargs, output=output)
-            else:
-                setup_context(ctx=context, inputs=args, output=output)
-        finally:
-            AUTOGRAD_STATE.reset(token)
-        if is_one and type(output) is Tensor:  # what ``node.keep`` does, for most operators
-            set_history(output, node, 0, ())
-            context.keep(results)
+                _node.keep((_result,))
+            return _result
+        _token = _enter()  # as PyTorch, whether or not the call is recorded
+        try: return _operator().redispatch(_below[_keys.bits], _a0, _a1)
+        finally: _leave(_token)
+    """
+
+    def __init__(self, schema: FunctionSchema, has_setup: bool) -> None:
+        positional = [n for n, a in enumerate(schema.arguments) if not a.kwarg_only]
+        tensors = [n for n in positional if has_tensors(schema.arguments[n].type)]
+        super().__init__(schema, tensors)
+        self.all_places = positional
+        self.has_setup = has_setup
+        self.is_one = len(schema.returns) == 1
+
+    def not_recorded(self) -> list[str]:
+        """The call below the key, with all keys of autograd off."""
+        return ["_token = _enter()", *self._call("return ")]
+
+    def recorded(self) -> list[str]:
+        """The node, the call below the key, what the user keeps, and what comes of the result."""
+        return [
+            "_node = _new(_Node)",
+            "_node.schema, _node.backward = _schema, _backward",
+            *self.edges(self.all_places),
+            "_node.number = _next_number()",  # the edges' nodes have lower ones
+            "_node.context = _context = _Context()",
+            "_context._edges = _node.edges",
+            *self._widths(),
+            "_outer = _set_state(_not_recording[_state().inference_mode])",
+            "try:",
+            "    _token = _enter()",
+            *(f"    {line}" for line in [*self._call("_result = "), *self._output()]),
+            "finally:",
+            "    _reset_state(_outer)",
+            *self._end(),
+            "return _result",
+        ]
+
+    def _call(self, what: str) -> list[str]:
+        return ["try:", f"    {what}{self.redispatch()}", "finally:", "    _leave(_token)"]
+
+    def _widths(self) -> list[str]:
+        if not any(map(self.is_list, self.places)):
+            return []
+        texts = ["None"] * len(self.all_places)
+        for n, place in enumerate(self.all_places):
+            if place in self.places and self.is_list(place):
+                name = self.names[place]
+                texts[n] = f"_len({name}) if _type({name}) is _list else None"
+        return [f"_context._widths = ({', '.join(texts)},)"]
+
+    def _output(self) -> list[str]:
+        """The results, as what can have a history, and what the user keeps of the call."""
+        inputs = f"({''.join(f'{name}, ' for name in self.positional)})"
+        given = self.given()
+        if not self.is_one:
+            lines = [f"_result = _tuple([_as_tensors(_each, {given}) for _each in _result])"]
         else:
-            node.keep(results)
-        return output
+            lines = [f"if {self.is_other('_result')}: _result = _as_tensors(_result, {given})"]
+        if self.has_setup:
+            pairs = [f"{a.name!r}: {n}" for n, a in zip(self.names, self.arguments, strict=True)]
+            named = pairs[len(self.positional) :]
+            keywords = f"keyword_only_inputs={{{', '.join(named)}}}, " if named else ""
+            lines.append(f"_setup_context(ctx=_context, inputs={inputs}, {keywords}output=_result)")
+        return lines
 
-    kernel.__name__ = kernel.__qualname__ = title_of(schema)
-    return kernel
+    def _end(self) -> list[str]:
+        """The results, with the node as what has made them."""
+        if not self.is_one:
+            return ["_node.keep(_result)"]
+        return [
+            "if _type(_result) is _Tensor:",
+            *(f"    {line}" for line in history_of("_result", "0")),
+            "    _context.keep((_result,))",
+            "else:",
+            "    _node.keep((_result,))",
+        ]
 
 
 def _check_schema(schema: FunctionSchema) -> None:

@@ -19,8 +19,9 @@ from opdispatch.arrays import CPU_BITS, backend_of_device
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.functionalities.adinplace_or_view import make_write_kernel
+from opdispatch.functionalities.autograd_kernel_text import FindOperator
 from opdispatch.functionalities.derivative import Formulas
-from opdispatch.functionalities.derivative_kernel import FindOperator, make_derivative_kernel
+from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
 from opdispatch.library import Library
 from opdispatch.random_operators.operators import (
     CONSTANT,

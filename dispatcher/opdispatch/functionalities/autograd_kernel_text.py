@@ -1,0 +1,180 @@
+"""What the texts of kernels for the key Autograd have in common; each is of one schema.
+
+All names of ours start with ``_``: an argument may have any other. Keyword-only arguments with
+names that cannot be those of parameters come in ``_named``.
+"""
+
+from __future__ import annotations
+
+import keyword
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opdispatch.autograd.node import next_number
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, AutogradMeta, edge_of
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functionalities.autograd import BELOW, edges_of
+from opdispatch.functionalities.derivative import has_tensors
+from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.schema_type import ListType
+from opdispatch.tensor import Tensor
+
+FindOperator = Callable[[], OperatorHandle]
+"""Asked when a kernel is called: a handle that is had before its operator is published is slow."""
+
+
+def _is_recorded(values: Sequence[Any]) -> bool:
+    """Whether one of them requires gradients."""
+    return True in [isinstance(each, Tensor) and each.requires_grad_flag for each in values]
+
+
+_SCOPE: dict[str, Any] = {
+    "_Tensor": Tensor,
+    "_type": type,
+    "_isinstance": isinstance,
+    "_len": len,
+    "_tuple": tuple,
+    "_list": list,
+    "_enumerate": enumerate,
+    "_state": AUTOGRAD_STATE.get,
+    "_below": BELOW,
+    "_leave": LOCAL_STATE.reset,
+    "_edge_of": edge_of,
+    "_edges_of": edges_of,
+    "_is_recorded": _is_recorded,
+    "_Meta": AutogradMeta,
+    "_KINDS": DIFFERENTIABLE_KINDS,
+    "_next_number": next_number,
+}
+
+
+def history_of(result: str, number: str) -> list[str]:
+    """What ``set_history`` does for a plain tensor that is no argument; the result that is called
+    that, and its number. The last line is of a block in which it can have gradients."""
+    return [
+        f"if {result}.array.dtype.kind in _KINDS:",
+        f"    _meta = {result}.autograd_meta",
+        f"    if _meta is None: _meta = {result}.autograd_meta = _Meta()",
+        f"    _meta.edge = (_node, {number})",
+        f"    {result}.requires_grad_flag = True",
+    ]
+
+
+class AutogradKernelText(ABC):
+    """The text of a kernel: a call that is not recorded costs little, and one that is no more than
+    what is kept of it."""
+
+    def __init__(self, schema: FunctionSchema, places: Sequence[int]) -> None:
+        """``places`` are those of the arguments that gradients are recorded of."""
+        self.arguments = arguments = schema.arguments
+        usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
+        self.by_name = all(usable)
+        self.names = [
+            a.name if a.kwarg_only and self.by_name else f"_a{n}" for n, a in enumerate(arguments)
+        ]
+        pairs = list(zip(self.names, arguments, strict=True))
+        self.positional = [name for name, a in pairs if not a.kwarg_only]
+        keyword_only = [(name, a.name) for name, a in pairs if a.kwarg_only]
+        if self.by_name:
+            star = ["*"] if keyword_only else []
+            self.parameters = [*self.positional, *star, *(name for name, _ in keyword_only)]
+            self.passed = [*self.positional, *(f"{name}={name}" for name, _ in keyword_only)]
+            self.first = []
+        else:
+            self.parameters = self.passed = [*self.positional, "**_named"]
+            self.first = [f"{name} = _named[{given!r}]" for name, given in keyword_only]
+        self.places = list(places)
+        self.flags = [f"_r{place}" for place in places]
+        """Names of what says whether gradients are recorded of these arguments."""
+
+    def compile(self, title: str, **scope: Any) -> Callable[..., Any]:
+        """The kernel, which is called ``title``. ``scope`` has what its own lines refer to."""
+        names = _SCOPE | scope
+        exec(compile(self.text(), f"<derivative: {title}>", "exec"), names)
+        kernel: Callable[..., Any] = names["_kernel"]
+        kernel.__name__ = kernel.__qualname__ = title
+        return kernel
+
+    def text(self) -> str:
+        """All of it."""
+        lines = list(self.first)
+        for place, flag in zip(self.places, self.flags, strict=True):
+            lines.append(f"{flag} = {self.test_of(place)}")
+        if self.flags:  # otherwise nothing is ever recorded
+            lines.append(f"if ({' or '.join(self.flags)}) and _state().grad_mode:")
+            lines += [f"    {line}" for line in self.recorded()]
+        lines += self.not_recorded()
+        head = f"def _kernel({', '.join(['_keys', *self.parameters])}):"
+        return "\n    ".join([head, *lines]) + "\n"
+
+    def is_list(self, place: int) -> bool:
+        """Whether the argument is a list of tensors, or may be one."""
+        return "[" in str(self.arguments[place].type)
+
+    def test_of(self, place: int) -> str:
+        """Whether gradients are recorded of an argument."""
+        name = self.names[place]
+        if self.is_list(place):
+            return f"_is_recorded({self._values(place)})"
+        return f"_isinstance({name}, _Tensor) and {name}.requires_grad_flag"
+
+    def _values(self, place: int) -> str:
+        """A list of tensors, or something else, as a sequence."""
+        name, kind = self.names[place], self.arguments[place].type
+        is_sure = isinstance(kind, ListType) or not self.is_list(place)
+        return name if is_sure else f"({name} if _type({name}) is _list else ({name},))"
+
+    @abstractmethod
+    def recorded(self) -> Sequence[str]:
+        """The call of which gradients are recorded."""
+
+    @abstractmethod
+    def not_recorded(self) -> Sequence[str]:
+        """The other one."""
+
+    # -- for these ------------------------------------------------------------------------------
+
+    def redispatch(self) -> str:
+        """The call below the key."""
+        return f"_operator().redispatch({', '.join(['_below[_keys.bits]', *self.passed])})"
+
+    def edges(self, places: Sequence[int] | None = None) -> list[str]:
+        """The node's edges and facts: those of the arguments at ``places``, otherwise of those that
+        gradients are recorded of."""
+        lines, edges, facts = [], "", ""
+        for place in self.places if places is None else places:
+            name, flag = self.names[place], f"_r{place}"
+            if flag not in self.flags:
+                edge = fact = "None"
+            elif self.is_list(place):
+                lines.append(f"_e{place}, _f{place} = _edges_of({self._values(place)})")
+                edge, fact = f"*_e{place}", f"*_f{place}"
+            else:
+                unless = f" if {flag} else None" if len(self.places) > 1 else ""
+                edge = f"_edge_of({name}){unless}"
+                fact = f"({name}.array.shape, {name}.array.dtype){unless}"
+            edges, facts = f"{edges}{edge}, ", f"{facts}{fact}, "
+        return [*lines, f"_node.edges = ({edges})", f"_node.facts = ({facts})"]
+
+    def given(self) -> str:
+        """All tensors that are arguments, and None for others that may be, one by one."""
+        places = [n for n, a in enumerate(self.arguments) if has_tensors(a.type)]
+        star = {place: "*" if self.is_list(place) else "" for place in places}
+        return f"({''.join(f'{star[n]}{self._values(n)}, ' for n in places)})"
+
+    def is_other(self, result: str) -> str:
+        """Whether a result is no plain tensor, or one of the arguments."""
+        tests = [f"_type({result}) is not _Tensor"]
+        for place, argument in enumerate(self.arguments):
+            if has_tensors(argument.type) and self.is_list(place):
+                tests.append(f"True in [_given is {result} for _given in {self._values(place)}]")
+            elif has_tensors(argument.type):
+                tests.append(f"{result} is {self.names[place]}")
+        return " or ".join(tests)
+
+
+def _can_be_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
