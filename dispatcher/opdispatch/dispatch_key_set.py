@@ -41,12 +41,20 @@ def bits_of_key(key: DispatchKey | str) -> int:
     """
     if isinstance(key, str):
         key = parse_dispatch_key(key)
+    return _BITS_OF_KEY[key]
+
+
+def _compute_bits(key: DispatchKey) -> int:
     functionality = to_functionality_key(key)
     if functionality is DispatchKey.Undefined:
         return 0
     backend = to_backend_component(key)
     bits = 1 << FUNCTIONALITY_BIT[functionality]
     return bits if backend is None else bits | 1 << backend
+
+
+# Every program that starts asks thousands of times, for the tables of keys.
+_BITS_OF_KEY = {key: _compute_bits(key) for key in DispatchKey}
 
 
 def _word_of(value: int | str) -> int:

@@ -8,6 +8,7 @@ optionals and lists that the schema language can express.
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import numbers
 import types
@@ -43,19 +44,6 @@ from opdispatch.tensor import Tensor
 UNKNOWN: Final = "unknown"
 """As ``mutates_args``: every tensor argument may be written to."""
 
-_TYPES: dict[object, SchemaType] = {
-    Tensor: TENSOR,
-    np.ndarray: TENSOR,
-    int: SYM_INT,
-    float: FLOAT,
-    complex: COMPLEX,
-    bool: BOOL,
-    str: STR,
-    np.dtype: SCALAR_TYPE,
-    np.random.Generator: GENERATOR,
-    numbers.Number: SCALAR,
-    numbers.Real: SCALAR,
-}
 _NUMBERS = {int, float, complex, bool}
 _LISTS = {list, collections.abc.Sequence}
 _READABLE = (
@@ -198,7 +186,7 @@ class _Inference:
             return ListType(self._type_of(members[0], what))
         if origin is tuple and len(members) == 2 and members[1] is Ellipsis:
             return ListType(self._type_of(members[0], what))
-        known = _TYPES.get(origin or annotation)
+        known = _types().get(origin or annotation)
         if known is None and _is_array(annotation):
             known = TENSOR
         if known is None:
@@ -268,3 +256,20 @@ def _name_of(annotation: Any) -> str:
     if isinstance(annotation, type) and not typing.get_args(annotation):
         return annotation.__qualname__
     return str(annotation)
+
+
+@functools.cache  # not a constant: numpy.random takes a while to import, and few programs need it
+def _types() -> dict[object, SchemaType]:
+    return {
+        Tensor: TENSOR,
+        np.ndarray: TENSOR,
+        int: SYM_INT,
+        float: FLOAT,
+        complex: COMPLEX,
+        bool: BOOL,
+        str: STR,
+        np.dtype: SCALAR_TYPE,
+        np.random.Generator: GENERATOR,
+        numbers.Number: SCALAR,
+        numbers.Real: SCALAR,
+    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import html
 import importlib
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -358,6 +357,8 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
 
     def _repr_html_(self) -> str:
         """For notebooks: what it is, and then its elements."""
+        import html  # here, since few programs need it, and it brings a large table
+
         facts = {
             "shape": " x ".join(map(str, self.shape)) or "one element",
             "dtype": self.dtype,

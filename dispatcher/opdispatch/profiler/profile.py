@@ -14,9 +14,7 @@ from typing import Any, Self
 
 from opdispatch.errors import ArgumentError
 from opdispatch.local_dispatch_key_set import LOCAL_STATE, LocalState, LocalStateGuard
-from opdispatch.profiler.chrome_trace import build_chrome_trace, write_chrome_trace
 from opdispatch.profiler.event_averages import EventList, average_by_name
-from opdispatch.profiler.flame_chart import draw_flame_chart
 from opdispatch.profiler.function_events import FunctionEvent, build_events
 from opdispatch.profiler.key_grid import KeyGrid
 from opdispatch.profiler.recorder import MAX_EVENTS, Place, Recorder, this_process
@@ -223,12 +221,17 @@ class profile:  # noqa: N801 - PyTorch's name
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Writes a file for https://ui.perfetto.dev, compressed if its name ends in ``.gz``."""
+        # Here, and below: few programs need it, and every program imports this module.
+        from opdispatch.profiler.chrome_trace import build_chrome_trace, write_chrome_trace
+
         events, recorder = self.events(), self._ended()
         trace = build_chrome_trace(events, recorder.threads, this_process(), recorder.dropped)
         write_chrome_trace(trace, path)
 
     def export_flame_chart(self, path: str | os.PathLike[str], width: int = 1000) -> None:
         """Writes an SVG picture, ``width`` pixels wide."""
+        from opdispatch.profiler.flame_chart import draw_flame_chart
+
         Path(path).write_text(draw_flame_chart(self.events(), width), encoding="utf-8")
 
     def _ended(self) -> Recorder:
