@@ -20,7 +20,8 @@ The daemon, one asyncio process (``opdispatch serve``):
 
 An interpreter, a process of its own (``opdispatch worker``, or started by the daemon):
 
-    interpreter_process, parent_watch           its main function; its end
+    interpreter_start, interpreter_process,
+    parent_watch                                its main function; its end
     interpreter                                 the session with the daemon
     interpreter_libraries, loaded_library,
     module_import, library_archive              the code of libraries, in and out

@@ -6,6 +6,7 @@ Whatever is heavy to import is imported by the command that needs it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -206,10 +207,13 @@ def serve(
     _check_choice("--log-level", log_level, LEVELS)
     _check_choice("--log-format", log_format, FORMATS)
     _quiet_grpc()
+    gc.disable()  # nothing of what is imported can be collected, now or later
     from opdispatch.errors import OpdispatchError
     from opdispatch_server.daemon import StartError
     from opdispatch_server.listeners import AddressInUseError
 
+    gc.freeze()
+    gc.enable()
     configure_logging(log_level, log_format)
     try:
         configuration = DaemonConfiguration(

@@ -321,7 +321,7 @@ class Daemon:
     def _worker_command(self, name: str) -> list[str]:
         python = self._pools.python_of(name)
         start = (
-            (sys.executable, "-m", "opdispatch_server.interpreter_process")
+            (sys.executable, "-m", "opdispatch_server.interpreter_start")
             if python is None
             else (str(python), "-E", "-u", str(BOOTSTRAP), str(self._packages))
         )

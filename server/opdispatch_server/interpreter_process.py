@@ -1,7 +1,6 @@
 """The main function of a worker interpreter's process.
 
-``python -m opdispatch_server.interpreter_process`` is how the daemon starts its own; people
-say ``opdispatch worker``.
+The daemon starts its own by way of ``interpreter_start``; people say ``opdispatch worker``.
 """
 
 from __future__ import annotations
@@ -158,7 +157,3 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-message-bytes", required=True, type=int, help="the message limit")
     parser.add_argument("--log-level", default="info", help="what to log")
     return parser.parse_args(argv)
-
-
-if __name__ == "__main__":
-    main()

@@ -26,7 +26,7 @@ def broken_environment(folder: Path) -> dict[str, str]:
     """In it, interpreters die at once while a file exists; Python imports sitecustomize first."""
     (folder / "sitecustomize.py").write_text(
         "import os, sys\n"
-        f"if os.path.exists({str(folder / 'broken')!r}) and 'interpreter_process' in "
+        f"if os.path.exists({str(folder / 'broken')!r}) and 'interpreter_start' in "
         "' '.join(sys.orig_argv):\n"
         "    print('the disk is on fire', file=sys.stderr)\n"
         "    os._exit(3)\n"
