@@ -11,6 +11,10 @@ PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Where it is set, each of the many processes of the tests would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# In each of them NumPy's OpenBLAS has a thread per core look for work, at first for 30 ms, which
+# another process could use. 2 to the power of so many cycles; the default is 26.
+export OPENBLAS_THREAD_TIMEOUT := 4
+
 # They compare with PyTorch itself, and skip where it is not installed.
 TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py \
 	autograd_writes.py digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
