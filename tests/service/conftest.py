@@ -15,7 +15,7 @@ import opdispatch_client as oc
 from tests.service import shared_memory
 from tests.service.libraries import IMAGE
 from tests.service.openings import Openings
-from tests.service.running_daemon import RunningDaemon
+from tests.service.running_daemon import RunningDaemon, wait_for
 
 StartDaemon = Callable[..., RunningDaemon]
 WriteLibrary = Callable[..., Path]
@@ -74,14 +74,42 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningD
 
 
 @pytest.fixture
-def shared(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
-    """A session with the shared daemon; what a test loads is unloaded after it."""
+def lent_daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The shared daemon, which is after the test what it was before.
+
+    What the test has loaded is unloaded. Nothing runs, no value is kept, and every interpreter is
+    the one that it was.
+    """
     with shared_daemon.connect() as session:
-        yield session
+        libraries = {library.name for library in session.libraries()}
+        operators, interpreters = session.operators(), _identities(session)
+    yield shared_daemon
+    with shared_daemon.connect() as session:
         for library in session.libraries():
-            session.unload(library.name)
+            if library.name not in libraries:
+                session.unload(library.name)
         assert session.check_invariants() == []
-        assert session.operators() == []
+        assert session.operators() == operators
+        assert wait_for(lambda: _identities(session) == interpreters, 10)
+        assert wait_for(lambda: _is_idle(session), 10)
+
+
+@pytest.fixture
+def shared(lent_daemon: RunningDaemon) -> Iterator[oc.Session]:
+    """A session with the shared daemon."""
+    with lent_daemon.connect() as session:
+        yield session
+
+
+def _identities(session: oc.Session) -> dict[str, tuple[int, int]]:
+    return {each.name: (each.pid, each.restarts) for each in session.interpreters()}
+
+
+def _is_idle(session: oc.Session) -> bool:
+    return not any(
+        each.calls_queued or each.calls_in_flight or each.remote_values
+        for each in session.interpreters()
+    )
 
 
 @pytest.fixture

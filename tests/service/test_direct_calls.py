@@ -119,25 +119,25 @@ def test_arguments_that_are_written_to_change(loaded: RunningDaemon):
 
 
 def test_a_new_version_serves_every_call_that_begins_after_its_load(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     for value in range(8):
-        session.load(write_library("const", constant(value)))
+        shared.load(write_library("const", constant(value)))
         for _ in range(3):
-            assert session.ops.const.get(X) == value
-    session.rollback("const")
-    assert session.ops.const.get(X) == 6
+            assert shared.ops.const.get(X) == value
+    shared.rollback("const")
+    assert shared.ops.const.get(X) == 6
 
 
 def test_other_sessions_hear_of_a_new_version_too(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
     """Each asks again and again; a load is over when its caller has the answer."""
     loaded, ended = [0], threading.Event()
 
     def ask() -> int:
         asked = 0
-        with daemon.connect() as session:
+        with lent_daemon.connect() as session:
             while not ended.is_set():
                 oldest = loaded[0]
                 answer = session.ops.const.get(X)
@@ -145,7 +145,7 @@ def test_other_sessions_hear_of_a_new_version_too(
                 asked += 1
         return asked
 
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("const", constant(0)), interpreters=2)
         with Background(ask) as one, Background(ask) as another:
             for value in range(1, 12):
@@ -156,18 +156,18 @@ def test_other_sessions_hear_of_a_new_version_too(
         assert session.check_invariants() == []
 
 
-def test_what_was_unloaded_is_not_there(session: oc.Session, write_library: WriteLibrary):
-    session.load(write_library("const", constant(1)))
-    assert session.ops.const.get(X) == session.ops.const.get(X) == 1
-    session.unload("const")
+def test_what_was_unloaded_is_not_there(shared: oc.Session, write_library: WriteLibrary):
+    shared.load(write_library("const", constant(1)))
+    assert shared.ops.const.get(X) == shared.ops.const.get(X) == 1
+    shared.unload("const")
     with pytest.raises(oc.OperatorNotFoundError, match="was unloaded"):
-        session.ops.const.get(X)
+        shared.ops.const.get(X)
 
 
 def test_a_call_under_way_finishes_though_its_library_is_replaced_and_unloaded(
-    daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
 ):
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("doors", door_library("doors")), isolated=True)
         doors.let_out()
         session.ops.doors.enter(X, doors.folder, "first")
@@ -250,8 +250,10 @@ def test_a_dead_interpreter_without_a_daemon_is_an_error_that_says_both(
                 call.result()
 
 
-def test_replicas_share_the_calls(daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary):
-    with daemon.connect() as session:
+def test_replicas_share_the_calls(
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
+):
+    with lent_daemon.connect() as session:
         session.load(write_library("doors", door_library("doors")), interpreters=2)
         doors.let_out()
         session.ops.doors.enter(X, doors.folder, "first")
@@ -268,9 +270,9 @@ def test_replicas_share_the_calls(daemon: RunningDaemon, doors: Doors, write_lib
 
 
 def test_a_library_runs_no_more_calls_at_a_time_than_it_says(
-    daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
 ):
-    with daemon.connect() as session, daemon.connect(direct=False) as other:
+    with lent_daemon.connect() as session, lent_daemon.connect(direct=False) as other:
         session.load(write_library("doors", door_library("doors", max_concurrency=2)))
         doors.let_out()
         session.ops.doors.enter(X, doors.folder, "first")
@@ -367,9 +369,9 @@ lib.impl("bounce", lambda x, n: 0 if n == 0 else 1 + ops.{other}.bounce(x, n - 1
 
 
 def test_libraries_that_call_each_other_do_not_wait_for_each_other(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         for name, other, interpreter in (("ping", "pong", 1), ("pong", "ping", 2)):
             code = PING.format(name=name, other=other)
             session.load(write_library(name, code), interpreter=f"worker-{interpreter}")
@@ -415,11 +417,11 @@ def test_an_interpreter_that_is_drained_gets_no_more_direct_calls(
         assert session.check_invariants() == []
 
 
-def test_gate_calls_run_side_by_side(daemon: RunningDaemon, write_library: WriteLibrary):
+def test_gate_calls_run_side_by_side(lent_daemon: RunningDaemon, write_library: WriteLibrary):
     """A library that allows it runs direct calls of one session at the same time."""
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("gate", GATE))
-        folder = daemon.folder
+        folder = lent_daemon.folder
         calls = [session.submit("gate::wait", X, str(folder), n) for n in range(4)]
         assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(4)), 10)
         (folder / "open").touch()
