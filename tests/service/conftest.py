@@ -63,9 +63,17 @@ def session(daemon: RunningDaemon) -> Iterator[oc.Session]:
 
 
 @pytest.fixture(scope="module")
-def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+def shared_workers() -> int:
+    """How many interpreters ``shared_daemon`` has."""
+    return 2
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(
+    tmp_path_factory: pytest.TempPathFactory, shared_workers: int
+) -> Iterator[RunningDaemon]:
     """One daemon for the tests of a module that do it no harm."""
-    daemon = RunningDaemon(tmp_path_factory.mktemp("shared"))
+    daemon = RunningDaemon(tmp_path_factory.mktemp("shared"), workers=shared_workers)
     try:
         daemon.wait_until_ready()
         yield daemon
@@ -91,7 +99,7 @@ def lent_daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
         assert session.check_invariants() == []
         assert session.operators() == operators
         assert wait_for(lambda: _identities(session) == interpreters, 10)
-        assert wait_for(lambda: _is_idle(session), 10)
+        assert wait_for(lambda: is_idle(session), 10)
 
 
 @pytest.fixture
@@ -105,7 +113,8 @@ def _identities(session: oc.Session) -> dict[str, tuple[int, int]]:
     return {each.name: (each.pid, each.restarts) for each in session.interpreters()}
 
 
-def _is_idle(session: oc.Session) -> bool:
+def is_idle(session: oc.Session) -> bool:
+    """Whether no call waits or runs, and no value is kept."""
     return not any(
         each.calls_queued or each.calls_in_flight or each.remote_values
         for each in session.interpreters()

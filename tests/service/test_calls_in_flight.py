@@ -14,7 +14,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client.endpoint import LaneChoice
-from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.conftest import StartDaemon, WriteLibrary, is_idle
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
@@ -30,6 +30,11 @@ def workers() -> int:
     return 1
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 @pytest.fixture
 def doors(tmp_path: Path) -> Iterator[Doors]:
     doors = Doors(tmp_path)
@@ -38,11 +43,15 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
 
 
 @pytest.fixture
-def doors_daemon(daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
+def doors_daemon(
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
+) -> Iterator[RunningDaemon]:
     """A daemon whose interpreter runs two calls at a time, which wait to be let out."""
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("doors", door_library("doors", max_concurrency=2)))
-    return daemon
+    yield lent_daemon
+    with lent_daemon.connect() as session:
+        assert wait_for(lambda: is_idle(session), 10)
 
 
 @each_lane
@@ -297,13 +306,14 @@ async def test_an_asyncio_map_that_is_closed_cancels_its_calls(
 
 @each_lane
 async def test_the_death_of_the_daemon_is_every_tasks_error(
-    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+    daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary, lane: LaneChoice
 ):
-    async with oc.aio.connect(doors_daemon.address, lane=lane) as session:
+    async with oc.aio.connect(daemon.address, lane=lane) as session:
+        await session.load(write_library("doors", door_library("doors", max_concurrency=2)))
         calls = [session.call("doors::enter", X, doors.folder, str(n)) for n in range(50)]
         waiting = asyncio.gather(*calls, return_exceptions=True)
         await asyncio.to_thread(doors.next_inside)
-        doors_daemon.signal(signal.SIGKILL)
+        daemon.signal(signal.SIGKILL)
         for error in await waiting:
             assert isinstance(error, oc.DaemonUnavailableError)
         with pytest.raises(oc.DaemonUnavailableError):

@@ -54,10 +54,10 @@ lib.impl("wait_for", lambda x, pid: os.waitpid(pid, 0)[1], "CPU")
 
 
 @pytest.fixture
-def forks(session: oc.Session, write_library: WriteLibrary) -> oc.Session:
-    """A session with the library above, in `worker-1`."""
-    session.load(write_library("forks", FORKS), interpreter="worker-1")
-    return session
+def forks(shared: oc.Session, write_library: WriteLibrary) -> oc.Session:
+    """A session with the library above."""
+    shared.load(write_library("forks", FORKS))
+    return shared
 
 
 def descriptors(pid: int, kind: str) -> int:
@@ -70,25 +70,26 @@ def descriptors(pid: int, kind: str) -> int:
 
 
 def test_a_fork_has_neither_the_session_nor_the_sockets_nor_the_lifeline(
-    daemon: RunningDaemon, forks: oc.Session
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     daemon.expects_errors = True
-    interpreter = pid_of(forks, "worker-1")
-    child = forks.ops.forks.sleeper(X)
+    session.load(write_library("forks", FORKS), interpreter="worker-1")
+    interpreter = pid_of(session, "worker-1")
+    child = session.ops.forks.sleeper(X)
     # What it keeps are the event loop's and gRPC's own pairs, which lead nowhere else.
     assert wait_for(lambda: descriptors(child, "socket") <= 4, 5)
     assert descriptors(interpreter, "socket") >= descriptors(child, "socket") + 3
     assert descriptors(child, "pipe") == descriptors(interpreter, "pipe") - 1  # the lifeline
     # A signal to the child does not reach the interpreter.
     os.kill(child, signal.SIGTERM)
-    assert forks.ops.forks.wait_for(X, child) == signal.SIGTERM
-    assert pid_of(forks, "worker-1") == interpreter
+    assert session.ops.forks.wait_for(X, child) == signal.SIGTERM
+    assert pid_of(session, "worker-1") == interpreter
     # The interpreter's death is seen though a child lives on.
-    child = forks.ops.forks.sleeper(X)
+    child = session.ops.forks.sleeper(X)
     os.kill(interpreter, signal.SIGKILL)
-    assert wait_for(lambda: is_recovered(forks, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
     assert wait_for(lambda: child not in daemon.processes(), 5)
-    assert forks.check_invariants() == []
+    assert session.check_invariants() == []
 
 
 @pytest.mark.parametrize("operator", ["returns", "raises"])
@@ -100,16 +101,16 @@ def test_a_fork_that_comes_back_from_a_kernel_ends_there(forks: oc.Session, oper
 
 
 def test_a_fork_that_comes_back_from_an_import_ends_there(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     text = "import os\npid = os.fork()\n" + constant(1).replace("{value}", "pid")
-    before = daemon.processes()
-    session.load(write_library("const", text))
-    assert session.ops.const.get(X) == 1
-    session.unload("const")
+    before = lent_daemon.processes()
+    shared.load(write_library("const", text))
+    assert shared.ops.const.get(X) == 1
+    shared.unload("const")
     # A child that has ended is a zombie until somebody waits for it, and has no environment.
-    assert wait_for(lambda: daemon.processes() == before, 5)
-    assert session.check_invariants() == []
+    assert wait_for(lambda: lent_daemon.processes() == before, 5)
+    assert shared.check_invariants() == []
 
 
 @pytest.mark.parametrize("how", ["os._exit(3)", "os.kill(os.getpid(), 9)", "os.abort()"])
@@ -204,12 +205,12 @@ lib.impl("undo", undo, "CompositeImplicitAutograd")
 
 
 def test_what_a_library_undoes_in_its_interpreter_is_found(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
-    session.load(write_library("const", constant(1)), interpreter="worker-2")
-    session.load(write_library("vandal", VANDAL), interpreter="worker-1")
-    assert session.check_invariants() == []
-    session.ops.vandal.undo("const")
-    assert session.check_invariants() == ["const v1 is not in force in worker-1"]
-    session.load(write_library("const", constant(2)))
-    assert session.check_invariants() == []
+    const = shared.load(write_library("const", constant(1)), interpreter="worker-2")
+    shared.load(write_library("vandal", VANDAL), interpreter="worker-1")
+    assert shared.check_invariants() == []
+    shared.ops.vandal.undo("const")
+    assert shared.check_invariants() == [f"const v{const.version} is not in force in worker-1"]
+    shared.load(write_library("const", constant(2)))
+    assert shared.check_invariants() == []

@@ -43,61 +43,61 @@ def is_running(pid: int) -> bool:
 
 
 def test_an_isolated_library_has_its_interpreter_to_itself(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     path = write_library("alone", greedy("alone", 1))
-    library = session.load(path, isolated=True)
+    library = shared.load(path, isolated=True)
     assert library.isolated
     assert library.interpreters == ("alone@1",)
-    (own,) = (i for i in session.interpreters() if i.name == "alone@1")
+    (own,) = (i for i in shared.interpreters() if i.name == "alone@1")
     assert own.reserved_for == "library alone"
-    assert own.pid == session.ops.alone.pid(X)
+    assert own.pid == shared.ops.alone.pid(X)
     for number in range(4):
         other = write_library(f"c{number}", constant(number, namespace=f"c{number}"))
-        assert session.load(other).interpreters[0].startswith("worker-")
-    second = session.load(write_library("other", greedy("other", 1)), isolated=True)
+        assert shared.load(other).interpreters[0].startswith("worker-")
+    second = shared.load(write_library("other", greedy("other", 1)), isolated=True)
     assert second.interpreters == ("other@1",)
-    assert session.load(path, isolated=True).already_loaded
+    assert shared.load(path, isolated=True).already_loaded
     # Elsewhere it is another version.
-    assert session.load(path).version == 2
-    assert session.ops.alone.pid(X) != own.pid
-    assert session.check_invariants() == []
+    assert shared.load(path).version == 2
+    assert shared.ops.alone.pid(X) != own.pid
+    assert shared.check_invariants() == []
 
 
 def test_unloading_gives_back_all_that_an_isolated_library_has(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
-    session.load(write_library("greedy", greedy("greedy", 100)), isolated=True)
-    pid = session.ops.greedy.pid(X)
-    unloaded = session.unload_and_measure("greedy")
+    shared.load(write_library("greedy", greedy("greedy", 100)), isolated=True)
+    pid = shared.ops.greedy.pid(X)
+    unloaded = shared.unload_and_measure("greedy")
     assert unloaded.active is None
     assert unloaded.memory_exact
     assert unloaded.memory_bytes is not None
     assert unloaded.memory_bytes > 100 * MIB
     assert wait_for(lambda: not is_running(pid), 10)
-    assert {i.name for i in session.interpreters()} == {"worker-1", "worker-2"}
+    assert {i.name for i in shared.interpreters()} == {"worker-1", "worker-2"}
 
 
 def test_unloading_from_a_shared_interpreter_says_what_can_be_seen(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
-    session.load(write_library("greedy", greedy("greedy", 100)))
-    session.ops.greedy.size(X)
-    unloaded = session.unload_and_measure("greedy")
+    shared.load(write_library("greedy", greedy("greedy", 100)))
+    shared.ops.greedy.size(X)
+    unloaded = shared.unload_and_measure("greedy")
     assert not unloaded.memory_exact
     assert unloaded.memory_bytes is not None
     assert 90 * MIB < unloaded.memory_bytes < 120 * MIB
-    assert len(session.interpreters()) == 2
+    assert len(shared.interpreters()) == 2
 
 
 def test_calls_in_flight_finish_before_the_interpreter_ends(
-    session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
-    session.load(write_library("gate", GATE), isolated=True)
-    (own,) = (i for i in session.interpreters() if i.reserved_for)
-    with Background(session.ops.gate.wait, X, str(tmp_path), answer=5) as call:
+    shared.load(write_library("gate", GATE), isolated=True)
+    (own,) = (i for i in shared.interpreters() if i.reserved_for)
+    with Background(shared.ops.gate.wait, X, str(tmp_path), answer=5) as call:
         assert wait_for((tmp_path / "entered-5").exists, 10)
-        assert session.unload_and_measure("gate").memory_exact
+        assert shared.unload_and_measure("gate").memory_exact
         assert is_running(own.pid)
         (tmp_path / "open").touch()
         assert call.result() == 5
@@ -105,32 +105,32 @@ def test_calls_in_flight_finish_before_the_interpreter_ends(
 
 
 def test_a_new_version_gets_a_new_interpreter_and_the_old_one_goes_when_it_is_not_kept(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     pids = []
     for value in range(3):
         path = write_library("greedy", greedy("greedy", 1) + f"value = {value}\n")
-        session.load(path, isolated=True)
-        pids.append(session.ops.greedy.pid(X))
+        version = shared.load(path, isolated=True).version
+        pids.append(shared.ops.greedy.pid(X))
     assert len(set(pids)) == 3
     assert wait_for(lambda: not is_running(pids[0]), 10)
     assert is_running(pids[1])
-    session.unload("greedy", version=3)
-    assert session.ops.greedy.pid(X) == pids[1]
+    shared.unload("greedy", version=version)
+    assert shared.ops.greedy.pid(X) == pids[1]
     assert wait_for(lambda: not is_running(pids[2]), 10)
-    session.unload("greedy")
+    shared.unload("greedy")
     assert wait_for(lambda: not is_running(pids[1]), 10)
-    assert len(session.interpreters()) == 2
+    assert len(shared.interpreters()) == 2
 
 
 def test_a_load_that_fails_leaves_no_interpreter_behind(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     with pytest.raises(oc.LibraryLoadError, match="ZeroDivisionError"):
-        session.load(write_library("bad", "1 / 0"), isolated=True)
-    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
-    assert session.load(write_library("bad", constant(4)), isolated=True).interpreters[0]
-    assert session.ops.const.get(X) == 4
+        shared.load(write_library("bad", "1 / 0"), isolated=True)
+    assert wait_for(lambda: len(shared.interpreters()) == 2, 10)
+    assert shared.load(write_library("bad", constant(4)), isolated=True).interpreters[0]
+    assert shared.ops.const.get(X) == 4
 
 
 def test_an_isolated_interpreter_that_dies_comes_back_with_its_library(
@@ -171,10 +171,10 @@ def test_a_daemon_without_workers_can_hold_isolated_libraries(
 
 
 def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     path = write_library("greedy", greedy("greedy", 1))
-    with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
+    with grpc.insecure_channel(lent_daemon.address.replace("unix://", "unix:")) as channel:
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
 
         def load(interpreters: int) -> registry_pb2.Library:
@@ -187,36 +187,36 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
             return stub.ScaleLibrary(request, timeout=30).library
 
         def holders() -> set[int]:
-            return {i.pid for i in session.interpreters() if i.reserved_for == "library greedy"}
+            return {i.pid for i in shared.interpreters() if i.reserved_for == "library greedy"}
 
         assert load(2).interpreters == ["greedy@1", "greedy@2"]
-        assert {session.ops.greedy.pid(X) for _ in range(8)} == holders()
+        assert {shared.ops.greedy.pid(X) for _ in range(8)} == holders()
         assert len(scale(3).interpreters) == 3
-        assert {session.ops.greedy.pid(X) for _ in range(9)} == holders()
+        assert {shared.ops.greedy.pid(X) for _ in range(9)} == holders()
         scale(1)
         assert wait_for(lambda: len(holders()) == 1, 10)
-        assert session.ops.greedy.pid(X) in holders()
+        assert shared.ops.greedy.pid(X) in holders()
         # The next version gets as many as the one before it.
         scale(2)
         first = holders()
         path.write_text(path.read_text() + "value = 1\n")
         assert len(load(0).interpreters) == 2
-        assert session.ops.greedy.pid(X) not in first
+        assert shared.ops.greedy.pid(X) not in first
         stub.RollbackLibrary(registry_pb2.RollbackLibraryRequest(name="greedy"), timeout=30)
-        assert session.ops.greedy.pid(X) in first
-        assert session.unload_and_measure("greedy").memory_exact
-    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
-    assert session.check_invariants() == []
+        assert shared.ops.greedy.pid(X) in first
+        assert shared.unload_and_measure("greedy").memory_exact
+    assert wait_for(lambda: len(shared.interpreters()) == 2, 10)
+    assert shared.check_invariants() == []
 
 
 def test_racing_loads_of_an_isolated_library_share_its_interpreter(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     path = write_library("greedy", greedy("greedy", 1))
-    calls = [Background(session.load, path, isolated=True) for _ in range(4)]
+    calls = [Background(shared.load, path, isolated=True) for _ in range(4)]
     for call in calls:
         call.__enter__()
     assert {call.result().interpreters for call in calls} == {("greedy@1",)}
-    assert len(session.interpreters()) == 3
-    session.unload("greedy")
-    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
+    assert len(shared.interpreters()) == 3
+    shared.unload("greedy")
+    assert wait_for(lambda: len(shared.interpreters()) == 2, 10)

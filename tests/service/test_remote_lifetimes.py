@@ -65,18 +65,18 @@ def end_client(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize("end", ["killed", "ends"])
 @pytest.mark.parametrize("lane", ["local", "grpc"])
 def test_a_client_that_is_gone_keeps_nothing(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, end: str, lane: str
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary, end: str, lane: str
 ):
-    session.load(write_library("calc", MATH))
-    process = start_client(daemon, daemon.address, lane)
+    shared.load(write_library("calc", MATH))
+    process = start_client(lent_daemon, lent_daemon.address, lane)
     try:
-        assert [count for count, _ in kept(session).values()] == [11]
+        assert [count for count, _ in kept(shared).values()] == [11]
         if end == "killed":
             process.kill()
         else:
             assert process.stdin is not None
             process.stdin.close()
-        assert nothing_is_kept(session, 10.0)
+        assert nothing_is_kept(shared, 10.0)
     finally:
         end_client(process)
 
@@ -207,44 +207,44 @@ def test_an_interpreter_that_outlives_its_daemon_keeps_nothing_for_the_next_one(
 
 
 def test_values_move_to_the_interpreter_whose_operator_wants_them(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     """Directly: no message between the daemon and anybody has room for them."""
-    session.load(write_library("calc", MATH), on="worker-1")
-    session.load(write_library("more", MORE), on="worker-2")
-    x = session.put(np.arange(4.0), on="worker-1")
-    y = session.put(np.arange(4.0), on="worker-2")
-    assert session.call("math::add", x, y).tolist() == [0, 2, 4, 6]
-    assert kept(session) == {"worker-1": (2, 64)}
+    shared.load(write_library("calc", MATH), on="worker-1")
+    shared.load(write_library("more", MORE), on="worker-2")
+    x = shared.put(np.arange(4.0), on="worker-1")
+    y = shared.put(np.arange(4.0), on="worker-2")
+    assert shared.call("math::add", x, y).tolist() == [0, 2, 4, 6]
+    assert kept(shared) == {"worker-1": (2, 64)}
     assert (x.interpreter, y.interpreter) == ("worker-1", "worker-1")
-    z = session.call("more::mul", x, x, remote=True)
+    z = shared.call("more::mul", x, x, remote=True)
     assert z.interpreter == "worker-2"
     assert repr(x) == "<RemoteTensor float64 [4] in worker-2>"
-    assert kept(session) == {"worker-1": (1, 32), "worker-2": (2, 64)}
-    with session.program() as p:
+    assert kept(shared) == {"worker-1": (1, 32), "worker-2": (2, 64)}
+    with shared.program() as p:
         p.output(p.ops.math.add(y, x))
     assert x.interpreter == "worker-1"
-    assert session.ops.math.iadd_(x, np.ones(4)) is x, "it is written to where it is now"
+    assert shared.ops.math.iadd_(x, np.ones(4)) is x, "it is written to where it is now"
     assert x.numpy().tolist() == [1, 2, 3, 4]
-    assert session.call("more::twice", z).tolist() == [0, 2, 8, 18]
-    assert session.check_invariants() == []
-    session.load(write_library("calc", MATH), on="worker-2")
-    counted = {name: count for name, (count, _) in kept(session).items()}
-    assert all(stores(session, name, count) for name, count in counted.items())
+    assert shared.call("more::twice", z).tolist() == [0, 2, 8, 18]
+    assert shared.check_invariants() == []
+    shared.load(write_library("calc", MATH), on="worker-2")
+    counted = {name: count for name, (count, _) in kept(shared).items()}
+    assert all(stores(shared, name, count) for name, count in counted.items())
 
 
 def test_a_value_that_comes_back_is_not_taken_for_the_one_that_went(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     """That it is to be let go of is said on another way than the next call comes."""
-    session.load(write_library("calc", MATH), on="worker-1")
-    session.load(write_library("more", MORE), on="worker-2")
-    x, one = session.put(np.zeros(4)), np.ones(4)
+    shared.load(write_library("calc", MATH), on="worker-1")
+    shared.load(write_library("more", MORE), on="worker-2")
+    x, one = shared.put(np.zeros(4)), np.ones(4)
     for number in range(150):
-        assert session.call("more::mul", x, one).tolist() == [number] * 4
-        session.call("math::iadd_", x, one)
-    assert kept(session) == {"worker-1": (1, 32)}
-    assert stores(session, "worker-1", 1)
+        assert shared.call("more::mul", x, one).tolist() == [number] * 4
+        shared.call("math::iadd_", x, one)
+    assert kept(shared) == {"worker-1": (1, 32)}
+    assert stores(shared, "worker-1", 1)
 
 
 def test_values_move_over_grpc_where_there_is_no_lane(
@@ -306,33 +306,33 @@ def test_a_value_that_is_too_large_to_be_fetched_stays_where_it_is(
 
 
 def test_a_replica_that_has_the_values_is_preferred(
-    session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
-    session.load(write_library("calc", MATH), interpreters=2)
-    x, y = (session.put(np.arange(4.0), on=f"worker-{n}") for n in (1, 2))
+    shared.load(write_library("calc", MATH), interpreters=2)
+    x, y = (shared.put(np.arange(4.0), on=f"worker-{n}") for n in (1, 2))
     for _ in range(3):
-        assert session.call("math::same", x, remote=True).interpreter == "worker-1"
-        assert session.call("math::same", y, remote=True).interpreter == "worker-2"
-    larger = session.put(np.ones((100, 4)), on="worker-2")
-    assert session.call("math::add", x, larger, remote=True).interpreter == "worker-2"
-    assert session.call("math::same", x, remote=True).interpreter == "worker-2", "it has moved"
+        assert shared.call("math::same", x, remote=True).interpreter == "worker-1"
+        assert shared.call("math::same", y, remote=True).interpreter == "worker-2"
+    larger = shared.put(np.ones((100, 4)), on="worker-2")
+    assert shared.call("math::add", x, larger, remote=True).interpreter == "worker-2"
+    assert shared.call("math::same", x, remote=True).interpreter == "worker-2", "it has moved"
 
 
 def test_calls_that_want_one_value_in_two_interpreters_take_turns(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
-    session.load(write_library("calc", MATH), on="worker-1")
-    session.load(write_library("more", MORE), on="worker-2")
-    x = session.put(np.ones(1000))
+    shared.load(write_library("calc", MATH), on="worker-1")
+    shared.load(write_library("more", MORE), on="worker-2")
+    x = shared.put(np.ones(1000))
     add, mul = [], []
     for _ in range(40):
-        add.append(session.submit("math::iadd_", x, np.ones(1000)))
-        mul.append(session.submit("more::mul", x, np.ones(1000)))
+        add.append(shared.submit("math::iadd_", x, np.ones(1000)))
+        mul.append(shared.submit("more::mul", x, np.ones(1000)))
     for future in (*add, *mul):
         future.result(30)
     assert x.numpy()[0] == 41, "no write was lost on the way"
-    assert sum(count for count, _ in kept(session).values()) == 1
-    assert session.check_invariants() == []
+    assert sum(count for count, _ in kept(shared).values()) == 1
+    assert shared.check_invariants() == []
 
 
 def test_an_interpreter_that_dies_while_a_value_moves_is_named(
