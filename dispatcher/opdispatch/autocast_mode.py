@@ -22,7 +22,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
 from opdispatch.mode_decorator import ModeDecorator
-from opdispatch.scalar_type import find_dtype_of_name
+from opdispatch.scalar_type import find_dtype_of_name, is_numeric
 
 _HALF, _BFLOAT = find_dtype_of_name("float16"), find_dtype_of_name("bfloat16")
 _K = DispatchKey
@@ -80,6 +80,19 @@ def autocast_key(device_type: str) -> DispatchKey:
     return key
 
 
+def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
+    """The dtype that somebody says. Raises ArgumentError if it is none of numbers."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = np.dtype(object)
+    if not is_numeric(found):
+        raise ArgumentError(
+            f"autocast cannot cast to {dtype!r}, which is no dtype of numbers", argument="dtype"
+        )
+    return found
+
+
 def is_autocast_enabled(device_type: str) -> bool:
     """Whether calls with tensors of ``device_type`` visit their Autocast key in this task."""
     return not local_dispatch_key_set()[1].has(autocast_key(device_type))
@@ -135,7 +148,8 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
 
     A leaf that requires gradients is cast once in the outermost block, unless ``cache_enabled`` is
     False. Warns, and is not enabled, for a dtype that the device type does not cast to;
-    raises ArgumentError for a device type that has no Autocast key.
+    raises ArgumentError for a device type that has no Autocast key, and for what is no dtype of
+    numbers.
     """
 
     def __init__(
@@ -147,7 +161,9 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
     ) -> None:
         self._key = autocast_key(device_type)
         self._device_type = device_type
-        self._dtype = get_autocast_dtype(device_type) if dtype is None else np.dtype(dtype)
+        self._dtype = (
+            get_autocast_dtype(device_type) if dtype is None else dtype_to_cast_to(dtype)
+        )
         self._cache_enabled = cache_enabled
         self._enabled = enabled and _is_supported(device_type, self._dtype)
         self._entered: list[tuple[AutocastState, ForceDispatchKeyGuard]] = []

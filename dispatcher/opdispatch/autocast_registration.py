@@ -25,7 +25,8 @@ def register_autocast(
     In a block, floating-point tensors of ``device_type`` but those of float64 are cast to the dtype
     ``cast_inputs``, and the operator runs with autocast off. ``op`` is an operator, or its name,
     ``"image::sobel"``. It is undone with ``lib``; without one, it stays. Raises ArgumentError for a
-    device type that has no Autocast key, OperatorNotFoundError, and TypeError for what is no dtype.
+    device type that has no Autocast key and for what is no dtype of numbers, and
+    OperatorNotFoundError.
 
     Mirrors ``torch.library.register_autocast``; keyword-only arguments are cast as well.
     """

@@ -223,6 +223,13 @@ def test_a_dtype_that_is_not_cast_to_is_warned_about(dtype):
     autocast("cpu", dtype=F32, enabled=False)
 
 
+@pytest.mark.parametrize("dtype", ["half a float", "f4,", object(), "O", "M8[s]"])
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_what_is_no_dtype_of_numbers_is_refused(device_type, dtype):
+    with pytest.raises(ArgumentError, match="which is no dtype of numbers"):
+        autocast(device_type, dtype=dtype)
+
+
 # -- the cache -----------------------------------------------------------------------------------
 
 
@@ -408,5 +415,5 @@ def test_what_cannot_be_registered(library):
         register_autocast("mine::scale", "meta", F16, lib=library)
     with pytest.raises(OperatorNotFoundError, match="mine::shift"):
         register_autocast("mine::shift", "cpu", F16, lib=library)
-    with pytest.raises(TypeError):
+    with pytest.raises(ArgumentError, match="cannot cast to 'half a float', which is no dtype of"):
         register_autocast("mine::scale", "cpu", "half a float", lib=library)

@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.autocast_mode import AUTOCAST_STATE, autocast_key, get_autocast_dtype
+from opdispatch.autocast_mode import (
+    AUTOCAST_STATE,
+    autocast_key,
+    dtype_to_cast_to,
+    get_autocast_dtype,
+)
 from opdispatch.autograd.variable import version_of
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -102,8 +107,8 @@ def promote(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
 
 
 def cast_inputs(dtype: Any) -> Policy:
-    """Casts to ``dtype``."""
-    target = np.dtype(dtype)
+    """Casts to ``dtype``. Raises ArgumentError if that is none of numbers."""
+    target = dtype_to_cast_to(dtype)
 
     def cast_to_it(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
         _cast_all(stack, target, device_type)
