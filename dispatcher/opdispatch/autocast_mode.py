@@ -161,9 +161,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
     ) -> None:
         self._key = autocast_key(device_type)
         self._device_type = device_type
-        self._dtype = (
-            get_autocast_dtype(device_type) if dtype is None else dtype_to_cast_to(dtype)
-        )
+        self._dtype = get_autocast_dtype(device_type) if dtype is None else dtype_to_cast_to(dtype)
         self._cache_enabled = cache_enabled
         self._enabled = enabled and _is_supported(device_type, self._dtype)
         self._entered: list[tuple[AutocastState, ForceDispatchKeyGuard]] = []

@@ -354,6 +354,31 @@ def test_types_of_ml_dtypes_are_numbers():
     assert xp.add(x, xp.ones(2, dtype=xp.float32)).dtype == xp.float32
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint64, np.bool_])
+def test_bfloat16_has_no_common_type_with_integers(device: str, dtype: Any):
+    x = Tensor(np.ones((2, 2), ml_dtypes.bfloat16)).to(device)
+    other = Tensor(np.ones((2, 2), dtype)).to(device)
+    calls = [xp.add, xp.matmul, xp.tensordot, lambda x, y: xp.concat([x, y]), xp.atan2]
+    for call in calls:
+        for pair in ((x, other), (other, x)):
+            with pytest.raises(ArgumentError, match="has no common type"):
+                call(*pair)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_float16_and_bfloat16_are_calculated_in_float32(device: str):
+    x = Tensor(np.full((2, 2), 1.5, ml_dtypes.bfloat16)).to(device)
+    other = Tensor(np.full((2, 2), 2.0, np.float16)).to(device)
+    results = [xp.add(x, other), xp.matmul(x, other), xp.tensordot(x, other, axes=1)]
+    assert {each.dtype for each in results} == {xp.float32}
+    if device == "cpu":
+        assert results[2].array.tolist() == [[6.0, 6.0], [6.0, 6.0]]
+    for call in (lambda: xp.concat([x, other]), lambda: xp.where(x == x, x, other)):
+        with pytest.raises(ArgumentError, match=r"common|not defined for bool and bfloat16"):
+            call()
+
+
 @pytest.mark.parametrize("meta", [False, True])
 def test_a_python_float_does_not_change_the_type_of_bfloat16(meta: bool):
     bfloat16 = np.dtype(ml_dtypes.bfloat16)

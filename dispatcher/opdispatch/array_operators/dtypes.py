@@ -8,8 +8,10 @@ https://data-apis.org/array-api/2024.12/API_specification/type_promotion.html
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from opdispatch.errors import ArgumentError
@@ -34,16 +36,30 @@ def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
     )
 
 
+@functools.cache
+def kind_of_numbers(dtype: np.dtype[Any]) -> str:
+    """NumPy's letter for what the numbers are, also of those of ml_dtypes."""
+    if dtype.kind != "V":
+        return dtype.kind
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return "i" if ml_dtypes.iinfo(dtype).min < 0 else "u"  # such as int4
+    return "f"
+
+
 def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
-    """Raises ArgumentError unless the standard defines what the two are promoted to."""
+    """Raises ArgumentError unless the standard defines what the two are promoted to.
+
+    Those of ml_dtypes, such as bfloat16, are none of the standard's, and go by their kind.
+    """
     for dtype in (one, other):
         if dtype.kind in DOUBTFUL_KINDS:
             check_numbers(name, dtype)
-    kinds = {one.kind, other.kind}
-    # Those of ml_dtypes, such as bfloat16, are none of the standard's: NumPy knows what they do.
-    if len(kinds) == 1 or kinds <= {"f", "c"} or "V" in kinds:
+    kinds = {kind_of_numbers(one), kind_of_numbers(other)}
+    if len(kinds) == 1 or kinds <= {"f", "c"}:
         return
-    if kinds == {"i", "u"} and (one if one.kind == "u" else other).itemsize < 8:
+    if kinds == {"i", "u"} and (one if kind_of_numbers(one) == "u" else other).itemsize < 8:
         return
     raise ArgumentError(
         f"array::{name} was given arrays of {one} and {other}, for which the array API standard "

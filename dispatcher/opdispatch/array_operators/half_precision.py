@@ -12,13 +12,12 @@ not change the dtype of an array of its kind: it is calculated so, and rounded.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from opdispatch.array_operators.dtypes import kind_of_numbers
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.arrays import MetaArray
 from opdispatch.scalar_type import find_dtype_of_name
@@ -37,8 +36,9 @@ _SUMS = (
 def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
     """``call`` with arrays of 16-bit numbers converted, and its result converted back.
 
-    The result has the dtype of the arrays, unless another is asked for. None for
-    operators that need it for no dtype. NumPy itself adds float16 in float32, but for products.
+    The result has the dtype of the arrays, unless another is asked for, or they have two: then it
+    is float32. None for operators that need it for no dtype. NumPy itself adds float16 in float32,
+    but for products.
     """
     name = function.schema.name.name
     if name not in (*_PRODUCTS, *_SUMS):
@@ -47,10 +47,12 @@ def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..
 
     def call_in_float32(*args: Any, **kwargs: Any) -> Any:
         given = {each.dtype for each in args if hasattr(each, "dtype")}
-        if len(given) != 1 or not given.issubset(dtypes):
+        if not given or not given.issubset(dtypes):
             return call(*args, **kwargs)
         result = call(*(_converted(each, _FLOAT32) for each in args), **kwargs)
-        return result if kwargs.get("dtype") is not None else _converted(result, given.pop())
+        if len(given) > 1 or kwargs.get("dtype") is not None:
+            return result
+        return _converted(result, given.pop())
 
     return call_in_float32
 
@@ -74,20 +76,11 @@ def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable
         if is_step:
             args = (*args[:scalar], dtype.type(args[scalar]), *args[scalar + 1 :])
         result = call(*args)
-        if result.dtype == dtype or result.dtype.kind in "bc" or not _is_floating(dtype):
+        if result.dtype == dtype or result.dtype.kind in "bc" or kind_of_numbers(dtype) != "f":
             return result
         return _converted(result, dtype)
 
     return call_keeping_dtype
-
-
-@functools.cache
-def _is_floating(dtype: np.dtype[Any]) -> bool:
-    try:
-        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return False  # such as int4
-    return True
 
 
 def _converted(value: Any, dtype: np.dtype[Any]) -> Any:

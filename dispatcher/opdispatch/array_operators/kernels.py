@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from array_api_compat import array_namespace
+from numpy.exceptions import DTypePromotionError
 
 from opdispatch.array_operators.dtypes import (
     DOUBTFUL_KINDS,
@@ -27,6 +28,7 @@ from opdispatch.array_operators.dtypes import (
 )
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.meta_shapes import as_tuple, show
+from opdispatch.errors import ArgumentError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
 
@@ -57,6 +59,8 @@ def make_kernel(
     lines += [
         "    try:",
         f"        return function({_passed(arguments, _plain)})",
+        "    except NoCommonType as error:",
+        f"        raise without_common_type({name!r}, error) from None",
         "    except ValueError as error:",
         f"        raise with_shapes({name!r}, error, {_listed(arguments)}) from None",
     ]
@@ -68,6 +72,8 @@ def make_kernel(
         "check_numbers": check_numbers,
         "check_all": check_all,
         "with_shapes": with_shapes,
+        "NoCommonType": DTypePromotionError,
+        "without_common_type": without_common_type,
         "wrap": wrap,
         "plain": plain,
         "function": call,
@@ -233,6 +239,18 @@ def check_all(name: str, values: Sequence[Any]) -> None:
     dtypes = list(dict.fromkeys(each.dtype for each in arrays if each is not None))
     for dtype in dtypes:
         check_pair(name, dtypes[0], dtype)
+
+
+def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
+    """What to raise where NumPy promotes dtypes of ml_dtypes to none, such as float16 and bfloat16.
+
+    Some of its functions do, so that `check_pair` does not refuse these.
+    """
+    return ArgumentError(
+        f"array::{name} was given arrays of types without a common one: {error}",
+        hint="convert one of them with astype",
+        operator=name,
+    )
 
 
 def with_shapes(
