@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from opdispatch import Graph
 from opdispatch.errors import ArgumentError
-from opdispatch.tracing.structure import leaves, map_leaves
+from opdispatch.tracing.structure import constant_key, leaves, map_leaves
 from opdispatch_client.program import (
     Placeholder,
     Recording,
@@ -127,7 +127,7 @@ def _key_of(value: Any) -> Any:
         return type(value), tuple(_key_of(item) for item in value)
     if isinstance(value, dict):
         return dict, tuple((type(key), key, _key_of(item)) for key, item in value.items())
-    return _TENSOR if is_remote_or_tensor(value) else (type(value), value)
+    return _TENSOR if is_remote_or_tensor(value) else (type(value), constant_key(value))
 
 
 def _tensors_in(tree: Any) -> Iterator[Any]:

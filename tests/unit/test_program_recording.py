@@ -127,6 +127,19 @@ def test_a_function_is_traced_once_for_each_kind_of_call():
     assert traced.count(1) > 2, "the oldest ones go"
 
 
+def test_zero_and_negative_zero_are_two_constants_and_nan_is_one():
+    sent, traced = Sent(), []
+
+    def function(x: Any, by: Any) -> Any:
+        traced.append(str(by))
+        return x.recording.call("a::b", x, by)
+
+    call = as_program(function, sent.run, remote=False)
+    for by in (0.0, -0.0, float("nan"), complex(0.0, -0.0), 0j, 0.0, -0.0, float("nan"), 0j):
+        call(X, by)
+    assert traced == ["0.0", "-0.0", "nan", "-0j", "0j"]
+
+
 def test_a_program_within_a_program_is_refused():
     inner = as_program(lambda x: x, Sent().run, remote=False)
     outer = as_program(inner, Sent().run, remote=False)

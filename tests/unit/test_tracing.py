@@ -247,6 +247,17 @@ def test_what_was_no_tensor_may_be_left_out():
         last(X, X, by=float("nan"))
 
 
+def test_zero_and_negative_zero_are_two_constants_and_nan_is_one():
+    graph = trace(lambda x, by: xp.copysign(x, by), X, 0.0)
+    assert equal(graph(X, 0.0), X)
+    with pytest.raises(ArgumentError, match=r"was traced with by = 0\.0, and is called with -0\.0"):
+        graph(X, -0.0)
+    with pytest.raises(ArgumentError, match="was traced with by = 0j, and is called with"):
+        trace(lambda x, by: x * by, X, 0j)(X, complex(0.0, -0.0))
+    graph = trace(lambda x, by: x * by, X, float("nan"))
+    assert np.isnan(graph(X, float("nan"))).all()
+
+
 def test_one_tensor_is_one_input():
     with pytest.raises(ArgumentError, match="'x' and 'y' of a trace are one and the same tensor"):
         trace(lambda x, y: x + y, X, X)

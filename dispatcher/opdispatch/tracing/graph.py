@@ -32,7 +32,7 @@ from opdispatch.tracing.node import (
     values_in,
 )
 from opdispatch.tracing.replay import Replay, compile_replay
-from opdispatch.tracing.structure import map_leaves
+from opdispatch.tracing.structure import constant_key, map_leaves
 
 if TYPE_CHECKING:
     from opdispatch.dispatcher import Dispatcher
@@ -215,7 +215,9 @@ class Graph:
                 for key, one in expected.items():
                     self._take(one, given[key], f"{where}[{key!r}]", inputs)
                 return
-        elif type(given) is type(expected) and (given is expected or given == expected):
+        elif type(given) is type(expected) and (
+            given is expected or constant_key(given) == constant_key(expected)
+        ):
             return
         raise ArgumentError(
             f"{self.name} was traced with {where} = {_describe(expected)}, and is called with "

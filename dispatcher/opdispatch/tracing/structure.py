@@ -33,6 +33,14 @@ def leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
+def constant_key(value: Any) -> Any:
+    """What is equal for equal constants: 0.0 and -0.0 are two, and NaN is one.
+
+    For values of one type: 1, 1.0 and True are equal here.
+    """
+    return repr(value) if isinstance(value, float | complex) else value
+
+
 def named_leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
     """The leaves, each with a name that says where it is: ``weights_0``, ``state_bias``."""
     if isinstance(tree, list | tuple):
