@@ -36,7 +36,12 @@ from opdispatch_wire.v1 import execution_pb2
 _AUTOCAST = "autocast"
 _KNOWN = (_AUTOCAST,)
 _NOTHING: AbstractContextManager[Any] = nullcontext()
-_STAY_HERE = DispatchKeySet.of(DispatchKey.Fake, DispatchKey.DeferredInit)
+_STAY_HERE = DispatchKeySet.of(
+    DispatchKey.Fake,
+    DispatchKey.DeferredInit,
+    DispatchKey.FuncTorchDynamicLayerFrontMode,
+    DispatchKey.FuncTorchDynamicLayerBackMode,
+)
 
 
 def add_modes(request: execution_pb2.CallRequest) -> None:
@@ -50,7 +55,7 @@ def add_modes(request: execution_pb2.CallRequest) -> None:
         for device_type, dtype in dtypes.items():
             mode.settings[device_type] = dtype_to_name(dtype, at="$.modes")
     included, excluded = local_dispatch_key_set()
-    # Modes and traces are here, and not where the kernel is.
+    # Modes, traces and transforms are here, and not where the kernel is.
     included = included - keys_of_modes() - keys_of_traces() - _STAY_HERE
     if (included, excluded) == (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET):
         return

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch import OpdispatchError, Tensor, TransformError, func, inference_mode, no_grad, vmap
+from opdispatch import (
+    OpdispatchError,
+    Tensor,
+    TransformError,
+    func,
+    functionalize,
+    inference_mode,
+    no_grad,
+    vmap,
+)
 from opdispatch import array_api as xp
 from tests.service.running_daemon import RunningDaemon
 
@@ -99,6 +108,19 @@ def test_remote_tensors(session: oc.Session):
 def test_operators_of_a_session_take_no_tensors_of_a_transform(session: oc.Session):
     with pytest.raises(OpdispatchError, match="would be lost to the transform"):
         vmap(lambda a: session.ops.array.exp(a))(SAMPLES)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("transform", [vmap, func.grad, functionalize])
+def test_other_calls_of_a_session_in_a_transform(session: oc.Session, transform, remote: bool):
+    y = session.put(SAMPLES) if remote else SAMPLES
+
+    def function(x: Tensor) -> Tensor:
+        return xp.sum(x) + xp.sum(Tensor(np.asarray(session.ops.samples.cube(y))))
+
+    got = transform(function)(Tensor(WEIGHTS))
+    want = transform(lambda x: xp.sum(x) + (SAMPLES**3).sum())(Tensor(WEIGHTS))
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want))
 
 
 def test_what_a_kernel_leaves_switched_on_ends_with_its_call(session: oc.Session):
