@@ -254,6 +254,20 @@ def test_numbers_may_be_as_large_as_those_of_uint64():
     assert int(xp.full_like(x, top)[0]) == top
 
 
+def test_a_diagonal_is_a_view_that_is_written_to():
+    x = Tensor(np.zeros((2, 3, 3)))
+    above = xp.linalg.diagonal(x, offset=1)
+    above += 1.0
+    xp.linalg.diagonal(x)[0] = 5.0
+    assert x.array.tolist() == [
+        [[5.0, 1.0, 0.0], [0.0, 5.0, 1.0], [0.0, 0.0, 5.0]],
+        [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]],
+    ]
+    fixed = np.zeros((3, 3))
+    fixed.flags.writeable = False
+    assert not xp.linalg.diagonal(Tensor(fixed)).array.flags.writeable
+
+
 def test_a_diagonal_may_be_anywhere():
     x = xp.ones((2, 2))
     for far in (2**62, 2**63, 2**70):

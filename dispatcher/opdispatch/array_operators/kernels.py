@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from array_api_compat import array_namespace
 from numpy.exceptions import DTypePromotionError
 
@@ -108,6 +109,18 @@ def _expm1(found: Kernel) -> Kernel:
     return expm1
 
 
+def _diagonal(found: Kernel) -> Kernel:
+    """NumPy's is a view that cannot be written to; PyTorch's, and CuPy's, can."""
+
+    def diagonal(x: Any, *, offset: int) -> Any:
+        result = found(x, offset=offset)
+        if isinstance(result, np.ndarray) and x.flags.writeable:
+            result.flags.writeable = True
+        return result
+
+    return diagonal
+
+
 def _repeat(found: Kernel) -> Kernel:
     """NumPy's takes no numbers of type uint64."""
 
@@ -128,6 +141,7 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
         )
     ),
     "expm1": _expm1,
+    "linalg_diagonal": _diagonal,
     "meshgrid": lambda found: lambda arrays, indexing: list(found(*arrays, indexing=indexing)),
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat.Tensor": _repeat,
