@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opdispatch.errors import RegistrationError, TransformError
+from opdispatch.errors import KernelTypeError, RegistrationError, TransformError
 from opdispatch.functionalities.batching_rule import BatchedCall, make_batching_kernel
 from opdispatch.library import Library
 from opdispatch.operator_handle import OperatorHandle
@@ -26,8 +26,9 @@ def register_vmap(
     batch is: 0, or None if it has none, or is no tensor; for a list of tensors, it is a list. It
     returns the result with the batch in it, and in which dimension: a pair of both, or of tuples of
     as many as the operator returns. Calls in it are without the batch. Without ``func`` it is a
-    decorator. It is undone with ``lib``; without one, it stays. Raises OperatorNotFoundError, and
-    RegistrationError if a keyword-only argument is a tensor. As ``torch.library.register_vmap``.
+    decorator. It is undone with ``lib``; without one, it stays. Raises OperatorNotFoundError,
+    KernelTypeError for what cannot be called, and RegistrationError if a keyword-only argument is a
+    tensor. As ``torch.library.register_vmap``.
     """
     if func is None:
 
@@ -42,6 +43,8 @@ def register_vmap(
 def _register(
     op: str | OperatorHandle, func: Callable[..., Any], lib: Library | None
 ) -> RegistrationHandle:
+    if not callable(func):
+        raise KernelTypeError(f"a batching rule must be callable, and {func!r} is not")
     name = str(op.name if isinstance(op, OperatorHandle) else op)
     library = lib or Library(name.partition("::")[0], "FRAGMENT")
     handle = library.dispatcher.get_schema(name)

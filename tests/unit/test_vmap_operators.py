@@ -5,6 +5,7 @@ import pytest
 
 from opdispatch import (
     BatchingFallbackWarning,
+    KernelTypeError,
     Library,
     OperatorNotFoundError,
     RegistrationError,
@@ -159,6 +160,9 @@ def test_rules_that_cannot_be_registered(lib):
         register_vmap("batched::named", print, lib=lib)
     with pytest.raises(OperatorNotFoundError):
         register_vmap("batched::missing", print, lib=lib)
+    lib.define("h(Tensor x) -> Tensor")
+    with pytest.raises(KernelTypeError, match="a batching rule must be callable, and 3 is not"):
+        register_vmap("batched::h", 3, lib=lib)
 
 
 # -- randomness ----------------------------------------------------------------------------------
