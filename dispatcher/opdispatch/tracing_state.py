@@ -152,6 +152,11 @@ def is_traced(value: object) -> bool:
     return bool(found) and any(not each.is_over and each.knows(value) for each in found)
 
 
+def is_tracing() -> bool:
+    """Whether a trace is under way in this task."""
+    return any(not each.is_over for each in _TRACES.get())
+
+
 def note_reading(value: Any, what: str) -> None:
     """Warns if ``value`` is a tensor of a graph, since Python is about to see what is in it.
 

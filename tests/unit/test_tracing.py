@@ -247,6 +247,24 @@ def test_what_was_no_tensor_may_be_left_out():
         last(X, X, by=float("nan"))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_copy_of_a_constant_is_a_call():
+    table = Tensor(X.copy())
+
+    def added(x):
+        total = xp.asarray(table, copy=True)
+        total += x
+        return total
+
+    graph = trace(added, X)
+    assert [node.operator for node in graph.nodes][0] == "array::astype"
+    assert equal(graph(X), 2 * X)
+    table[...] = 1.0
+    assert equal(graph(X), X + 1), "each time of what the constant is then"
+    assert equal(graph(X), X + 1)
+    assert equal(table, np.ones_like(X))
+
+
 def test_zero_and_negative_zero_are_two_constants_and_nan_is_one():
     graph = trace(lambda x, by: xp.copysign(x, by), X, 0.0)
     assert equal(graph(X, 0.0), X)

@@ -14,7 +14,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.tensor import Tensor, new_tensor
 from opdispatch.tensor_operators import TensorOperators
-from opdispatch.tracing_state import is_traced, note_reading
+from opdispatch.tracing_state import is_tracing, note_reading
 
 
 def asarray(
@@ -74,8 +74,8 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
         if moved.requires_grad:
             copied: Tensor = OPERATORS.positive.default(moved)
             return copied
-        # Of a function that is traced or transformed.
-        if is_traced(moved) or isinstance(moved.array, LevelArray):
+        # In a function that is traced, of constants as well, or of one that is transformed.
+        if is_tracing() or isinstance(moved.array, LevelArray):
             same: Tensor = OPERATORS.astype.default(moved, moved.dtype)
             return same
         return Tensor(arrays.copy_of(moved.array))
