@@ -206,7 +206,6 @@ def manipulation_calls():
     yield Call("tile", x, [2])
     for name in ("tril", "triu"):
         yield Call(name, real(2, 3, 3), k=1)
-        yield Call(name, real(3))
 
 
 def indexing_calls():

@@ -146,14 +146,8 @@ def of_matrices(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _triangle(call: BatchedCall) -> tuple[Any, Any]:
-    """Of matrices; NumPy takes a vector for a matrix of equal rows."""
-    x, ndim = call.args[0], call.ndim(0)
-    if ndim == 1:
-        size = x.shape[1]
-        x = xp.broadcast_to(xp.expand_dims(x, axis=1), (x.shape[0], size, size))
-    else:
-        at_least(call, 0, 2)
-    return call.run(x=x), 0
+    at_least(call, 0, 2)
+    return call.run(), 0
 
 
 def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.array_batching.alignment import aligned, at_least, batched, flattened, with_ndim
+from opdispatch.array_batching.alignment import aligned, at_least, batched, with_ndim
 from opdispatch.array_batching.manipulation import of_matrices
 from opdispatch.array_derivatives.namespace import xp
 from opdispatch.array_operators.meta_shapes import check_axis, refusal
@@ -99,10 +99,10 @@ def _tensordot(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _outer(call: BatchedCall) -> tuple[Any, Any]:
-    rows, columns = (
-        xp.reshape(x, (-1,)) if dim is None else flattened(x)
-        for x, dim in zip(call.args, call.dims, strict=True)
-    )
+    if (call.ndim(0), call.ndim(1)) != (1, 1):
+        shapes = f"{list(call.shape(0))} and {list(call.shape(1))}"
+        raise refusal(call.name, f"was given samples of shapes {shapes}; expected one dimension")
+    rows, columns = call.args
     return xp.expand_dims(rows, axis=-1) * xp.expand_dims(columns, axis=-2), 0
 
 

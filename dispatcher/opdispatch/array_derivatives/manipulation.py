@@ -105,7 +105,6 @@ MANIPULATION: dict[str, Formulas] = {
     "squeeze": {"x": lambda grad, x_shape: xp.reshape(grad, x_shape)},
     "stack": {"arrays": lambda grad, axis: xp.unstack(grad, axis=axis)},
     "tile": {"x": _tile},
-    # Of one dimension, NumPy makes a matrix of equal rows: the engine adds those up.
     "tril": {"x": lambda grad, k: xp.tril(grad, k=k)},
     "triu": {"x": lambda grad, k: xp.triu(grad, k=k)},
     "unstack": {"x": _unstack},

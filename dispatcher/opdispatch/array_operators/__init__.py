@@ -6,6 +6,7 @@ for ``Meta`` say what shape and dtype a result has. ``register`` puts them into 
 
 functions      the operators, and what the standard calls them
 dtypes         which element types go together
+preconditions  what functions are not defined for, and libraries do not refuse
 kernels        kernels for arrays and tensors out of functions for arrays
 half_precision what is added up in float32, and scalars beside bfloat16
 cuda           CuPy's functions, imported when they are needed

@@ -29,6 +29,7 @@ from opdispatch.array_operators.dtypes import (
 )
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.meta_shapes import as_tuple, show
+from opdispatch.array_operators.preconditions import with_precondition
 from opdispatch.errors import ArgumentError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
@@ -91,7 +92,7 @@ def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
     """The function of a namespace of the standard that an operator stands for."""
     found: Kernel = functools.reduce(getattr, function.path, namespace)
     adapt = _ADAPTED.get(function.operator)
-    return found if adapt is None else adapt(found)
+    return with_precondition(function.operator, found if adapt is None else adapt(found))
 
 
 def _expm1(found: Kernel) -> Kernel:
@@ -121,6 +122,36 @@ def _diagonal(found: Kernel) -> Kernel:
     return diagonal
 
 
+def _clip(found: Kernel) -> Kernel:
+    """That of array-api-compat wraps bounds of other types around, or writes to them."""
+
+    def clip(x: Any, *bounds: Any) -> Any:
+        return found(x, *(_as_bound(each, x.dtype) for each in bounds))
+
+    return clip
+
+
+def _as_bound(bound: Any, dtype: Any) -> Any:
+    """A bound in the type of what it bounds; for integers, the nearest number of that type."""
+    if not hasattr(bound, "dtype") or bound.dtype == dtype:
+        return bound
+    namespace = array_namespace(bound)
+    if dtype.kind in "iu" and bound.dtype.kind in "iu":
+        wanted, given = namespace.iinfo(dtype), namespace.iinfo(bound.dtype)
+        bound = namespace.clip(bound, max(wanted.min, given.min), min(wanted.max, given.max))
+    return namespace.astype(bound, dtype)
+
+
+def _beyond_matrix(found: Kernel) -> Kernel:
+    """NumPy's takes diagonals up to 2**31 - 1, and those beyond a matrix are all empty."""
+
+    def of_diagonal(x: Any, *, offset: int, **options: Any) -> Any:
+        farthest = max(x.shape, default=0)
+        return found(x, offset=max(-farthest, min(offset, farthest)), **options)
+
+    return of_diagonal
+
+
 def _repeat(found: Kernel) -> Kernel:
     """NumPy's takes no numbers of type uint64."""
 
@@ -132,19 +163,34 @@ def _repeat(found: Kernel) -> Kernel:
     return repeat
 
 
+def _where(found: Kernel) -> Kernel:
+    """NumPy's wraps an integer around that the type of the array cannot hold."""
+
+    def where(condition: Any, x1: Any, x2: Any) -> Any:
+        array, number = (x1, x2) if hasattr(x1, "dtype") else (x2, x1)
+        if array.dtype.kind in "iu":
+            array.dtype.type(number)  # raises OverflowError
+        return found(condition, x1, x2)
+
+    return where
+
+
 # Where a schema cannot say what the standard's function takes or returns, or a library's differs.
 _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "broadcast_arrays": lambda found: lambda arrays: list(found(*arrays)),
+    **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), _clip),
     "diff": lambda found: (
         lambda x, **options: found(
             x, **{name: value for name, value in options.items() if value is not None}
         )
     ),
     "expm1": _expm1,
-    "linalg_diagonal": _diagonal,
+    "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
+    "linalg_trace": _beyond_matrix,
     "meshgrid": lambda found: lambda arrays, indexing: list(found(*arrays, indexing=indexing)),
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat.Tensor": _repeat,
+    **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
     "unstack": lambda found: lambda x, axis: list(found(x, axis=axis)),
 }
 

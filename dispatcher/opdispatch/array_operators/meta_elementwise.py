@@ -72,6 +72,9 @@ def _where_scalar(condition: MetaArray, x1: Any, x2: Any) -> MetaArray:
         for each in (condition, x1, x2)
     ]
     shapes = [each.shape for each in (condition, x1, x2) if not isinstance(each, Number)]
+    array, number = (x2, x1) if isinstance(x1, Number) else (x1, x2)
+    if array.dtype.kind in "iu":
+        compute_dtypes("where", array.dtype.type, number)
     return MetaArray(broadcast("where", *shapes), compute_dtypes("where", np.where, *samples)[0])
 
 
@@ -119,17 +122,15 @@ def _dtype_of_filled(name: str, fill_value: Number, dtype: DType | None) -> DTyp
 
 
 def _arange(
-    start: Number,
-    stop: Number | None = None,
-    step: Number = 1,
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
     *,
     dtype: DType | None = None,
     device: Any = None,
 ) -> MetaArray:
     first, last = (0, start) if stop is None else (start, stop)
     listed = f"from {first!r} to {last!r} by {step!r}"
-    if isinstance(first, complex) or isinstance(last, complex) or isinstance(step, complex):
-        raise refusal("arange", f"goes by real numbers, not {listed}")
     try:
         extent = max(0, math.ceil((last - first) / step))
     except (ZeroDivisionError, OverflowError, ValueError) as error:

@@ -16,6 +16,7 @@ from opdispatch.array_operators.meta_fft import META_FFT
 from opdispatch.array_operators.meta_linalg import META_LINALG
 from opdispatch.array_operators.meta_manipulation import META_MANIPULATION
 from opdispatch.array_operators.meta_reductions import META_REDUCTIONS
+from opdispatch.array_operators.preconditions import with_precondition
 from opdispatch.arrays import common_device
 
 
@@ -32,11 +33,12 @@ def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kerne
     return make_kernel(function, call_on_meta, keeping_dtype(function, call_on_meta))
 
 
-META_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_BY_TOPIC: dict[str, Callable[..., Any]] = {
     **META_ELEMENTWISE,
     **META_REDUCTIONS,
     **META_MANIPULATION,
     **META_LINALG,
     **META_FFT,
 }
+META_FUNCTIONS = {name: with_precondition(name, call) for name, call in _BY_TOPIC.items()}
 """By operator, overload by overload; each takes ``MetaArray`` for its tensors."""

@@ -99,17 +99,9 @@ def _tensordot(
 ) -> MetaArray:
     name, ndim = "tensordot", len(x1.shape)
     if isinstance(axes, int):
-        count = max(axes, 0)
-        axes = (range(ndim - count, ndim), range(count))
-        if count > min(ndim, len(x2.shape)):
-            shapes = show(x1.shape, x2.shape)
-            raise refusal(name, f"cannot sum over {count} axes of the shapes {shapes}")
-    if len(axes) != 2:
-        raise refusal(name, f"needs the axes of two arrays, not of {len(axes)}")
+        axes = (range(ndim - axes, ndim), range(axes))
     of_first = check_axes(name, axes[0], ndim)
     of_second = check_axes(name, axes[1], len(x2.shape))
-    if [x1.shape[axis] for axis in of_first] != [x2.shape[axis] for axis in of_second]:
-        raise _disagreement(name, x1, x2)
     kept = [
         reduce_shape(array.shape, summed, keepdims=False)
         for array, summed in ((x1, of_first), (x2, of_second))
@@ -129,9 +121,6 @@ def _vecdot(x1: MetaArray, x2: MetaArray, *, axis: int = -1) -> MetaArray:
 def _cross(x1: MetaArray, x2: MetaArray, *, axis: int = -1) -> MetaArray:
     name = "linalg_cross"
     places = [check_axis(name, axis, len(each.shape)) for each in (x1, x2)]
-    if x1.shape[places[0]] != 3 or x2.shape[places[1]] != 3:
-        shapes = show(x1.shape, x2.shape)
-        raise refusal(name, f"needs the extent 3 at axis {axis}, but was given shapes {shapes}")
     kept = [remove_axis(each.shape, place) for each, place in zip((x1, x2), places, strict=True)]
     shape = broadcast(name, *kept)
     place = check_axis(name, axis, len(shape) + 1)
@@ -232,8 +221,6 @@ def _pinv(x: MetaArray, *, rtol: Any = None) -> MetaArray:
 
 def _qr(x: MetaArray, *, mode: str = "reduced") -> tuple[MetaArray, MetaArray]:
     batch, rows, columns = _split("linalg_qr", x)
-    if mode not in ("reduced", "complete"):
-        raise refusal("linalg_qr", f"has the modes 'reduced' and 'complete', not {mode!r}")
     of_q, of_r = find_dtypes("linalg_qr", np.linalg.qr, ONE_BY_ONE, x.dtype)
     inner = rows if mode == "complete" else min(rows, columns)
     return MetaArray((*batch, rows, inner), of_q), MetaArray((*batch, inner, columns), of_r)

@@ -33,13 +33,8 @@ def _meshgrid(arrays: Sequence[MetaArray], *, indexing: str = "xy") -> list[Meta
     return [MetaArray(tuple(extents), array.dtype) for array in arrays]
 
 
-def _triangle(name: str) -> Callable[..., MetaArray]:
-    def kernel(x: MetaArray, *, k: int = 0) -> MetaArray:
-        if not x.shape:
-            raise refusal(name, "needs at least one dimension")
-        return MetaArray(x.shape * 2 if len(x.shape) == 1 else x.shape, x.dtype)
-
-    return kernel
+def _triangle(x: MetaArray, *, k: int = 0) -> MetaArray:
+    return MetaArray(x.shape, x.dtype)
 
 
 def _broadcast_arrays(arrays: Sequence[MetaArray]) -> list[MetaArray]:
@@ -205,8 +200,8 @@ def _reshape(x: MetaArray, shape: int | Sequence[int], *, copy: bool | None = No
 
 META_MANIPULATION: dict[str, Callable[..., Any]] = {
     "meshgrid": _meshgrid,
-    "tril": _triangle("tril"),
-    "triu": _triangle("triu"),
+    "tril": _triangle,
+    "triu": _triangle,
     "broadcast_arrays": _broadcast_arrays,
     "broadcast_to": _broadcast_to,
     "take": _take,

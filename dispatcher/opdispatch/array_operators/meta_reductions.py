@@ -67,8 +67,6 @@ def _cumulative(name: str, function: Callable[..., Any]) -> Callable[..., MetaAr
     ) -> MetaArray:
         if axis is None and len(x.shape) > 1:
             raise refusal(name, f"needs an axis for the shape {show(x.shape)}")
-        if include_initial and not x.shape:
-            raise refusal(name, "has no initial element for an array of 0 dimensions")
         shape = x.shape or ONE_ELEMENT
         place = check_axis(name, 0 if axis is None else axis, len(shape))
         if dtype is None:

@@ -1,0 +1,165 @@
+"""What some functions are not defined for, though array libraries refuse it badly or not at all.
+
+NumPy makes a matrix of a vector in ``tril``, counts up to no complex number in ``arange``, has
+``outer`` flatten, and says ``tuple index out of range`` of an axis. The standard leaves all that
+undefined; here it is an error on every device, before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.array_operators.dtypes import check_complex
+from opdispatch.array_operators.meta_shapes import (
+    Axes,
+    check_axes,
+    check_axis,
+    refusal,
+    show,
+)
+
+Check = Callable[..., None]
+
+
+def with_precondition(operator: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, which raises ArgumentError for what that operator is not for."""
+    check = _CHECKS.get(operator)
+    if check is None:
+        return call
+
+    def call_checked(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        return call(*args, **kwargs)
+
+    return call_checked
+
+
+def _triangle(name: str) -> Check:
+    def check(x: Any, *, k: int = 0) -> None:
+        if len(x.shape) < 2:
+            raise refusal(name, f"needs at least two dimensions, not the shape {show(x.shape)}")
+
+    return check
+
+
+def _arange(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None:
+    first, last = (0, start) if stop is None else (start, stop)
+    listed = f"from {first!r} to {last!r} by {step!r}"
+    if any(isinstance(each, complex) for each in (first, last, step)):
+        raise refusal("arange", f"goes by real numbers, not {listed}")
+    if step == 0:
+        raise refusal("arange", f"cannot go {listed}")
+
+
+def _full(shape: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> None:
+    _check_filled("full", fill_value, dtype)
+
+
+def _full_like(x: Any, fill_value: Any, *, dtype: Any = None, **options: Any) -> None:
+    _check_filled("full_like", fill_value, x.dtype if dtype is None else dtype)
+
+
+def _linspace(start: Any, stop: Any, num: int, *, dtype: Any = None, **options: Any) -> None:
+    for each in (start, stop):
+        _check_filled("linspace", each, dtype)
+
+
+def _check_filled(name: str, value: Any, dtype: np.dtype[Any] | None) -> None:
+    if dtype is not None and isinstance(value, complex):
+        check_complex(name, np.dtype(complex), dtype)
+
+
+def _frequencies(name: str) -> Check:
+    def check(n: int, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> None:
+        if n < 1 or d == 0:
+            raise refusal(name, f"has no frequencies for {n} points at distances of {d}")
+        if dtype is not None and dtype.kind in "biuc":
+            raise refusal(name, f"gives real floating-point numbers, not {dtype}")
+
+    return check
+
+
+def _cumulative(name: str) -> Check:
+    def check(x: Any, *, include_initial: bool = False, **options: Any) -> None:
+        if include_initial and not x.shape:
+            raise refusal(name, "has no initial element for an array of 0 dimensions")
+
+    return check
+
+
+def _along_axis(name: str) -> Check:
+    def check(x: Any, *, axis: int = -1, **options: Any) -> None:
+        check_axis(name, axis, len(x.shape))
+
+    return check
+
+
+def _along_axes(name: str) -> Check:
+    def check(x: Any, *, axes: Axes = None, **options: Any) -> None:
+        check_axes(name, axes, len(x.shape), repeatable=True)
+
+    return check
+
+
+def _tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> None:
+    name, first, second = "tensordot", x1.shape, x2.shape
+    if isinstance(axes, int):
+        if not 0 <= axes <= min(len(first), len(second)):
+            raise refusal(name, f"cannot sum over {axes} axes of the shapes {show(first, second)}")
+        axes = (range(len(first) - axes, len(first)), range(axes))
+    if len(axes) != 2:
+        raise refusal(name, f"needs the axes of two arrays, not of {len(axes)}")
+    of_first = check_axes(name, axes[0], len(first))
+    of_second = check_axes(name, axes[1], len(second))
+    if [first[axis] for axis in of_first] != [second[axis] for axis in of_second]:
+        raise refusal(name, f"was given shapes {show(first, second)}, whose extents do not agree")
+
+
+def _cross(x1: Any, x2: Any, *, axis: int = -1) -> None:
+    name = "linalg_cross"
+    extents = [each.shape[check_axis(name, axis, len(each.shape))] for each in (x1, x2)]
+    if extents != [3, 3]:
+        raise refusal(
+            name,
+            f"needs the extent 3 at axis {axis}, but was given shapes {show(x1.shape, x2.shape)}",
+        )
+
+
+def _outer(x1: Any, x2: Any) -> None:
+    if (len(x1.shape), len(x2.shape)) != (1, 1):
+        raise refusal(
+            "linalg_outer",
+            f"needs two arrays of one dimension, but was given shapes {show(x1.shape, x2.shape)}",
+        )
+
+
+def _qr(x: Any, *, mode: str = "reduced") -> None:
+    if mode not in ("reduced", "complete"):
+        raise refusal("linalg_qr", f"has the modes 'reduced' and 'complete', not {mode!r}")
+
+
+_CHECKS: dict[str, Check] = {
+    "arange": _arange,
+    "full": _full,
+    "full_like": _full_like,
+    "linspace": _linspace,
+    "tensordot": _tensordot,
+    "tensordot.dims": _tensordot,
+    "linalg_cross": _cross,
+    "linalg_outer": _outer,
+    "linalg_qr": _qr,
+    **{name: _triangle(name) for name in ("tril", "triu")},
+    **{name: _cumulative(name) for name in ("cumulative_prod", "cumulative_sum")},
+    **{name: _frequencies(name) for name in ("fft_fftfreq", "fft_rfftfreq")},
+    **{
+        f"fft_{name}": _along_axis(f"fft_{name}")
+        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    },
+    **{
+        f"fft_{name}": _along_axes(f"fft_{name}")
+        for name in ("fftn", "ifftn", "rfftn", "irfftn", "fftshift", "ifftshift")
+    },
+}

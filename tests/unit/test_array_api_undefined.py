@@ -1,0 +1,108 @@
+"""What the standard leaves undefined, and NumPy computes: refused, and the arguments as they were.
+
+Each was found by calling all functions at random, beside array-api-strict.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import ArgumentError, Tensor
+from opdispatch import array_api as xp
+
+
+def of(values: Any, dtype: str = "float64") -> Tensor:
+    return Tensor(np.array(values, dtype))
+
+
+ONE, VECTOR, MATRIX = of(1.0), of([1.0, 2.0]), of([[1.0, 2.0], [3.0, 4.0]])
+BYTES = of([1, 2], "uint8")
+
+REFUSED = {
+    "tril of a vector": lambda: xp.tril(VECTOR),
+    "triu of a number": lambda: xp.triu(ONE),
+    "outer of matrices": lambda: xp.linalg.outer(MATRIX, VECTOR),
+    "cross of two dimensions": lambda: xp.linalg.cross(VECTOR, VECTOR),
+    "tensordot over -1 axes": lambda: xp.tensordot(VECTOR, VECTOR, axes=-1),
+    "tensordot over too many axes": lambda: xp.tensordot(VECTOR, VECTOR, axes=2),
+    "tensordot over axes that are not there": lambda: xp.tensordot(
+        VECTOR, VECTOR, axes=((5,), (0,))
+    ),
+    "tensordot over no axes of nothing": lambda: xp.tensordot(VECTOR, VECTOR, axes=()),
+    "arange to a complex number": lambda: xp.arange(1j),
+    "arange in steps of zero": lambda: xp.arange(0, 5, 0),
+    "full of a complex number as float": lambda: xp.full((2,), 1j, dtype=xp.float32),
+    "full_like of a complex number": lambda: xp.full_like(VECTOR, 1j),
+    "linspace from a complex number as float": lambda: xp.linspace(1j, 2, 3, dtype=xp.float32),
+    "fftfreq in integers": lambda: xp.fft.fftfreq(4, dtype=xp.int8),
+    "rfftfreq in complex numbers": lambda: xp.fft.rfftfreq(4, dtype=xp.complex64),
+    "fftfreq of no points": lambda: xp.fft.fftfreq(0),
+    "fft along an axis that is not there": lambda: xp.fft.fft(VECTOR, axis=1),
+    "rfftn along an axis that is not there": lambda: xp.fft.rfftn(VECTOR, axes=(0, 1)),
+    "irfft of a number": lambda: xp.fft.irfft(ONE),
+    "fftshift along an axis that is not there": lambda: xp.fft.fftshift(VECTOR, axes=5),
+    "a running sum of a number": lambda: xp.cumulative_sum(ONE, include_initial=True),
+    "qr in a mode of NumPy's": lambda: xp.linalg.qr(MATRIX, mode="r"),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_what_is_not_defined_is_refused(call: Any):
+    with pytest.raises(ArgumentError, match=r"^array::"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: xp.where(BYTES > 1, 300, BYTES),
+        lambda: xp.where(BYTES > 1, BYTES, -1),
+    ],
+)
+def test_a_number_is_not_wrapped_around_by_where(call: Any):
+    with pytest.raises(OverflowError, match="out of bounds for uint8"):
+        call()
+
+
+def test_where_has_numbers_that_fit():
+    np.testing.assert_array_equal(xp.where(BYTES > 1, 255, BYTES), [1, 255])
+    assert xp.where(BYTES > 1, True, BYTES > 0).dtype == xp.bool
+    assert xp.where(VECTOR > 1, 2j, VECTOR).dtype == xp.complex128
+    np.testing.assert_array_equal(xp.where(VECTOR > 1, math.inf, VECTOR), [1, math.inf])
+
+
+def test_clip_leaves_its_bounds_as_they_were():
+    low, high = np.array([-1000, 0]), np.array([1000, 5])
+    clipped = xp.clip(of([-100, 100], "int8"), Tensor(low), Tensor(high))
+    np.testing.assert_array_equal(clipped, [-100, 5])
+    assert clipped.dtype == xp.int8
+    np.testing.assert_array_equal([low, high], [[-1000, 0], [1000, 5]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound", "expected"),
+    [
+        ("int16", of(2**62, "int64"), 32767),
+        ("int16", of([2**62], "int64"), 32767),
+        ("int16", of([-(2**62)], "int64"), 3),
+        ("int8", of([200], "uint8"), 127),
+        ("uint32", of([2], "uint16"), 3),
+        ("float32", of([3.5]), 3.5),
+    ],
+)
+def test_clip_takes_bounds_of_other_types(dtype: str, bound: Tensor, expected: float):
+    """They are the nearest numbers of the array's type: NumPy would wrap them around."""
+    bound.array.flags.writeable = False
+    clipped = xp.clip(of([3], dtype), bound)
+    assert clipped.dtype == dtype
+    np.testing.assert_array_equal(clipped, [expected])
+
+
+def test_a_diagonal_beyond_a_matrix_is_empty():
+    for offset in (2**31, -(2**40), 2**62):
+        assert xp.linalg.diagonal(MATRIX, offset=offset).shape == (0,)
+        assert xp.linalg.trace(MATRIX, offset=offset) == 0
