@@ -6,10 +6,11 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import opdispatch.array_library  # noqa: F401 - its operators
-from opdispatch import ops
+from opdispatch import Tensor, ops
 from opdispatch.array_operators import cuda
 from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.array_operators.kernels import find_function
@@ -32,3 +33,19 @@ def test_cupy_has_a_function_for_every_operator():
     pytest.importorskip("cupy")
     namespace = importlib.import_module("array_api_compat.cupy")
     assert all(callable(find_function(namespace, function)) for function in FUNCTIONS)
+
+
+def test_what_is_on_the_host_is_not_written_to_from_a_gpu(runtime: Any, cupy_stand_in: Any):
+    """It may be among the arguments, as a number, but a kernel there would write to a copy."""
+    x, y = Tensor(np.array(1.0)), Tensor(cupy_stand_in.asarray(np.array(2.0)))
+    with pytest.raises(DeviceError, match="found at least two devices, cpu and cuda:0!"):
+        x[...] = y
+    assert x.item() == 1.0
+    assert ops.array.copy_(x, y) is x  # which is for that
+    assert x.item() == 2.0
+
+
+def test_nor_is_it_from_a_tensor_without_elements():
+    x = Tensor(np.array(1.0))
+    with pytest.raises(DeviceError, match="found at least two devices, cpu and meta!"):
+        x[...] = Tensor(np.array(2.0)).to("meta")

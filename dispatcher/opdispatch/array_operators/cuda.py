@@ -13,6 +13,7 @@ import numpy as np
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.kernels import Kernel, find_function, make_kernel
 from opdispatch.arrays import common_device, explain_device_error, split_device
+from opdispatch.arrays.common_device import device_mismatch
 from opdispatch.arrays.cupy_errors import INSTALL_HINT
 from opdispatch.errors import DeviceError
 
@@ -22,9 +23,11 @@ _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
 def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = None) -> Kernel:
     """The kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
 
-    Arrays of the host may be among them if they have one element and no dimension, or are indices.
+    Arrays of the host may be among them if they have one element and no dimension, or are indices,
+    and are not what is written to: the GPU would write to a copy.
     """
     name, free = f"array::{function.operator}", function.places_of_indices
+    is_write = function.schema.is_mutable  # to the first of its arguments
 
     @functools.cache
     def find() -> Kernel:
@@ -34,6 +37,8 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
         cupy = _import("cupy")
         bound = (each for n, each in enumerate(args) if n not in free)
         found = common_device(name, *bound, *kwargs.values())
+        if is_write and isinstance(args[0], np.ndarray):
+            raise device_mismatch(name, "cpu", str(found))
         asked = kwargs.get("device")
         place = found if asked is None else str(asked)
         number = None if place is None else split_device(place)[1]

@@ -102,7 +102,11 @@ def copy_(x: Any, src: Any) -> Any:
     backend = find_backend(type(target))
     if backend is None:
         raise refusal("copy_", "writes to dense tensors; expected such")
-    backend.assign(target, plain(src))
+    contents = plain(src)
+    owner = find_backend(type(contents))
+    if owner is not None and owner is not backend:
+        contents = owner.to_host(contents)  # from there, every backend takes them
+    backend.assign(target, contents)
     return x
 
 

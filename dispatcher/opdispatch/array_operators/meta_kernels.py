@@ -17,17 +17,21 @@ from opdispatch.array_operators.meta_linalg import META_LINALG
 from opdispatch.array_operators.meta_manipulation import META_MANIPULATION
 from opdispatch.array_operators.meta_reductions import META_REDUCTIONS
 from opdispatch.array_operators.preconditions import with_precondition
-from opdispatch.arrays import common_device
+from opdispatch.arrays import MetaArray, common_device
+from opdispatch.arrays.common_device import device_mismatch
 
 
 def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kernel:
     """The kernel of an operator for tensors that are all without elements."""
     name, free = f"array::{function.operator}", function.places_of_indices
+    is_write = function.schema.is_mutable  # to the first of its arguments
     call = in_float32(function, call) or call
 
     def call_on_meta(*args: Any, **kwargs: Any) -> Any:
         bound = (each for place, each in enumerate(args) if place not in free)
-        common_device(name, *bound, *kwargs.values())
+        found = common_device(name, *bound, *kwargs.values())
+        if is_write and type(args[0]) is not MetaArray:
+            raise device_mismatch(name, "cpu", str(found))
         return call(*args, **kwargs)
 
     return make_kernel(function, call_on_meta, keeping_dtype(function, call_on_meta))

@@ -26,12 +26,17 @@ def common_device(operator: str, *values: Any) -> str | None:
         elif found is None:
             found = device
         elif device != found:
-            raise DeviceError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{found} and {device}! (when checking the arguments of {operator})",
-                hint="move one of them with Tensor.to",
-            )
+            raise device_mismatch(operator, found, device)
     return found or number
+
+
+def device_mismatch(operator: str, one: str, other: str) -> DeviceError:
+    """The error of a call whose tensors are on two devices, as PyTorch words it."""
+    return DeviceError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{one} and {other}! (when checking the arguments of {operator})",
+        hint="move one of them with Tensor.to",
+    )
 
 
 def _arrays_in(values: Iterable[Any]) -> Iterable[Any]:
