@@ -192,7 +192,12 @@ class TensorOperators:
 
     def __index__(self) -> int:
         note_reading(self, "a tensor as an index")
-        return self.array.__index__()  # type: ignore[no-any-return]
+        array = self.array
+        if hasattr(array, "__index__"):
+            return array.__index__()  # type: ignore[no-any-return]
+        if array.dtype.kind not in "iu" or array.shape:  # CuPy's arrays have none
+            raise TypeError("only a tensor of one integer, without dimensions, is an index")
+        return int(array)
 
     def __getitem__(self, index: Any) -> Any:
         return getitem(self, index)

@@ -138,6 +138,9 @@ class ndarray:  # noqa: N801 - CuPy's name
     def __setitem__(self, place: Any, value: Any) -> None:
         self.host[place] = value.host
 
+    def __int__(self) -> int:
+        return int(self.host)
+
     def get(self) -> np.ndarray[Any, Any]:
         return self.host.copy()
 

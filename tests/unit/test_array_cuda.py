@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,3 +50,13 @@ def test_nor_is_it_from_a_tensor_without_elements():
     x = Tensor(np.array(1.0))
     with pytest.raises(DeviceError, match="found at least two devices, cpu and meta!"):
         x[...] = Tensor(np.array(2.0)).to("meta")
+
+
+def test_an_integer_on_a_gpu_is_an_index_though_cupys_arrays_are_none(cupy_stand_in: Any):
+    def there(value: Any) -> Tensor:
+        return Tensor(cupy_stand_in.asarray(np.array(value)))
+
+    assert "abc"[there(1)] == "b"
+    for value in (True, 1.0, [1]):
+        with pytest.raises(TypeError, match="only a tensor of one integer"):
+            operator.index(there(value))
