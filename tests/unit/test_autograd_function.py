@@ -6,6 +6,7 @@ import pytest
 from opdispatch import AutogradError, Tensor, TransformError, func, no_grad
 from opdispatch import array_api as xp
 from opdispatch.autograd import Function, grad, gradcheck
+from opdispatch.autograd.function import once_differentiable
 
 
 class Cube(Function):
@@ -76,7 +77,11 @@ def test_an_argument_that_is_returned_has_the_history():
 
 @pytest.mark.parametrize(
     ("returned", "text"),
-    [((1, 2, 3), "returned 3 gradients; expected 2"), (("a", None), "argument 0 a str")],
+    [
+        ((1, 2, 3), "returned 3 gradients; expected 2"),
+        (("a", None), "argument 0 a str"),
+        ((Tensor(np.ones(1)), Tensor(np.ones(1))), "gradient for argument 1, which is no tensor"),
+    ],
 )
 def test_gradients_are_checked(returned, text):
     class Wrong(Cube):
@@ -102,3 +107,113 @@ def test_what_was_saved_is_checked_and_let_go_of():
 def test_transforms_are_refused():
     with pytest.raises(TransformError, match=r"Cube.apply .*register_autograd"):
         func.grad(lambda x: xp.sum(Cube.apply(x, 1.0)))(Tensor(np.ones(1)))
+
+
+class Doubled(Function):
+    """Writes to its argument."""
+
+    @staticmethod
+    def forward(ctx, x, by):
+        x.array[...] *= 2  # of any code, which counts no versions
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2, None
+
+
+def test_an_argument_that_was_written_to_has_another_history_and_version():
+    x = leaf(1.0, 2.0)
+    y = x * 1
+    assert Doubled.apply(y, 2) is y
+    assert (repr(y.grad_fn), y._version) == ("<DoubledBackward>", 1)
+    xp.sum(y * y).backward()
+    assert x.grad.array.tolist() == [8.0, 16.0]
+
+
+def test_a_view_that_was_written_to_is_a_write_to_its_base():
+    class Scaled(Doubled):
+        forward = staticmethod(lambda ctx, by, x: Doubled.forward(ctx, x, by))
+        backward = staticmethod(lambda ctx, grad: (grad * 10, grad * 2))
+
+    x, by = leaf(1.0, 2.0, 3.0), leaf(1.0, 1.0)
+    y = x * 1
+    Scaled.apply(by, y[1:])
+    assert repr(y.grad_fn) == "<CopySlices>"
+    assert [each.array.tolist() for each in grad(xp.sum(y), [x, by])] == [[1, 2, 2], [10, 10]]
+
+
+def test_writes_are_refused_where_the_way_back_would_be_wrong():
+    class Both(Doubled):
+        forward = staticmethod(lambda ctx, x, by: (Doubled.forward(ctx, x, by), x * 1))
+
+    class Lost(Doubled):
+        forward = staticmethod(lambda ctx, x, by: Doubled.forward(ctx, x, by) * 1)
+
+    class Same(Doubled):
+        forward = staticmethod(lambda ctx, x, by: x)
+
+    with pytest.raises(AutogradError, match="a leaf that requires gradients"):
+        Doubled.apply(leaf(1.0), 2)
+    with pytest.raises(AutogradError, match=r"BothBackward .* returned 2 results"):
+        Both.apply((leaf(1.0, 2.0) * 1)[1:], 2)
+    with pytest.raises(AutogradError, match=r"Lost.forward has marked .* not returned it"):
+        Lost.apply(leaf(1.0, 2.0) * 1, 2)
+    y = Same.apply(leaf(1.0, 2.0) * 1, 2)
+    with pytest.raises(AutogradError, match="made by a Function"):
+        y[0] = 1.0
+
+
+@pytest.mark.parametrize("mark", ["mark_dirty", "mark_non_differentiable"])
+def test_only_tensors_are_marked(mark):
+    class Marks(Cube):
+        forward = staticmethod(lambda ctx, x: getattr(ctx, mark)(1.0))
+
+    with pytest.raises(AutogradError, match=f"{mark} takes tensors, not float"):
+        Marks.apply(leaf(1.0))
+
+
+def test_a_backward_that_is_differentiable_once():
+    class Once(Cube):
+        backward = staticmethod(
+            once_differentiable(lambda ctx, grad: (Tensor(grad.array * 2), None))
+        )
+
+    x = leaf(1.0, 2.0)
+    assert grad(xp.sum(Once.apply(x, 1)), x)[0].array.tolist() == [2.0, 2.0]
+    y = Once.apply(x, 1)
+    [found] = grad(xp.sum(y * y), x, create_graph=True)
+    with pytest.raises(AutogradError, match="@once_differentiable"):
+        xp.sum(found).backward()
+    [constant] = grad(xp.sum(Once.apply(x, 1)), x, create_graph=True)
+    assert not constant.requires_grad
+
+
+def test_arguments_by_name_where_forward_has_no_context():
+    class Power(Function):
+        forward = staticmethod(lambda x, by=2: x**by)
+        setup_context = staticmethod(lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]))
+        backward = staticmethod(lambda ctx, grad: (grad * ctx.by, None))
+
+    y = Power.apply(leaf(2.0), by=3)
+    assert (y.array.tolist(), y.grad_fn.by, y.grad_fn.needs_input_grad) == ([8.0], 3, (True, False))
+    assert Power.apply(leaf(2.0)).grad_fn.by == 2
+    with pytest.raises(AttributeError):
+        _ = y.grad_fn.nothing
+    with pytest.raises(TypeError, match="takes no argument by the name 'by'"):
+        Cube.apply(leaf(2.0), by=3)
+
+
+def test_a_result_with_a_history_of_its_own_has_that_of_the_call():
+    other = leaf(1.0) * 5
+
+    class Outer(Cube):
+        forward = staticmethod(lambda ctx, x: other)
+        backward = staticmethod(lambda ctx, grad: grad * 7)
+
+    x = leaf(2.0)
+    y = Outer.apply(x)
+    y.backward()
+    assert (y.array.tolist(), x.grad.array.tolist()) == ([5.0], [7.0])
+    assert repr(other.grad_fn) == "<MultiplyBackward>"

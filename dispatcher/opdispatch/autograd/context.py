@@ -60,16 +60,19 @@ class Context:
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What was kept. Raises AutogradError if it was written to, or let go of."""
-        if self._saved is None or self._node is None:
+        return self.saved_of(self._node)
+
+    # -- for nodes ------------------------------------------------------------------------------
+
+    def saved_of(self, node: Node | None) -> tuple[Any, ...]:
+        """``saved_tensors`` of a node's. Raises AutogradError."""
+        if self._saved is None or node is None:
             raise AutogradError(
                 "the way back asks for saved tensors that are not there: they were let go of the "
                 "first time, or are asked for before the call has ended",
                 hint="use retain_graph=True the first time",
             )
-        node = self._node
         return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
-
-    # -- for nodes ------------------------------------------------------------------------------
 
     def keep(self, results: Sequence[Any]) -> None:
         """Keeps what was saved; ``results`` are those of the call, one by one."""

@@ -1,23 +1,32 @@
 """``Function``: a step of the graph that is written by hand, of any code.
 
-Mirrors ``torch/autograd/function.py``.
+Mirrors ``torch/autograd/function.py`` and ``torch/csrc/autograd/custom_function.cpp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.context import Context
-from opdispatch.autograd.node import Gradients, Node
+from opdispatch.autograd.function_node import DelayedError, FunctionNode
+from opdispatch.autograd.inference_tensor import is_inference
+from opdispatch.autograd.node import Node
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
+    MADE_IN_FUNCTION,
+    MADE_UNDER_NO_GRAD,
     Variable,
-    edge_of,
-    facts_of,
+    counter_of,
     meta_of,
+)
+from opdispatch.autograd.view_nodes import (
+    check_may_be_written_to,
+    rebase_history,
+    view_of_itself,
 )
 from opdispatch.errors import AutogradError, TransformError
 from opdispatch.grad_mode import is_grad_enabled, no_grad
@@ -30,14 +39,38 @@ class FunctionContext(Context):
         self.needs_input_grad = needs_input_grad
         """Whether each argument has a gradient that is wanted."""
         self._constant: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """Says which arguments ``forward`` has written to; each must be one of its results.
+
+        Their versions are counted up. Raises AutogradError for what is no tensor.
+        """
+        self._dirty = _only_tensors(tensors, "mark_dirty")
 
     def mark_non_differentiable(self, *results: Any) -> None:
-        """Says which results have no gradient."""
-        self._constant = results
+        """Says which results have no gradient. Raises AutogradError for what is no tensor."""
+        self._constant = _only_tensors(results, "mark_non_differentiable")
 
     def is_constant(self, result: Any) -> bool:
-        """Whether it is one of these."""
+        """Whether it was marked as having no gradient."""
         return any(result is each for each in self._constant)
+
+    def is_dirty(self, result: Any) -> bool:
+        """Whether it was marked as written to."""
+        return any(result is each for each in self._dirty)
+
+    def count_writes(self, results: Sequence[Any], name: str) -> None:
+        """Counts up versions of what was written to, all of which must be among the results."""
+        for each in self._dirty:
+            if not any(each is result for result in results):
+                raise AutogradError(
+                    f"{name}.forward has marked a tensor of shape {list(each.shape)} as dirty and "
+                    "not returned it",
+                    hint="return each tensor that mark_dirty was given",
+                )
+            if not is_inference(each):  # which has no version
+                counter_of(each).value += 1
 
 
 class Function:
@@ -46,13 +79,12 @@ class Function:
     ``cls.apply(*args)`` calls ``forward(ctx, *args)``, or, of a class with a ``setup_context``,
     ``forward(*args)`` and ``setup_context(ctx, inputs, output)``: one step of the graph, whatever
     they call. ``backward(ctx, *grads)`` is given a gradient for each result and returns one for
-    each argument, None for what is no tensor. As ``torch.autograd.Function``, but without
-    ``mark_dirty``, ``vmap`` and ``jvp``: arguments are not written to, and transforms are refused.
-    For these, register an operator.
+    each argument, None for what is no tensor. As ``torch.autograd.Function``, but without ``vmap``
+    and ``jvp``: transforms are refused. For these, register an operator.
     """
 
     @staticmethod
-    def forward(*args: Any) -> Any:
+    def forward(*args: Any, **kwargs: Any) -> Any:
         """Calculates the results: a tensor, or a tuple of tensors and others."""
         raise NotImplementedError("a Function needs a static method forward")
 
@@ -66,8 +98,19 @@ class Function:
         raise NotImplementedError("a Function needs a static method backward")
 
     @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """Calls it. Raises AutogradError for what cannot be recorded, and TransformError."""
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Calls it. Of a class with a ``setup_context``, arguments may be given by name, and those
+        left out have their defaults. Raises AutogradError for what cannot be recorded, and
+        TransformError."""
+        has_setup = cls.setup_context is not Function.setup_context
+        if has_setup:
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args, bound.kwargs
+        if kwargs:
+            raise TypeError(
+                f"{cls.__name__}.apply takes no argument by the name {next(iter(kwargs))!r}"
+            )
         if any(isinstance(getattr(each, "array", None), LevelArray) for each in args):
             raise TransformError(
                 f"{cls.__name__}.apply cannot be called in a function that is transformed: its "
@@ -79,97 +122,110 @@ class Function:
         is_recorded = is_grad_enabled() and any(needs)
         node = FunctionNode(cls, context, args) if is_recorded else None
         with no_grad():
-            if cls.setup_context is Function.setup_context:
-                output = cls.forward(context, *args)
-            else:
+            if has_setup:
                 output = cls.forward(*args)
                 cls.setup_context(context, args, output)
-        if node is None:
-            return output
-        results = list(output) if isinstance(output, tuple) else [output]
-        for number, result in enumerate(results):
-            if not isinstance(result, Variable):
-                continue
-            if any(result is each for each in args):
-                results[number] = result = result.detach()  # type: ignore[attr-defined]
-            is_number = result.array.dtype.kind in DIFFERENTIABLE_KINDS
-            if is_number and not context.is_constant(result):
-                if result.requires_grad and not result.is_leaf:
-                    raise AutogradError(
-                        f"{cls.__name__}.forward returned a tensor with a history of its own, "
-                        f"made by {result.grad_fn}",
-                        hint="return a copy of it",
-                    )
-                meta_of(result).edge = (node, number)
-                result.requires_grad_flag = True
-        node.keep(results)
+            else:
+                output = cls.forward(context, *args)
+        given = output if isinstance(output, tuple) else (output,)
+        context.count_writes(given, cls.__name__)
+        results = _wrapped(given, args, context, node)
+        if node is not None:
+            # An argument that is returned as it is was saved as such, and not as a result.
+            savable = [
+                new if any(old is each for each in args) else old
+                for old, new in zip(given, results, strict=True)
+            ]
+            node.keep(results, savable)
         return tuple(results) if isinstance(output, tuple) else results[0]
 
 
-class FunctionNode(Node):
-    """A call of a ``Function``."""
-
-    def __init__(
-        self, function: type[Function], context: FunctionContext, args: Sequence[Any]
-    ) -> None:
-        edges = tuple(edge_of(each) if isinstance(each, Variable) else None for each in args)
-        facts = tuple(
-            None if edge is None else facts_of(each) for edge, each in zip(edges, args, strict=True)
-        )
-        super().__init__(edges, facts)
-        self._function, self._context = function, context
-        self._results: list[Any] = []
-
-    @property
-    def name(self) -> str:
-        """The class's name, as PyTorch has it."""
-        return f"{self._function.__name__}Backward"
-
-    def keep(self, results: Sequence[Any]) -> None:
-        """Keeps what zeros for each result are made of, and what the context saves."""
-        self.num_results = len(results)
-        self._results = [_made_like(each) for each in results]
-        self._context.keep(results)
-
-    def apply(self, grads: list[Any]) -> Gradients:
-        """Calls ``backward``. Raises AutogradError for too many gradients, too few, or others."""
-        given = [
-            self._zeros(facts) if grad is None and facts is not None else grad
-            for grad, facts in zip(grads, self._results, strict=True)
-        ]
-        found = self._context.call(self, self._function.backward, given)
-        found = list(found) if isinstance(found, tuple | list) else [found]
-        while len(found) > len(self.edges) and found[-1] is None:
-            found.pop()
-        if len(found) != len(self.edges):
-            raise AutogradError(
-                f"{self._function.__name__}.backward returned {len(found)} gradients; expected "
-                f"{len(self.edges)}, one for each argument"
-            )
-        for place, each in enumerate(found):
-            if each is not None and not isinstance(each, Variable):
+def _wrapped(
+    given: Sequence[Any], args: Sequence[Any], context: FunctionContext, node: FunctionNode | None
+) -> list[Any]:
+    """What ``forward`` has returned, as results of a node. Raises AutogradError."""
+    results: list[Any] = []
+    for number, result in enumerate(given):
+        places = [place for place, each in enumerate(args) if each is result]
+        if not isinstance(result, Variable):
+            results.append(result)
+        elif (
+            node is None
+            or context.is_constant(result)
+            or result.array.dtype.kind not in DIFFERENTIABLE_KINDS
+        ):
+            results.append(_constant(result, bool(places) and not context.is_dirty(result)))
+        elif places and context.is_dirty(result):
+            check_may_be_written_to(result)
+            if meta_of(result).view is not None and len(given) > 1:
                 raise AutogradError(
-                    f"{self._function.__name__}.backward returned for argument {place} a "
-                    f"{type(each).__name__}; expected a Tensor or None"
+                    f"{node.name} is of a Function that has written to a view and returned "
+                    f"{len(given)} results; expected that view alone",
+                    hint="give it a copy of the view",
                 )
-        return found
-
-    def _zeros(self, facts: Any) -> Any:
-        if not self._context.materializes:
-            return None
-        from opdispatch.autograd.engine import namespace
-
-        shape, dtype, device = facts
-        return namespace().zeros(shape, dtype=dtype, device=device)
-
-    def release(self) -> None:
-        """Lets go of the tensors that were saved."""
-        self._context.release()
+            rebase_history(result, node, number, places[0])
+            results.append(result)
+        else:
+            results.append(_made_by(node, number, result, is_argument=bool(places)))
+    return results
 
 
-def _made_like(result: Any) -> Any:
-    """What zeros like a result are made of."""
-    if not isinstance(result, Variable):
-        return None
-    shape, dtype = facts_of(result)
-    return shape, dtype, arrays.device_of(result.array)
+def _constant(result: Any, is_argument: bool) -> Any:
+    """A result that has no gradient; an argument that was not written to is another tensor."""
+    if result.requires_grad:
+        return result.detach()
+    return view_of_itself(result, MADE_UNDER_NO_GRAD) if is_argument else result
+
+
+def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False) -> Any:
+    """A result as what a node has made, whatever history it has.
+
+    Where that is another tensor's elements, they are not to be written to through it: the node says
+    what becomes of gradients, and nobody knows what a write would be to it.
+    """
+    meta = meta_of(result)
+    if is_argument or (result.requires_grad and meta.view is not None):
+        result = view_of_itself(result, MADE_IN_FUNCTION)
+    elif result.requires_grad:
+        result = result.detach()
+    elif meta.view is not None:
+        meta.view.made_by = MADE_IN_FUNCTION
+    meta_of(result).edge = (node, number)
+    result.requires_grad_flag = True
+    return result
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a ``backward`` that calculates with anything: what it returns has no derivative.
+
+    It is called under ``no_grad``. Going back through its results raises AutogradError, if one of
+    the gradients that it was given requires gradients: otherwise they are constants. As
+    ``torch.autograd.function.once_differentiable``.
+    """
+
+    @functools.wraps(backward)
+    def differentiable_once(ctx: Any, *grads: Any) -> Any:
+        with no_grad():
+            found = backward(ctx, *grads)
+        recorded = any(isinstance(each, Variable) and each.requires_grad for each in grads)
+        if not recorded or not is_grad_enabled():
+            return found
+        listed = found if isinstance(found, tuple) else (found,)
+        node = DelayedError(
+            "the way back leads a second time through a function whose backward is marked with "
+            "@once_differentiable",
+            len(listed),
+        )
+        return tuple(
+            each if each is None else _made_by(node, number, each.detach())
+            for number, each in enumerate(listed)
+        )
+
+    return differentiable_once
+
+
+def _only_tensors(values: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    for each in values:
+        if not isinstance(each, Variable):
+            raise AutogradError(f"{what} takes tensors, not {type(each).__name__}")
+    return values

@@ -43,6 +43,7 @@ DIFFERENTIABLE_KINDS = "fcV"
 
 
 MADE_UNDER_NO_GRAD = "was made under no_grad"
+MADE_IN_FUNCTION = "was made by a Function"
 
 
 class VersionCounter:
@@ -152,10 +153,12 @@ def renew_history(tensor: Any) -> None:
     """Gives a view whose base has another history since its own. See Note [Views]."""
     meta = meta_of(tensor)
     view = meta.view
-    if view is not None and view.version != version_of(view.base) and view.base.requires_grad:
+    if view is None or view.version == version_of(view.base):
+        return
+    if view.base.requires_grad or view.made_by == MADE_IN_FUNCTION:
         from opdispatch.autograd.view_nodes import ReplayedView, move_retained
 
-        if view.made_by == MADE_UNDER_NO_GRAD:
+        if view.made_by in (MADE_UNDER_NO_GRAD, MADE_IN_FUNCTION):
             raise AutogradError(
                 f"a view that {view.made_by} cannot be used where gradients are recorded: its "
                 "base, or another view of that, was written to",

@@ -21,7 +21,9 @@ from opdispatch.autograd.variable import (
     edge_of,
     facts_of,
     meta_of,
+    note_view,
     renew_history,
+    version_of,
 )
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import enable_grad, is_grad_enabled
@@ -49,14 +51,19 @@ class ReplayedView(Node):
 class CopySlices(Node):
     """What a write through a view is to its base.
 
-    ``written`` is the node of the operator that wrote: of its own first edge, the view's, this node
-    takes care.
+    ``written`` is the node of what wrote: of its own edge at ``place``, the view's, this node takes
+    care.
     """
 
-    def __init__(self, base: Edge | None, facts: Facts, view: ViewOf, written: Node) -> None:
-        super().__init__((base, *written.edges[1:]), (facts, *written.facts[1:]))
+    def __init__(
+        self, base: Edge | None, facts: Facts, view: ViewOf, written: Node, place: int
+    ) -> None:
+        edges, all_facts = [*written.edges], [*written.facts]
+        edges[place], all_facts[place] = base, facts
+        super().__init__(edges, all_facts)
         self._view = view
         self._written = written
+        self._place = place
 
     @property
     def name(self) -> str:
@@ -67,19 +74,22 @@ class CopySlices(Node):
         """The gradients of the base as it was, and of what was written."""
         [grad] = grads
         of_view = self._view.replay(grad)
-        first, *others = self._written.apply([of_view])
-        if self.edges[0] is None:
-            return (None, *others)
+        found, place = [*self._written.apply([of_view])], self._place
+        first, found[place] = found[place], None
+        if self.edges[place] is None:
+            return found
         kept = +grad if grad.requires_grad else copy_of(grad)
         here = self._view.replay(kept)
         if not is_batched(of_view) and shares_elements(kept, here):
             here[...] = 0.0 if first is None else first
-            return (kept, *others)
+            found[place] = kept
+            return found
         # Of a gradient whose elements are in another order than the base's, ``reshape`` copies.
         change = -of_view if first is None else first - of_view
-        [facts] = self.facts[:1]
+        facts = self.facts[place]
         assert facts is not None
-        return (grad + place_in(self._view, facts, change), *others)
+        found[place] = grad + place_in(self._view, facts, change)
+        return found
 
     def release(self) -> None:
         """Lets go of what the operator's node keeps."""
@@ -152,19 +162,34 @@ def check_may_be_written_to(tensor: Any) -> None:
         )
 
 
-def rebase_history(tensor: Any, node: Node) -> None:
-    """Makes ``node`` what has made a tensor that was written to; of a view, it is the base's."""
+def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> None:
+    """Makes result ``number`` of ``node`` a tensor that was written to: argument ``place``.
+
+    Of a view, it is the base's history, and the node has that one result.
+    """
     meta = meta_of(tensor)
     view = meta.view
     if view is None:
-        set_edge(tensor, (node, 0))
+        set_edge(tensor, (node, number))
         return
     base = view.base
-    set_edge(base, (CopySlices(edge_of(base), facts_of(base), view, node), 0))
+    set_edge(base, (CopySlices(edge_of(base), facts_of(base), view, node, place), 0))
     tensor.requires_grad_flag = True
     view.version = -1  # so that its own is found anew
     if meta.retained is not None:
         renew_history(tensor)
+
+
+def view_of_itself(tensor: Any, made_by: str) -> Any:
+    """A view of all of a tensor, without a history."""
+    view = tensor.detach_here()
+    meta = meta_of(view)
+    outer = meta_of(tensor).view
+    base, replays = (tensor, ()) if outer is None else (outer.base, outer.replays)
+    meta.view = ViewOf(base, replays, made_by, version_of(base))
+    if not base.requires_grad_flag:
+        note_view(base, view)
+    return view
 
 
 def set_edge(tensor: Any, edge: Edge) -> None:

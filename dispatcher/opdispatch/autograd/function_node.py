@@ -1,0 +1,123 @@
+"""What a call of a ``Function`` leaves behind, and where the way back of some ends.
+
+Mirrors ``torch/csrc/autograd/python_function.cpp``, and ``DelayedError`` of
+``torch/csrc/autograd/functions/basic_ops.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from opdispatch import arrays
+from opdispatch.autograd.node import Gradients, Node
+from opdispatch.autograd.variable import Variable, edge_of, facts_of
+from opdispatch.errors import AutogradError
+
+if TYPE_CHECKING:
+    from opdispatch.autograd.function import Function, FunctionContext
+
+
+class FunctionNode(Node):
+    """A call of a ``Function``. Attributes of its context are its own, too, as in PyTorch."""
+
+    def __init__(
+        self, function: type[Function], context: FunctionContext, args: Sequence[Any]
+    ) -> None:
+        self._are_tensors = [isinstance(each, Variable) for each in args]
+        edges = tuple(edge_of(each) if isinstance(each, Variable) else None for each in args)
+        facts = tuple(
+            None if edge is None else facts_of(each) for edge, each in zip(edges, args, strict=True)
+        )
+        super().__init__(edges, facts)
+        self._function, self._context = function, context
+        self._results: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        """The class's name, as PyTorch has it."""
+        return f"{self._function.__name__}Backward"
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What the call has kept. Raises AutogradError if it was written to, or let go of."""
+        return self._context.saved_of(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also of a node that has no context yet
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._context, name)
+
+    def keep(self, results: Sequence[Any], savable: Sequence[Any]) -> None:
+        """Keeps what zeros for each result are made of, and what the context saves: ``savable`` are
+        the results as ``forward`` knows them, but for arguments."""
+        self.num_results = len(results)
+        self._results = [_made_like(each) for each in results]
+        self._context.keep(savable)
+
+    def apply(self, grads: list[Any]) -> Gradients:
+        """Calls ``backward``. Raises AutogradError for too many gradients, too few, or others."""
+        given = [
+            self._zeros(facts) if grad is None and facts is not None else grad
+            for grad, facts in zip(grads, self._results, strict=True)
+        ]
+        found = self._context.call(self, self._function.backward, given)
+        found = list(found) if isinstance(found, tuple | list) else [found]
+        while len(found) > len(self.edges) and found[-1] is None:
+            found.pop()
+        if len(found) != len(self.edges):
+            raise self._error(
+                f"returned {len(found)} gradients; expected {len(self.edges)}, one for each "
+                "argument"
+            )
+        for place, each in enumerate(found):
+            if each is None:
+                continue
+            if not isinstance(each, Variable):
+                raise self._error(
+                    f"returned for argument {place} a {type(each).__name__}; expected a Tensor or "
+                    "None"
+                )
+            if not self._are_tensors[place]:
+                raise self._error(f"returned a gradient for argument {place}, which is no tensor")
+        return found
+
+    def _error(self, message: str) -> AutogradError:
+        return AutogradError(f"{self._function.__name__}.backward {message}")
+
+    def _zeros(self, facts: Any) -> Any:
+        if not self._context.materializes:
+            return None
+        from opdispatch.autograd.engine import namespace
+
+        shape, dtype, device = facts
+        return namespace().zeros(shape, dtype=dtype, device=device)
+
+    def release(self) -> None:
+        """Lets go of the tensors that were saved."""
+        self._context.release()
+
+
+class DelayedError(Node):
+    """Where the way back ends: at what was calculated without a derivative."""
+
+    def __init__(self, message: str, num_results: int) -> None:
+        super().__init__((), (), num_results)
+        self._message = message
+
+    @property
+    def name(self) -> str:
+        """Its PyTorch name."""
+        return "Error"
+
+    def apply(self, grads: list[Any]) -> NoReturn:
+        """Raises AutogradError."""
+        raise AutogradError(self._message, hint="write that backward with operators alone")
+
+
+def _made_like(result: Any) -> Any:
+    """What zeros like a result are made of."""
+    if not isinstance(result, Variable):
+        return None
+    shape, dtype = facts_of(result)
+    return shape, dtype, arrays.device_of(result.array)
