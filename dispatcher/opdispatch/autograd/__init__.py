@@ -1,5 +1,6 @@
 """Reverse-mode derivatives: the graph that calls leave behind, and the way back through it.
 
+watch         what a task wants done with nodes: saved tensors packed, callers noted down
 node          a step of the way back, and what it needs of its inputs
 variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``grad_fn``, version
 view_nodes    the history of views that are written to
@@ -8,9 +9,12 @@ move          a tensor's way to another device
 saved_tensor  tensors that are kept for the way back, and are checked when they are used
 context       what functions of somebody's keep
 function      steps of the graph that are written by hand
+function_node what they leave behind
 inference_tensor  tensors that are never part of a graph
+anomaly_mode  finding the call whose way back went wrong
 engine        ``backward`` and ``grad``: the way back
 gradcheck     whether derivatives are right
+graph         hooks for saved tensors, and edges
 
 Mirrors ``torch/csrc/autograd``. The kernels that leave the graph behind are made in
 ``functionalities/autograd.py``, of the formulas that a library gives.
@@ -18,10 +22,30 @@ Mirrors ``torch/csrc/autograd``. The kernels that leave the graph behind are mad
 
 from __future__ import annotations
 
+from opdispatch.autograd import graph
+from opdispatch.autograd.anomaly_mode import (
+    detect_anomaly,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    set_detect_anomaly,
+)
 from opdispatch.autograd.engine import backward, grad
 from opdispatch.autograd.function import Function
 from opdispatch.autograd.gradcheck import gradcheck, gradgradcheck
 from opdispatch.autograd.node import Node
 from opdispatch.autograd.variable import Variable
 
-__all__ = ["Function", "Node", "Variable", "backward", "grad", "gradcheck", "gradgradcheck"]
+__all__ = [
+    "Function",
+    "Node",
+    "Variable",
+    "backward",
+    "detect_anomaly",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "graph",
+    "is_anomaly_check_nan_enabled",
+    "is_anomaly_enabled",
+    "set_detect_anomaly",
+]

@@ -10,12 +10,15 @@ from typing import Any
 
 from opdispatch.autograd.node import Node
 from opdispatch.autograd.saved_tensor import (
+    pack_result,
+    pack_tensor,
     save_result,
     save_tensor,
     unpack_result,
     unpack_tensor,
 )
 from opdispatch.autograd.variable import Variable
+from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError
 
 _ARGUMENT = -1
@@ -29,7 +32,8 @@ class Context:
     _to_save: tuple[Any, ...] = ()
     _saved: list[tuple[int, Any]] | None = None
     """Of each that was kept: of a result its number and a SavedResult, of an argument
-    ``_ARGUMENT`` and a SavedTensor, and ``_ARGUMENT`` and None of None."""
+    ``_ARGUMENT`` and a SavedTensor, and ``_ARGUMENT`` and None of None. A PackedTensor
+    may be in the place of either."""
     _node: Node | None = None
 
     def save_for_backward(self, *tensors: Any) -> None:
@@ -86,6 +90,13 @@ class Context:
                 saved.append((_ARGUMENT, None if each is None else save_tensor(each)))
         self._saved = saved
         self._to_save = ()
+
+    def pack_saved(self, hooks: SavedTensorHooks) -> None:
+        """Has hooks pack what was saved."""
+        self._saved = [
+            (number, saved and (pack_tensor if number == _ARGUMENT else pack_result)(saved, hooks))
+            for number, saved in self._saved or ()
+        ]
 
     def call(self, node: Node, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
         """What ``backward`` says for a node."""

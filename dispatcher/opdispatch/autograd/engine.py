@@ -14,9 +14,11 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
 from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import AccumulateGrad, Variable, accumulate_grad, edge_of
+from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import set_grad_enabled
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
@@ -226,33 +228,47 @@ def _run(
         wanted.setdefault(edge[0], []).append(edge)
     pending = _Pending()
     is_observed = LOCAL_STATE.get().observer is not None
-    with set_grad_enabled(create_graph):
-        for edge, gradient in roots:
-            if needed is None or edge[0] in needed:
-                pending.add(edge, gradient)
-        while (node := pending.next_node()) is not None:
-            gradients = pending.take(node)
-            goes_on = needed is None or (needed[node] and not isinstance(node, AccumulateGrad))
-            arrived = gradients
-            if node.hooks is not None:
-                gradients = call_tensor_hooks(node, gradients)
-            for edge in wanted.get(node, ()):
-                # In PyTorch, too, hooks have changed it only where the way ends.
-                captured[edge] = (arrived if goes_on else gradients)[edge[1]]
-            if not goes_on or not any(gradient is not None for gradient in gradients):
-                continue
-            if node.hooks is not None:
-                gradients = call_prehooks(node, gradients)
-            if is_observed:
-                with ObservedRange(f"{_EVENT}{node.name}", "backward", gradients):
+    detector = AnomalyDetector() if WATCHED and is_anomaly_enabled() else None
+    node: Node | None = None
+    try:
+        with set_grad_enabled(create_graph):
+            for edge, gradient in roots:
+                if needed is None or edge[0] in needed:
+                    pending.add(edge, gradient)
+            while (node := pending.next_node()) is not None:
+                gradients = pending.take(node)
+                goes_on = needed is None or (needed[node] and not isinstance(node, AccumulateGrad))
+                arrived = gradients
+                if detector is not None:
+                    detector.begin(node)
+                if node.hooks is not None:
+                    gradients = call_tensor_hooks(node, gradients)
+                for edge in wanted.get(node, ()):
+                    # In PyTorch, too, hooks have changed it only where the way ends.
+                    captured[edge] = (arrived if goes_on else gradients)[edge[1]]
+                if not goes_on or not any(gradient is not None for gradient in gradients):
+                    continue
+                if node.hooks is not None:
+                    gradients = call_prehooks(node, gradients)
+                if is_observed:
+                    with ObservedRange(f"{_EVENT}{node.name}", "backward", gradients):
+                        results = node.apply(gradients)
+                else:
                     results = node.apply(gradients)
-            else:
-                results = node.apply(gradients)
-            if node.hooks is not None:
-                results = call_posthooks(node, results, gradients)
-            if not keep:
-                node.release()
-            _hand_on(node, results, pending, needed)
+                if node.hooks is not None:
+                    results = call_posthooks(node, results, gradients)
+                if detector is not None:
+                    detector.check(node, results)
+                if not keep:
+                    node.release()
+                _hand_on(node, results, pending, needed)
+    except Exception as error:
+        if detector is not None and node is not None:
+            detector.explain(error, node)
+        raise
+    finally:
+        if detector is not None:
+            detector.end()
     return captured
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from opdispatch import arrays
 from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import Variable, edge_of, facts_of
+from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.errors import AutogradError
 
 if TYPE_CHECKING:
     from opdispatch.autograd.function import Function, FunctionContext
+    from opdispatch.autograd.watch import SavedTensorHooks
 
 
 class FunctionNode(Node):
@@ -54,6 +56,8 @@ class FunctionNode(Node):
         self.num_results = len(results)
         self._results = [_made_like(each) for each in results]
         self._context.keep(savable)
+        if WATCHED:
+            note_recorded(self)
 
     def apply(self, grads: list[Any]) -> Gradients:
         """Calls ``backward``. Raises AutogradError for too many gradients, too few, or others."""
@@ -92,6 +96,10 @@ class FunctionNode(Node):
 
         shape, dtype, device = facts
         return namespace().zeros(shape, dtype=dtype, device=device)
+
+    def pack_saved(self, hooks: SavedTensorHooks) -> None:
+        """Has hooks pack what the context saves."""
+        self._context.pack_saved(hooks)
 
     def release(self) -> None:
         """Lets go of the tensors that were saved."""

@@ -8,8 +8,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
+from opdispatch.autograd.watch import WATCHED, note_made
+
 if TYPE_CHECKING:
     import numpy as np
+
+    from opdispatch.autograd.watch import MadeAt, SavedTensorHooks
 
 next_number = itertools.count(1).__next__  # one operation under the GIL
 """The next node's ``number``."""
@@ -59,6 +63,8 @@ class Node(ABC):
     # Of most nodes, these stay as they are: so there are no slots.
     hooks: list[RegisteredHook] | None = None
     num_results = 1
+    made_at: MadeAt | None = None
+    """Where it was made, if anomalies are detected."""
 
     def __init__(
         self, edges: Sequence[Edge | None], facts: Sequence[Facts | None], num_results: int = 1
@@ -69,6 +75,8 @@ class Node(ABC):
         """Of the same tensors."""
         self.num_results = num_results
         self.number = next_number()
+        if WATCHED:
+            note_made(self)
 
     @property
     @abstractmethod
@@ -86,6 +94,9 @@ class Node(ABC):
 
     def release(self) -> None:  # noqa: B027 - most nodes keep nothing
         """Lets go of what was kept for ``apply``, which raises AutogradError from now on."""
+
+    def pack_saved(self, hooks: SavedTensorHooks) -> None:  # noqa: B027 - as above
+        """Has hooks pack the tensors that were kept."""
 
     def add_hook(self, number: int, hook: Hook) -> RegisteredHook:
         """Has ``hook`` see the gradient of one of its results before ``apply`` does."""

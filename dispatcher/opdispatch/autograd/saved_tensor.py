@@ -1,15 +1,29 @@
 """Tensors that a node keeps for the way back: what is used then must be what it was.
 
 Calls are many and most never go back, so what is kept is plain, and made into tensors again when
-it is used. Mirrors ``torch/csrc/autograd/saved_variable.h``.
+it is used. Where hooks are asked for, they are asked afterwards.
+
+Mirrors ``torch/csrc/autograd/saved_variable.h``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from opdispatch.autograd.variable import AutogradMeta, VersionCounter, counter_of, version_of
-from opdispatch.errors import AutogradError
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.node import Edge
+from opdispatch.autograd.variable import (
+    AutogradMeta,
+    Variable,
+    VersionCounter,
+    counter_of,
+    edge_of,
+    meta_of,
+    version_of,
+)
+from opdispatch.autograd.watch import SavedTensorHooks
+from opdispatch.errors import AutogradError, TransformError
+from opdispatch.grad_mode import no_grad
 
 if TYPE_CHECKING:
     from opdispatch.autograd.node import Node
@@ -19,6 +33,52 @@ SavedTensor: TypeAlias = "tuple[Any, int]"
 SavedResult: TypeAlias = "tuple[Any, int, VersionCounter, int]"
 """Array, keys, counter and version of a result of the node itself: without its history, which would
 be a circle."""
+
+
+class PackedTensor:
+    """What a hook has made of either, and what leads back."""
+
+    def __init__(self, hooks: SavedTensorHooks, tensor: Any, edge: Edge | None) -> None:
+        self._unpack = hooks.unpack
+        self._edge = edge
+        if isinstance(tensor.array, LevelArray):
+            raise TransformError(
+                "hooks for saved tensors cannot be used in a function that is transformed",
+                hint="transform a function that is called outside of the block",
+            )
+        before = version_of(tensor)
+        with no_grad():
+            self._packed = hooks.pack(tensor)
+        if version_of(tensor) != before:
+            raise AutogradError(
+                f"the hook {hooks.pack} has written to the tensor that it was to pack",
+                hint="write to a copy of it",
+            )
+
+    def unpack(self, edge: Edge | None = None) -> Any:
+        """The tensor, with its history; that of a result is given. Raises AutogradError."""
+        tensor: Any = self._unpack(self._packed)
+        if not isinstance(tensor, Variable):
+            raise AutogradError(
+                f"the hook {self._unpack} returned {type(tensor).__name__}; expected a Tensor"
+            )
+        if (edge := edge or self._edge) is None:
+            return tensor
+        tensor = tensor.detach()  # type: ignore[attr-defined]
+        meta_of(tensor).edge = edge
+        tensor.requires_grad_flag = True
+        return tensor
+
+
+def pack_tensor(saved: SavedTensor, hooks: SavedTensorHooks) -> PackedTensor:
+    """What is kept of an argument instead."""
+    return PackedTensor(hooks, saved[0], edge_of(saved[0]))
+
+
+def pack_result(saved: SavedResult, hooks: SavedTensorHooks) -> PackedTensor:
+    """What is kept of a result instead. The hook sees it without its history: that would be a
+    circle."""
+    return PackedTensor(hooks, _without_history(saved), None)
 
 
 def save_tensor(tensor: Any) -> SavedTensor:
@@ -34,30 +94,40 @@ def save_result(tensor: Any) -> SavedResult:
     return array, tensor.key_bits, counter, counter.value
 
 
-def unpack_tensor(saved: SavedTensor, node: Node) -> Any:
+def unpack_tensor(saved: SavedTensor | PackedTensor, node: Node) -> Any:
     """The tensor. Raises AutogradError if it was written to meanwhile."""
+    if isinstance(saved, PackedTensor):
+        return saved.unpack()
     tensor, version = saved
     if version_of(tensor) != version:
         raise _modified(node, tensor, "", version_of(tensor), version)
     return tensor
 
 
-def unpack_result(saved: SavedResult, node: Node, number: int = 0) -> Any:
+def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0) -> Any:
     """Result ``number``, with its history. Raises AutogradError if it was written to meanwhile."""
-    from opdispatch.tensor import Tensor
-
-    array, keys, counter, version = saved
+    if isinstance(saved, PackedTensor):
+        return saved.unpack((node, number))
+    array, _, counter, version = saved
     if counter.value != version:
         raise _modified(node, array, f", result {number} of {node.name},", counter.value, version)
+    result = _without_history(saved)
+    result.autograd_meta.edge = (node, number)
+    result.requires_grad_flag = True
+    return result
+
+
+def _without_history(saved: SavedResult) -> Any:
+    from opdispatch.tensor import Tensor
+
+    array, keys, counter, _ = saved
     if isinstance(array, Tensor):
         result = array.detach()
     else:
         result = Tensor(array)
         result.key_bits = keys
     meta = result.autograd_meta = AutogradMeta()
-    meta.edge = (node, number)
     meta.counter = counter
-    result.requires_grad_flag = True
     return result
 
 

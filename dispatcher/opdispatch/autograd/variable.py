@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
 
-
 MADE_UNDER_NO_GRAD = "was made under no_grad"
 MADE_IN_FUNCTION = "was made by a Function"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from opdispatch.autograd.node import next_number
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, AutogradMeta, edge_of
+from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import BELOW, edges_of
 from opdispatch.functionalities.derivative import has_tensors
@@ -32,6 +33,7 @@ def _is_recorded(values: Sequence[Any]) -> bool:
 
 
 _SCOPE: dict[str, Any] = {
+    "__name__": __name__,  # so that tracebacks of callers know whose lines these are
     "_Tensor": Tensor,
     "_type": type,
     "_isinstance": isinstance,
@@ -48,7 +50,11 @@ _SCOPE: dict[str, Any] = {
     "_Meta": AutogradMeta,
     "_KINDS": DIFFERENTIABLE_KINDS,
     "_next_number": next_number,
+    "_watched": WATCHED,
+    "_note_recorded": note_recorded,
 }
+TELL = "if _watched: _note_recorded(_node)"
+"""The line that follows what a node keeps: one list is looked at, which is empty nearly always."""
 
 
 def history_of(result: str, number: str) -> list[str]:

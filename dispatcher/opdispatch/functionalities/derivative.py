@@ -30,7 +30,15 @@ from typing import Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.node import Gradients, Node
-from opdispatch.autograd.saved_tensor import save_result, unpack_result, unpack_tensor
+from opdispatch.autograd.saved_tensor import (
+    PackedTensor,
+    pack_result,
+    pack_tensor,
+    save_result,
+    unpack_result,
+    unpack_tensor,
+)
+from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.schema_type import SCALAR, ListType, SchemaType
@@ -183,11 +191,38 @@ class FormulaNode(Node):
             return unpack_tensor(kept, self)
         if type(kept) is list:
             return [self._unpacked_tensors(each) for each in kept]
+        if type(kept) is PackedTensor:
+            return kept.unpack()
         if find_key_bits(kept) is not None and not hasattr(type(kept), "__torch_dispatch__"):
             return Tensor(kept)  # so that whatever a formula does with it is dispatched
         return kept
+
+    def pack_saved(self, hooks: SavedTensorHooks) -> None:
+        """Has hooks pack the tensors that were kept, and arrays as tensors."""
+        assert self.kept is not None
+        for n, (name, has_tensors) in enumerate(
+            zip(self.derivative.kept, self.derivative.has_tensors, strict=True)
+        ):
+            kept = self.kept[n]
+            if has_tensors:
+                self.kept[n] = _packed(kept, hooks)
+            elif name == "result":
+                self.kept[n] = kept and pack_result(kept, hooks)
+            elif name == "results":
+                self.kept[n] = kept and [each and pack_result(each, hooks) for each in kept]
 
     def release(self) -> None:
         """Lets go of the tensors that were kept. Without any, one may come again."""
         if self.derivative.keeps_values:
             self.kept = None
+
+
+def _packed(kept: Any, hooks: SavedTensorHooks) -> Any:
+    """What hooks make of a tensor, an array, or those in a list; anything else as it is."""
+    if type(kept) is tuple:
+        return pack_tensor(kept, hooks)
+    if type(kept) is list:
+        return [_packed(each, hooks) for each in kept]
+    if find_key_bits(kept) is not None and not hasattr(type(kept), "__torch_dispatch__"):
+        return pack_tensor((Tensor(kept), 0), hooks)
+    return kept

@@ -8,6 +8,7 @@ from typing import Any
 from opdispatch.autograd.saved_tensor import save_result, save_tensor
 from opdispatch.autograd.variable import version_of
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
+from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
     go_below_adinplace_or_view,
@@ -15,6 +16,7 @@ from opdispatch.functionalities.autograd import (
     set_history,
 )
 from opdispatch.functionalities.autograd_kernel_text import (
+    TELL,
     AutogradKernelText,
     FindOperator,
     history_of,
@@ -77,6 +79,7 @@ class _DerivativeText(AutogradKernelText):
                 return _finish(_node, _result, (_a0, _a1))
             if _result.array.dtype.kind in _KINDS:
                 the node is what has made the result
+            if _watched: _note_recorded(_node)
             return _result
         return _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
     """
@@ -112,7 +115,9 @@ class _DerivativeText(AutogradKernelText):
             f"    _result = {self.redispatch()}",
             "finally:",
             "    _leave(_token)",
-            *([f"_rebase_history({written}, _node)", "return _result"] if written else self._end()),
+            *([f"_rebase_history({written}, _node)"] if written else self._end()),
+            TELL,
+            "return _result",
         ]
 
     def _inputs(self) -> list[str]:
@@ -157,7 +162,7 @@ class _DerivativeText(AutogradKernelText):
             ]
         else:
             return [finish]
-        return [*lines, "return _result"]
+        return lines
 
 
 def _kept_of(kind: SchemaType) -> str:
@@ -210,4 +215,6 @@ def _finish(node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:
         result = results if isinstance(result, list) else tuple(results)
     if node.derivative.keeps_results:
         node.keep_results(results)
+    if WATCHED:
+        note_recorded(node)
     return result

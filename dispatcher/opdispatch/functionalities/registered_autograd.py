@@ -11,6 +11,7 @@ from typing import Any
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Gradients, Node
+from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
@@ -19,6 +20,7 @@ from opdispatch.functionalities.autograd import (
     set_history,
 )
 from opdispatch.functionalities.autograd_kernel_text import (
+    TELL,
     AutogradKernelText,
     FindOperator,
     history_of,
@@ -156,6 +158,10 @@ class RegisteredNode(Node):
         name = str(self.schema.name)
         return AutogradError(f"the backward of {name} {message}", operator=name)
 
+    def pack_saved(self, hooks: SavedTensorHooks) -> None:
+        """Has hooks pack what the context saves."""
+        self.context.pack_saved(hooks)
+
     def release(self) -> None:
         """Lets go of the tensors that were saved."""
         self.context.release()
@@ -219,6 +225,7 @@ class _RegisteredText(AutogradKernelText):
                 _context.keep((_result,))
             else:
                 _node.keep((_result,))
+            if _watched: _note_recorded(_node)
             return _result
         _token = _enter()  # as PyTorch, whether or not the call is recorded
         try: return _operator().redispatch(_below[_keys.bits], _a0, _a1)
@@ -254,6 +261,7 @@ class _RegisteredText(AutogradKernelText):
             "finally:",
             "    _reset_state(_outer)",
             *self._end(),
+            TELL,
             "return _result",
         ]
 

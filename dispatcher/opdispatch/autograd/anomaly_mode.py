@@ -1,0 +1,138 @@
+"""Finding the call whose way back went wrong.
+
+Mirrors ``torch/autograd/anomaly_mode.py`` and ``torch/csrc/autograd/python_anomaly_mode.cpp``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from opdispatch import arrays
+from opdispatch.arrays.level_array import LevelArray
+from opdispatch.autograd.node import Node
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
+from opdispatch.autograd.watch import GRAPH_WATCH, GraphWatch, change_watch
+from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import no_grad
+
+
+class set_detect_anomaly:  # noqa: N801 - PyTorch's name
+    """Switches at once, as a function; as a ``with`` block, until its end.
+
+    With ``mode``, each node remembers who has made it, and an error on the way back has a note with
+    that traceback. With ``check_nan``, a gradient with a NaN is such an error: an AutogradError
+    that names the node. It holds for the current thread or task. As
+    ``torch.autograd.set_detect_anomaly``.
+    """
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = _switch(mode, check_nan)
+
+    def __enter__(self) -> None:
+        """The block's end restores what was before."""
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _switch(self._before.detects_anomalies, self._before.checks_nan)
+
+
+class detect_anomaly:  # noqa: N801 - PyTorch's name
+    """A block in which anomalies are detected: see ``set_detect_anomaly``."""
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._check_nan = check_nan
+        self._before: list[GraphWatch] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_switch(True, self._check_nan))
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        before = self._before.pop()
+        _switch(before.detects_anomalies, before.checks_nan)
+
+
+def is_anomaly_enabled() -> bool:
+    """Whether the current task detects anomalies."""
+    return GRAPH_WATCH.get().detects_anomalies
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """Whether a NaN is one, where anomalies are detected."""
+    return GRAPH_WATCH.get().checks_nan
+
+
+def _switch(mode: bool, check_nan: bool) -> GraphWatch:
+    return change_watch(detects_anomalies=bool(mode), checks_nan=bool(check_nan))
+
+
+class AnomalyDetector:
+    """Of one way back, in the task that goes it."""
+
+    def __init__(self) -> None:
+        self._before = GRAPH_WATCH.get()
+
+    def begin(self, node: Node) -> None:
+        """A node is next: what is made from now on, it has induced."""
+        GRAPH_WATCH.set(replace(self._before, evaluating=node))
+
+    def check(self, node: Node, gradients: Sequence[Any]) -> None:
+        """Raises AutogradError for a gradient with a NaN among those that a node has returned."""
+        if not self._before.checks_nan:
+            return
+        for place, gradient in enumerate(gradients):
+            if gradient is not None and _has_nan(gradient):
+                raise AutogradError(f"{node.name} returned NaN in its gradient of argument {place}")
+
+    def explain(self, error: BaseException, node: Node) -> None:
+        """Adds to an error of a node's where that node was made."""
+        made_at = node.made_at
+        if made_at is None:
+            error.add_note(
+                f"raised by {node.name}, made while anomalies were not detected: detect them in "
+                "the calls that go forward, too"
+            )
+            return
+        error.add_note(
+            f"raised by {node.name}, made by this call (most recent call last):\n"
+            f"{_text(made_at.stack)}"
+        )
+        while (induced_by := made_at.evaluating) is not None and induced_by.made_at is not None:
+            made_at = induced_by.made_at
+            error.add_note(
+                f"on the way back through {induced_by.name}, made by this call (most recent call "
+                f"last):\n{_text(made_at.stack)}"
+            )
+
+    def end(self) -> None:
+        """The way back has ended."""
+        GRAPH_WATCH.set(self._before)
+
+
+def _text(stack: Sequence[traceback.FrameSummary]) -> str:
+    return "".join(traceback.format_list(list(stack))).rstrip()
+
+
+def _has_nan(gradient: Any) -> bool:
+    from opdispatch.autograd.engine import namespace
+
+    array = gradient.array
+    if isinstance(array, LevelArray | arrays.FakeArray | arrays.MetaArray):
+        return False  # which have no elements to look at
+    if array.dtype.kind not in DIFFERENTIABLE_KINDS:
+        return False
+    xp = namespace()
+    with no_grad():
+        return bool(xp.any(xp.isnan(gradient.detach())).array)
