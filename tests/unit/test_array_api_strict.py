@@ -200,7 +200,9 @@ CALLS: dict[str, Any] = {
     **{name: call(X, k=st.integers(-4, 4)) for name in ("tril", "triu")},
     "astype": call(X, DTYPE, copy=BOTH),
     **{name: call(X, **NEW) for name in ("zeros_like", "ones_like")},
-    "full_like": call(X, SCALAR, **NEW),
+    # NumPy leaves out imaginary parts here, which the standard leaves undefined.
+    "full_like": call(X, SCALAR.filter(lambda value: type(value) is not complex), **NEW)
+    | call(of([each for each in EVERY if "complex" in each]), SCALAR),
     **{name: call(EXTENT, **NEW) for name in ("zeros", "ones")},
     "full": call(EXTENT, SCALAR, **NEW),
     "eye": call(st.integers(0, 4), st.none() | st.integers(0, 4), k=st.integers(-5, 5), **NEW),

@@ -257,7 +257,7 @@ def test_a_copy_of_a_constant_is_a_call():
         return total
 
     graph = trace(added, X)
-    assert [node.operator for node in graph.nodes][0] == "array::astype"
+    assert graph.nodes[0].operator == "array::astype"
     assert equal(graph(X), 2 * X)
     table[...] = 1.0
     assert equal(graph(X), X + 1), "each time of what the constant is then"
