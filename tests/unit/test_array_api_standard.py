@@ -254,6 +254,44 @@ def test_numbers_may_be_as_large_as_those_of_uint64():
     assert int(xp.full_like(x, top)[0]) == top
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: xp.flip(xp.reshape(x, ())),
+        lambda x: xp.broadcast_to(x, (1, 1, 1)),
+        lambda x: xp.squeeze(xp.expand_dims(x, axis=0), axis=(0, 1, 2)),
+        lambda x: xp.moveaxis(xp.permute_dims(x, (1, 0)), 0, 1)[0, 0],
+    ],
+)
+def test_a_view_of_one_element_is_written_to(view):
+    leaf = Tensor(np.ones((1, 1)), requires_grad=True)
+    x = leaf * 2.0
+    part = view(x)
+    part += 1.0
+    assert x.array.tolist() == [[3.0]]
+    xp.sum(x * x).backward()
+    assert leaf.grad.array.tolist() == [[12.0]]
+
+
+def test_what_unstack_gives_are_views():
+    for axis, shape in ((0, (3,)), (-1, (3,)), (1, (2, 3))):
+        x = Tensor(np.zeros(shape))
+        for number, each in enumerate(xp.unstack(x, axis=axis)):
+            each += number
+        assert x.array.reshape(-1, 3).tolist() == [[0, 1, 2]] * (x.size // 3)
+    with pytest.raises(IndexError):
+        xp.unstack(xp.ones(3), axis=1)
+
+
+def test_what_is_no_view_by_its_schema_is_not_written_through():
+    x = Tensor(np.ones(3))
+    for shape in ((3,), (1, 1), (2, 3)):
+        result = xp.broadcast_arrays(x, xp.zeros(shape))[0]
+        with pytest.raises((ValueError, ArgumentError), match="read-only|single memory location"):
+            result += 1.0
+    assert x.array.flags.writeable
+
+
 def test_a_diagonal_is_a_view_that_is_written_to():
     x = Tensor(np.zeros((2, 3, 3)))
     above = xp.linalg.diagonal(x, offset=1)

@@ -110,6 +110,31 @@ def _expm1(found: Kernel) -> Kernel:
     return expm1
 
 
+def _broadcast_arrays(found: Kernel) -> Kernel:
+    """The results are no views by their schema: nobody may write through them to the arguments."""
+
+    def broadcast_arrays(arrays: Any) -> Any:
+        results = [x.view() if isinstance(x, np.ndarray) else x for x in found(*arrays)]
+        for each in results:
+            if isinstance(each, np.ndarray):
+                each.flags.writeable = False
+        return results
+
+    return broadcast_arrays
+
+
+def _broadcast_to(found: Kernel) -> Kernel:
+    """NumPy's is never written to. Where each element is there once, PyTorch's is a view."""
+
+    def broadcast_to(x: Any, shape: Any) -> Any:
+        result = found(x, shape)
+        if isinstance(result, np.ndarray) and x.flags.writeable and result.size == x.size:
+            result.flags.writeable = True
+        return result
+
+    return broadcast_to
+
+
 def _diagonal(found: Kernel) -> Kernel:
     """NumPy's is a view that cannot be written to; PyTorch's, and CuPy's, can."""
 
@@ -152,6 +177,15 @@ def _beyond_matrix(found: Kernel) -> Kernel:
     return of_diagonal
 
 
+def _flip(found: Kernel) -> Kernel:
+    """NumPy's makes a number of an array without dimensions, and no view."""
+
+    def flip(x: Any, *, axis: Any) -> Any:
+        return found(x, axis=axis) if x.ndim or axis else x[...]
+
+    return flip
+
+
 def _repeat(found: Kernel) -> Kernel:
     """NumPy's takes no numbers of type uint64."""
 
@@ -175,9 +209,21 @@ def _where(found: Kernel) -> Kernel:
     return where
 
 
+def _unstack(found: Kernel) -> Kernel:
+    """NumPy's makes numbers of an array with one dimension, and no views."""
+
+    def unstack(x: Any, *, axis: int) -> Any:
+        if x.ndim == 1 and axis in (0, -1):
+            return [x[place, ...] for place in range(len(x))]
+        return list(found(x, axis=axis))
+
+    return unstack
+
+
 # Where a schema cannot say what the standard's function takes or returns, or a library's differs.
 _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
-    "broadcast_arrays": lambda found: lambda arrays: list(found(*arrays)),
+    "broadcast_arrays": _broadcast_arrays,
+    "broadcast_to": _broadcast_to,
     **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), _clip),
     "diff": lambda found: (
         lambda x, **options: found(
@@ -185,13 +231,14 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
         )
     ),
     "expm1": _expm1,
+    "flip": _flip,
     "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
     "linalg_trace": _beyond_matrix,
     "meshgrid": lambda found: lambda arrays, indexing: list(found(*arrays, indexing=indexing)),
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat.Tensor": _repeat,
     **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
-    "unstack": lambda found: lambda x, axis: list(found(x, axis=axis)),
+    "unstack": _unstack,
 }
 
 
