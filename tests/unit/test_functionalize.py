@@ -247,6 +247,16 @@ def test_tensors_from_elsewhere_are_written_to_at_the_end():
     assert (buffer.array == [2, 4, 6]).all()
 
 
+def test_a_copy_of_what_was_written_to_elsewhere_has_what_was_written():
+    buffer = tensor(3)
+
+    def function(x):
+        buffer[...] = buffer + x
+        return xp.asarray(buffer, copy=True)
+
+    assert (functionalize(function)(tensor(3)).array == [2, 4, 6]).all()
+
+
 def test_an_input_for_reading_only_is_not_written_to():
     x = tensor(2)
     x.array.flags.writeable = False

@@ -12,6 +12,7 @@ from opdispatch.array_api.operators import OPERATORS
 from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch.functorch.dynamic_layer import next_level
 from opdispatch.tensor import Tensor, new_tensor
 from opdispatch.tensor_operators import TensorOperators
 from opdispatch.tracing_state import is_tracing, note_reading
@@ -74,8 +75,8 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
         if moved.requires_grad:
             copied: Tensor = OPERATORS.positive.default(moved)
             return copied
-        # In a function that is traced, of constants as well, or of one that is transformed.
-        if is_tracing() or isinstance(moved.array, LevelArray):
+        # In a function that is traced or transformed, also of what it has from elsewhere.
+        if is_tracing() or next_level() > 1 or isinstance(moved.array, LevelArray):
             same: Tensor = OPERATORS.astype.default(moved, moved.dtype)
             return same
         return Tensor(arrays.copy_of(moved.array))
