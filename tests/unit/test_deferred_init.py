@@ -17,9 +17,11 @@ from opdispatch import (
     Tensor,
     autocast,
     default_generator,
+    functionalize,
     manual_seed,
     no_grad,
     ops,
+    vmap,
 )
 from opdispatch import array_api as xp
 from opdispatch.deferred_init import deferred_init, materialize_module, materialize_tensor
@@ -230,6 +232,30 @@ def program(seed: int):
         return tensors
 
     return run
+
+
+def write_and_sum(x):
+    x[0] += 5.0
+    return xp.sum(x * 2, axis=-1)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        functionalize,
+        vmap,
+        lambda function: functionalize(vmap(function)),
+        lambda function: vmap(functionalize(function)),
+    ],
+)
+def test_a_transform_is_deferred_with_what_it_writes_to(transform):
+    def make():
+        x = xp.ones((3, 2))
+        return x, transform(write_and_sum)(x)
+
+    eager, deferred = both(make)
+    for one, other in zip(reversed(deferred), reversed(eager), strict=True):
+        assert_same(materialize_tensor(one), other)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -42,7 +42,11 @@ _ALL_BITS = (
     FRONT_AND_BACK
     | AUTOGRAD_BITS
     | DispatchKeySet.of(
-        _K.FuncTorchGradWrapper, _K.FuncTorchBatched, _K.PythonTLSSnapshot, _K.Functionalize
+        _K.FuncTorchGradWrapper,
+        _K.FuncTorchBatched,
+        _K.DeferredInit,
+        _K.PythonTLSSnapshot,
+        _K.Functionalize,
     ).bits
 )
 
