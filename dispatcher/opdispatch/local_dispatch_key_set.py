@@ -121,18 +121,24 @@ def _canonical(state: LocalState) -> LocalState:
 
 
 class LocalStateGuard:
-    """Switches the state of the current task for a ``with`` block, and restores exactly it."""
+    """Switches a part of the current task's state for a ``with`` block, and restores exactly that.
+
+    What others have switched meanwhile stays: a profile may stop in an autocast block that began
+    later, and go on after one that began earlier.
+    """
 
     def __init__(self, **changes: object) -> None:
         self._changes = changes
-        self._tokens: list[Token[LocalState]] = []
+        self._restored = tuple(changes) or ("included", "excluded")
+        self._entered: list[tuple[LocalState, LocalState, Token[LocalState]]] = []
 
     def _new_state(self, state: LocalState) -> LocalState:
         return replace(state, **self._changes)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:
-        state = _canonical(self._new_state(LOCAL_STATE.get()))
-        self._tokens.append(LOCAL_STATE.set(state))
+        before = LOCAL_STATE.get()
+        state = _canonical(self._new_state(before))
+        self._entered.append((before, state, LOCAL_STATE.set(state)))
         return self
 
     def __exit__(
@@ -141,7 +147,13 @@ class LocalStateGuard:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        LOCAL_STATE.reset(self._tokens.pop())
+        before, state, token = self._entered.pop()
+        now = LOCAL_STATE.get()
+        if now is state:
+            LOCAL_STATE.reset(token)
+        else:
+            changes = {name: getattr(before, name) for name in self._restored}
+            LOCAL_STATE.set(_canonical(replace(now, **changes)))
 
 
 class ForceLocalState:

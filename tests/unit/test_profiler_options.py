@@ -10,8 +10,10 @@ from opdispatch import (
     ArgumentError,
     Library,
     Tensor,
+    autocast,
     func,
     inference_mode,
+    is_autocast_enabled,
     no_grad,
     ops,
     profile,
@@ -313,3 +315,25 @@ def test_a_profile_with_steps_within_another_one():
 def test_a_schedule_has_an_active_step(numbers):
     with pytest.raises(ArgumentError, match="active=1 or more"):
         schedule(**numbers)
+
+
+def test_it_stops_in_a_block_that_began_later_and_goes_on_after_one_that_began_earlier():
+    running = profile()
+    running.start()
+    with autocast("cpu"):
+        xp.exp(X)
+        running.stop()
+        assert is_autocast_enabled("cpu"), "the profile alone has ended"
+        xp.sin(X)
+    assert LOCAL_STATE.get() is DEFAULT_STATE
+    assert [each.name for each in running.events()] == ["array::exp"]
+
+    block, running = autocast("cpu"), profile()
+    block.__enter__()
+    running.start()
+    block.__exit__(None, None, None)
+    assert not is_autocast_enabled("cpu")
+    xp.sin(X)
+    running.stop()
+    assert LOCAL_STATE.get() is DEFAULT_STATE
+    assert [each.name for each in running.events()] == ["array::sin"]

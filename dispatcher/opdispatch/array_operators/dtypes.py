@@ -44,7 +44,8 @@ def kind_of_numbers(dtype: np.dtype[Any]) -> str:
     try:
         ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     except ValueError:
-        return "i" if ml_dtypes.iinfo(dtype).min < 0 else "u"  # type: ignore[no-untyped-call]
+        info = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call] # such as int4
+        return "i" if info.min < 0 else "u"
     return "f"
 
 
