@@ -181,7 +181,8 @@ def _flip(found: Kernel) -> Kernel:
     """NumPy's makes a number of an array without dimensions, and no view."""
 
     def flip(x: Any, *, axis: Any) -> Any:
-        return found(x, axis=axis) if x.ndim or axis else x[...]
+        result = found(x, axis=axis)
+        return result if x.ndim else x[...]
 
     return flip
 
