@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -171,7 +172,7 @@ class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
         """Calls an operator; see ``Session.call``."""
         return self.with_options(remote=remote).call(operator, *args, **kwargs)
 
-    async def map(
+    def map(
         self,
         operator: str,
         list_of_args: Iterable[Iterable[Any]],
@@ -183,13 +184,26 @@ class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
 
         See ``Session.map``; calls begin with the first step of the loop.
         """
+
+        def call(args: Iterable[Any]) -> Coroutine[Any, Any, Any]:
+            return self.call(operator, *args, remote=remote)
+
+        return self._map(call, list_of_args, in_flight, copy_context())
+
+    async def _map(
+        self,
+        call: Callable[[Iterable[Any]], Coroutine[Any, Any, Any]],
+        list_of_args: Iterable[Iterable[Any]],
+        in_flight: int,
+        context: Context,
+    ) -> AsyncGenerator[Any, None]:
         check_in_flight(in_flight)
         items = iter(list_of_args)
         tasks: deque[asyncio.Task[Any]] = deque()
         try:
             while True:
                 for args in itertools.islice(items, in_flight - len(tasks)):
-                    tasks.append(asyncio.create_task(self.call(operator, *args, remote=remote)))
+                    tasks.append(asyncio.create_task(call(args), context=context.copy()))
                 if not tasks:
                     return
                 yield await tasks[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, Self
 
 IN_FLIGHT_DEFAULT = 64
@@ -39,6 +40,8 @@ class OrderedResults(Iterator[Any]):
         self._in_flight = check_in_flight(in_flight)
         self._arguments = iter(arguments)
         self._at_once = max(in_flight // 4, 1)
+        # All calls are made with what was switched on when the iterator was made.
+        self._context = copy_context()
         self._begin_some()
 
     def __next__(self) -> Any:
@@ -77,6 +80,6 @@ class OrderedResults(Iterator[Any]):
                     arguments = next(self._arguments)
                 except StopIteration:
                     return
-                self._under_way.append(self._submit(tuple(arguments)))
+                self._under_way.append(self._context.run(self._submit, tuple(arguments)))
         finally:
             self._flush()

@@ -109,8 +109,9 @@ class RemoteSession(ABC):
 
         They come in the order of the items, and the error of a call where its result would.
         Calls begin at once, and as results are taken; at most `in_flight` have begun whose
-        result was not taken. After an error, and when the iterator is closed, those under
-        way are cancelled. With `remote`, results stay where they are: see ``call``.
+        result was not taken. All are made with what is switched on now, such as autocast. After
+        an error, and when the iterator is closed, those under way are cancelled. With `remote`,
+        results stay where they are: see ``call``.
         """
 
         def begin(args: tuple[Any, ...]) -> Future[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,21 @@ def test_what_a_kernel_leaves_switched_on_ends_with_its_call(session: oc.Session
         assert session.call("samples::modes", x) == [False, False]
     with inference_mode():
         assert session.call("samples::modes", x) == [False, True]
+
+
+def test_calls_of_a_map_are_made_with_what_was_switched_on_for_it(session: oc.Session):
+    arguments = [(WEIGHTS,)] * 5
+    with no_grad():
+        results = session.map("samples::modes", arguments, in_flight=2)
+    assert list(results) == [[False, False]] * 5
+    results = session.map("samples::modes", arguments, in_flight=2)
+    with inference_mode():
+        assert list(results) == [[True, False]] * 5
+
+    async def of_a_task() -> list[list[bool]]:
+        async with oc.aio.connect(session.address) as other:
+            with no_grad():
+                results = other.map("samples::modes", arguments, in_flight=2)
+            return [result async for result in results]
+
+    assert asyncio.run(of_a_task()) == [[False, False]] * 5
