@@ -20,11 +20,16 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from opdispatch.arrays import find_key_bits
+import numpy as np
+
+from opdispatch.arrays import find_backend, find_key_bits
+from opdispatch.autograd.node import Edge
+from opdispatch.autograd.variable import edge_of, meta_of
+from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.grad_mode import is_grad_enabled
+from opdispatch.grad_mode import is_grad_enabled, no_grad
 from opdispatch.tensor_indexing import getitem, setitem
 from opdispatch.tracing_state import is_traced, note_reading
 
@@ -76,7 +81,9 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         return getattr(namespace(), function)(other, self)
 
     def in_place(self: Any, other: Any, /) -> Any:
-        result = forward(_as_it_is(self, other, function), other)
+        is_step = is_grad_enabled() and _has_one_history(self)
+        edge = edge_of(self) if is_step else None
+        result = forward(_as_it_is(self, edge, other, function), other)
         if result is NotImplemented:
             return result
         if result.dtype != self.dtype or result.shape != self.shape:
@@ -84,7 +91,14 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
                 f"the result has shape {list(result.shape)} and dtype {result.dtype}, and cannot "
                 f"be written to a tensor of shape {list(self.shape)} and dtype {self.dtype}"
             )
-        self[...] = result
+        node = getattr(result, "grad_fn", None) if is_step else None
+        if node is None or len(node.edges) < 2 - (edge is not None) or node.edges[0] != edge:
+            self[...] = result
+            return self
+        check_may_be_written_to(self)  # which is recorded as one step, that of the calculation
+        with no_grad():
+            self[...] = result
+        rebase_history(self, node)
         return self
 
     return (
@@ -94,11 +108,25 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
     )
 
 
-def _as_it_is(written: Any, other: Any, function: str) -> Any:
+def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any:
     """A tensor that is about to be written to; a copy, if the way back needs what it was."""
     needs_it = _may_have_gradient(other) or (function == "pow" and _may_have_gradient(written))
-    needs_it = needs_it and function not in _LINEAR and is_grad_enabled()
-    return +written if needs_it else written
+    if not needs_it or function in _LINEAR or not is_grad_enabled():
+        return written
+    if edge is None:
+        return +written
+    with no_grad():
+        copied = +written
+    meta_of(copied).edge = edge
+    copied.requires_grad_flag = True
+    return copied
+
+
+def _has_one_history(written: Any) -> bool:
+    """Whether it is a tensor of ours, of plain elements: no level, trace or class has another."""
+    if not getattr(written, "_is_plain", False) or is_traced(written):
+        return False
+    return type(written.array) is np.ndarray or find_backend(type(written.array)) is not None
 
 
 def _may_have_gradient(value: Any) -> bool:

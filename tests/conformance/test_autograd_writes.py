@@ -7,6 +7,7 @@ requires gradients, versions, what is refused and gradients are compared.
 
 import operator
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -61,13 +62,26 @@ class Program:
         assert len(errors) in (0, 2), errors
         return None if errors else results
 
+    def drop_lost_views(self):
+        """Those that no_grad has made of what was written to: nobody may ask for their history."""
+        leaves = [
+            self.both(partial(getattr, ours, "is_leaf"), partial(getattr, theirs, "is_leaf"))
+            for ours, theirs in self.pairs
+        ]
+        assert all(found is None or found[0] == found[1] for found in leaves)
+        known = zip(self.pairs, leaves, strict=True)
+        self.pairs = [pair for pair, found in known if found is not None]
+
     def step(self):
+        self.drop_lost_views()
         choose = self.random.choice
         (x, their_x), (y, their_y) = choose(self.pairs), choose(self.pairs)
         if their_x.is_leaf and self.random.random() < 0.8:  # which is often not to be written to
             x, their_x = self.pairs[-1]
         kind, index = (
-            choose(["unary", "binary", "view", "write", "write", "in place", "hook"]),
+            choose(
+                ["unary", "binary", "view", "view", "write", "write", "in place", "hook", "leaf"]
+            ),
             None,
         )
         if kind == "unary":
@@ -78,7 +92,11 @@ class Program:
             self.add(self.both(lambda: function(x, y), lambda: function(their_x, their_y)))
         elif kind == "view":
             index = choose(INDICES)
-            self.add(self.both(lambda: x[index], lambda: their_x[index]))
+            made = self.both(lambda: x[index], lambda: their_x[index])
+            if self.random.random() < 0.2:
+                with OURS(), THEIRS():
+                    made = self.both(lambda: x[index], lambda: their_x[index])
+            self.add(made)
         elif kind == "write":
             # PyTorch refuses to write to a tensor parts of its own.
             value = (0.5, 0.5) if self.random.random() < 0.5 else (+y, their_y.clone())
@@ -88,6 +106,9 @@ class Program:
             one, other = (+y, their_y.clone()) if by == "other" else (by, by)
             done = self.both(lambda: function(x, one), lambda: function(their_x, other))
             self.is_refused |= done is None
+        elif kind == "leaf":
+            if their_x.is_leaf:
+                self.both(lambda: x.requires_grad_(), lambda: their_x.requires_grad_())
         elif their_x.requires_grad:
             self.both(lambda: x.retain_grad(), lambda: their_x.retain_grad())
             self.both(
@@ -114,6 +135,7 @@ class Program:
             self.pairs.append(tuple(made))
 
     def finish(self):
+        self.drop_lost_views()
         for ours, theirs in self.pairs:
             assert same(ours, theirs)
             assert ours.requires_grad == theirs.requires_grad

@@ -407,6 +407,15 @@ def test_a_gradient_of_bfloat16_stays_so_beside_scalars():
     assert x.grad.array.tolist() == [3.5, 5.5]
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_factorizations_take_no_16_bits(device: str, dtype: Any):
+    x = Tensor(np.eye(2).astype(dtype)).to(device)
+    for name in ("inv", "det", "slogdet", "qr", "svd", "eigh", "cholesky", "pinv", "matrix_rank"):
+        with pytest.raises(ArgumentError, match=f"{name} was given b?float16; expected .* 32 bits"):
+            getattr(xp.linalg, name)(x)
+
+
 def test_shapes_that_do_not_broadcast_are_both_named():
     with pytest.raises(ValueError, match=r"\(2,3\) \(4,\)"):
         xp.ones((2, 3)) + xp.ones(4)

@@ -55,6 +55,15 @@ def test_a_gradient_goes_back_to_the_device_that_its_tensor_came_from():
     assert x.grad.array.tolist() == [4, 8, 12]
 
 
+def test_a_conversion_to_another_device_leads_back_from_there():
+    x = Tensor(X, requires_grad=True)
+    there = xp.astype(x, np.dtype("f4"), device=THERE)
+    assert (there.device, repr(there.grad_fn)) == (THERE, "<AstypeBackward>")
+    [found] = grad(xp.sum((there * there).to("cpu")), x, create_graph=True)
+    assert (found.device, found.dtype, found.array.tolist()) == ("cpu", x.dtype, [2, 4, 6])
+    assert grad(xp.sum(found), x)[0].array.tolist() == [2, 2, 2]
+
+
 def test_both_derivatives_are_right():
     def function(x, y):
         x, y = x.to("privateuseone:0"), y.to_device(THERE)

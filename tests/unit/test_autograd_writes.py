@@ -153,3 +153,100 @@ def test_and_has_no_derivative(clear, part):
     clear(part(y))
     with pytest.raises(AutogradError, match="autograd_writes::clear_ has no derivative"):
         xp.sum(y).backward()
+
+
+# -- arithmetic in place is one step ---------------------------------------------------------------
+
+
+def test_arithmetic_in_place_is_one_step_of_the_graph():
+    x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    z = x * 1
+    before = z.grad_fn
+    z *= y
+    assert (repr(z.grad_fn), z._version) == ("<MultiplyBackward>", 1)
+    assert [edge[0] for edge in z.grad_fn.next_functions] == [before, y.grad_fn or _edge(y)]
+    [of_x, of_y] = grad(xp.sum(z), [x, y], create_graph=True)
+    assert (of_x.array.tolist(), of_y.array.tolist()) == ([3.0, 4.0], [1.0, 2.0])
+    assert grad(xp.sum(of_y), x)[0].array.tolist() == [1.0, 1.0]
+
+
+def _edge(tensor):
+    from opdispatch.autograd.graph import get_gradient_edge
+
+    return get_gradient_edge(tensor).node
+
+
+def test_hooks_of_a_view_as_it_was_do_not_see_what_is_written_to_it():
+    seen, x = [], leaf(1.0, 2.0, 3.0)
+    y = x * 1
+    view = y[1:]
+    view.register_hook(lambda grad: seen.append(grad.array.tolist()))
+    view *= leaf(5.0, 6.0)
+    assert [repr(each.grad_fn) for each in (y, view)] == ["<CopySlices>", "<ReplayedView>"]
+    xp.sum(y).backward()
+    assert (seen, x.grad.array.tolist()) == ([], [1.0, 5.0, 6.0])
+
+
+def test_a_refused_write_leaves_elements_and_versions():
+    x = leaf(1.0, 2.0)
+    with pytest.raises(AutogradError, match="a leaf"):
+        x *= 2.0
+    view = x[1:]
+    with pytest.raises(AutogradError, match="a view of a leaf"):
+        view += 1.0
+    assert (x.array.tolist(), x._version) == ([1.0, 2.0], 0)
+
+
+# -- views of what requires gradients --------------------------------------------------------------
+
+
+def test_views_under_no_grad_require_what_their_base_does_and_no_gradient_arrives_there():
+    x = leaf(1.0, 2.0)
+    with no_grad():
+        view, of_step = x[1:], (x * 1)[1:]
+    assert (view.requires_grad, view.is_leaf, of_step.requires_grad) == (True, True, False)
+    view.register_hook(lambda grad: 1 / 0)  # which is never called
+    y = view * 3.0
+    y.backward()
+    assert (y.requires_grad, y.grad_fn.edges[0], view.grad, x.grad) == (True, None, None, None)
+    with pytest.raises(AutogradError, match="does not require a gradient"):
+        view.backward()
+    view.requires_grad_()
+    (view * 3.0).backward()
+    assert (view.grad.array.tolist(), x.grad) == ([3.0], None)
+
+
+def test_views_of_a_leaf_that_comes_to_require_gradients():
+    base = plain(1.0, 2.0)
+    view = base[1:]
+    base.requires_grad_()
+    assert (view.requires_grad, view.is_leaf) == (True, True)
+    (view * base[1:]).backward()
+    assert (view.grad, base.grad.array.tolist()) == (None, [0.0, 2.0])
+
+
+def test_what_is_added_up_has_a_history_only_with_create_graph():
+    given = leaf(1.0, 2.0)
+    x = leaf(1.0, 2.0)
+    x.backward(given)
+    assert not x.grad.requires_grad
+    x.grad = None
+    y = xp.reshape(x, (2, 1))
+    y.retain_grad()
+    y.backward(xp.reshape(given, (2, 1)))
+    given.array[0] = 9.0
+    assert (x.grad.requires_grad, x.grad.array.tolist()) == (False, [1.0, 2.0])
+    assert (y.grad.requires_grad, y.grad.array.tolist()) == (False, [[1.0], [2.0]])
+    x.grad = None
+    (x * 1).backward(given, create_graph=True)
+    assert x.grad.requires_grad
+
+
+def test_a_view_that_was_made_a_leaf_is_the_base_of_its_views():
+    base = plain(1.0, 2.0, 3.0)
+    view = base[1:].requires_grad_()
+    part = view[1:]
+    with pytest.raises(AutogradError, match="a view of a leaf"):
+        part[...] = 0.5
+    xp.sum(part * 2.0).backward()
+    assert (view.grad.array.tolist(), base.requires_grad) == ([0.0, 2.0], False)

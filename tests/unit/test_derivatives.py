@@ -12,6 +12,7 @@ from opdispatch.array_operators import functional_variants
 from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.array_operators.indexing import INDEXING
 from opdispatch.autograd import grad, gradcheck, gradgradcheck
+from opdispatch.fake_tensor import FakeTensorMode
 
 OPERATOR_NAMES = [str(function.schema.name) for function in (*FUNCTIONS, *INDEXING)]
 
@@ -465,3 +466,24 @@ def test_operators_without_a_derivative_are_named(name):
     y = xp.nextafter(x, x) if name == "nextafter" else xp.unique_values(x)
     with pytest.raises(AutogradError, match=f"array::{name}.* has no derivative"):
         xp.sum(y).backward()
+
+
+@pytest.mark.parametrize("make", [real, complex_])
+def test_a_matrix_without_an_inverse_leaves_the_gradients_of_others(make):
+    numbers = make(2, 2, 2)
+    numbers[0] = [[1, 2], [2, 4]]
+    x, regular = (Tensor(each, requires_grad=True) for each in (numbers, numbers[1].copy()))
+    [found] = grad(xp.sum(xp.linalg.slogdet(x)[1]), x)
+    [expected] = grad(xp.linalg.slogdet(regular)[1], regular)
+    assert np.all(np.isnan(found.array[0]))
+    assert np.allclose(found.array[1], expected.array)
+
+
+def test_gradients_of_determinants_without_elements():
+    for name in ("det", "slogdet"):
+        with FakeTensorMode():
+            x = xp.ones((3, 2, 2))
+            x.requires_grad = True
+            result = getattr(xp.linalg, name)(x)
+            [found] = grad(xp.sum(result if name == "det" else result[1]), x)
+        assert found.shape == (3, 2, 2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.array_derivatives.manipulation import part_of
 from opdispatch.array_derivatives.namespace import adjoint, as_complex, conj, masked, xp, zeros_like
 from opdispatch.array_derivatives.reductions import product_of_others
+from opdispatch.arrays import FakeArray
 from opdispatch.arrays.level_array import is_batched
 from opdispatch.functionalities.derivative import Formulas
 
@@ -23,13 +25,18 @@ def _inv(grad: Any, result: Any) -> Any:
 
 
 def _det(grad: Any, x: Any, result: Any) -> Any:
-    if x.device == "meta" or not (is_batched(x) or xp.any(result == 0)):
+    if not (is_batched(x) or _is_any(x, result == 0)):
         return each_matrix(grad * conj(result)) * adjoint(xp.linalg.inv(x))
     # Of a matrix without an inverse, or of which nobody can say: the matrix of its cofactors.
     u, s, vh = xp.linalg.svd(x)
     turn = xp.linalg.det(u) * xp.linalg.det(vh)
     cofactors = xp.matmul(u * xp.expand_dims(product_of_others(s), axis=-2), vh)
     return each_matrix(grad * conj(turn)) * cofactors
+
+
+def _is_any(x: Any, condition: Any) -> bool:
+    """Whether a condition holds of some matrix; of those without elements, it does not."""
+    return x.device != "meta" and not isinstance(x.array, FakeArray) and bool(xp.any(condition))
 
 
 def _slogdet(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
@@ -41,7 +48,16 @@ def _slogdet(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
     else:  # a sign moves along the circle, as the imaginary part of the logarithm does
         turn = as_complex(xp.imag(of_sign * xp.conj(results[0]))) * 1j
         factor = turn if of_log is None else turn + of_log
-    return each_matrix(factor) * adjoint(xp.linalg.inv(x))
+    return each_matrix(factor) * adjoint(_inverse_or_nan(x, results[1]))
+
+
+def _inverse_or_nan(x: Any, log: Any) -> Any:
+    """Inverses; of matrices that have none, whose determinant's logarithm is infinite, NaN."""
+    if not (is_batched(x) or _is_any(x, xp.isinf(log))):
+        return xp.linalg.inv(x)
+    is_singular = each_matrix(xp.isinf(log))
+    eye = xp.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+    return xp.where(is_singular, math.nan, xp.linalg.inv(xp.where(is_singular, eye, x)))
 
 
 def _solve_matrix(grad: Any, x1: Any, x2_shape: Any, result: Any) -> Any:

@@ -86,11 +86,18 @@ def _tile(grad: Any, x_shape: Shape, repetitions: Sequence[int]) -> Any:
     return xp.reshape(xp.sum(split, axis=[*range(0, 2 * count, 2)], dtype=grad.dtype), x_shape)
 
 
+def _astype(grad: Any, x_device: str) -> Any:
+    """The gradient, back on the device of the argument."""
+    if grad.device == x_device:
+        return grad
+    return xp.astype(grad, grad.dtype, device=x_device)
+
+
 MANIPULATION: dict[str, Formulas] = {
     # The engine gives a gradient the type of what it is of, and adds up what was spread.
     "_conj": {"x": lambda grad: conj(grad)},
     "_neg_view": {"x": lambda grad: -grad},
-    "astype": {"x": lambda grad: grad},
+    "astype": {"x": _astype},
     "broadcast_arrays": {"arrays": lambda grads: grads},
     "broadcast_to": {"x": lambda grad: grad},
     "concat": {"arrays": _concat},

@@ -27,7 +27,7 @@ from opdispatch.array_operators.creation import make_placed, make_selection
 from opdispatch.array_operators.cuda import make_cuda_kernel
 from opdispatch.array_operators.functional_variants import register_functional_variants
 from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.half_precision import in_float32, keeping_dtype
+from opdispatch.array_operators.half_precision import in_float32, keeping_dtype, refusing_16_bits
 from opdispatch.array_operators.indexing import (
     INDEXING,
     getitem,
@@ -49,7 +49,7 @@ def register(library: Library) -> None:
     with library.dispatcher.transaction():
         for function in FUNCTIONS:
             name = library.define(str(function.schema))
-            on_host = find_function(array_api_compat.numpy, function)
+            on_host = refusing_16_bits(function, find_function(array_api_compat.numpy, function))
             unusual = in_float32(function, on_host) or keeping_dtype(function, on_host)
             kernels = {
                 "CPU": make_kernel(function, on_host, unusual),

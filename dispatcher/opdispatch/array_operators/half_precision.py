@@ -20,6 +20,7 @@ import numpy as np
 from opdispatch.array_operators.dtypes import kind_of_numbers
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.arrays import MetaArray
+from opdispatch.errors import ArgumentError
 from opdispatch.scalar_type import find_dtype_of_name
 
 _FLOAT32 = np.dtype(np.float32)
@@ -30,6 +31,12 @@ _PRODUCTS = ("linalg_matrix_power", "matmul", "tensordot", "vecdot")
 _SUMS = (
     *("clip", "cumulative_prod", "cumulative_sum", "linalg_matrix_norm", "linalg_trace"),
     *("linalg_vector_norm", "mean", "prod", "std", "sum", "var"),
+)
+
+_FACTORIZATIONS = (
+    *("linalg_cholesky", "linalg_det", "linalg_eigh", "linalg_eigvalsh", "linalg_inv"),
+    *("linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_slogdet", "linalg_solve"),
+    *("linalg_svd", "linalg_svdvals"),
 )
 
 
@@ -55,6 +62,25 @@ def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..
         return _converted(result, given.pop())
 
     return call_in_float32
+
+
+def refusing_16_bits(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``; for a factorization, with ArgumentError for what LAPACK has no numbers of."""
+    name = function.schema.name.name
+    if name not in _FACTORIZATIONS:
+        return call
+
+    def call_with_more(*args: Any, **kwargs: Any) -> Any:
+        for each in args:
+            if getattr(each, "dtype", None) in (_FLOAT16, _BFLOAT16):
+                raise ArgumentError(
+                    f"array::{name} was given {each.dtype}; expected numbers of 32 bits or more",
+                    hint="convert the array with astype",
+                    operator=name,
+                )
+        return call(*args, **kwargs)
+
+    return call_with_more
 
 
 def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:

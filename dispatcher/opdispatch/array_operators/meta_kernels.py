@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.array_operators.half_precision import in_float32, keeping_dtype
+from opdispatch.array_operators.half_precision import in_float32, keeping_dtype, refusing_16_bits
 from opdispatch.array_operators.kernels import Kernel, make_kernel
 from opdispatch.array_operators.meta_elementwise import META_ELEMENTWISE
 from opdispatch.array_operators.meta_fft import META_FFT
@@ -25,7 +25,7 @@ def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kerne
     """The kernel of an operator for tensors that are all without elements."""
     name, free = f"array::{function.operator}", function.places_of_indices
     is_write = function.schema.is_mutable  # to the first of its arguments
-    call = in_float32(function, call) or call
+    call = in_float32(function, call) or refusing_16_bits(function, call)
 
     def call_on_meta(*args: Any, **kwargs: Any) -> Any:
         bound = (each for place, each in enumerate(args) if place not in free)

@@ -2,6 +2,7 @@
 
 watch         what a task wants done with nodes: saved tensors packed, callers noted down
 node          a step of the way back, and what it needs of its inputs
+view_of       what a view knows of its base
 variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``grad_fn``, version
 view_nodes    the history of views that are written to
 hooks         functions that see gradients on the way

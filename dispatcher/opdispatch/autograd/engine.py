@@ -61,10 +61,11 @@ def backward(
     for tensor, edge in zip(wanted, edges, strict=True):
         if (gradient := captured[edge]) is None:
             continue
-        if isinstance(edge[0], AccumulateGrad):
-            edge[0].apply([gradient])
-        else:
-            accumulate_grad(tensor, gradient)
+        with set_grad_enabled(create_graph):
+            if isinstance(edge[0], AccumulateGrad):
+                edge[0].apply([gradient])
+            else:
+                accumulate_grad(tensor, gradient, keeps_history=create_graph)
 
 
 def grad(

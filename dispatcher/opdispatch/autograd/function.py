@@ -17,8 +17,6 @@ from opdispatch.autograd.inference_tensor import is_inference
 from opdispatch.autograd.node import Node
 from opdispatch.autograd.variable import (
     DIFFERENTIABLE_KINDS,
-    MADE_IN_FUNCTION,
-    MADE_UNDER_NO_GRAD,
     Variable,
     counter_of,
     meta_of,
@@ -28,6 +26,7 @@ from opdispatch.autograd.view_nodes import (
     rebase_history,
     view_of_itself,
 )
+from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD
 from opdispatch.errors import AutogradError, TransformError
 from opdispatch.grad_mode import is_grad_enabled, no_grad
 

@@ -12,6 +12,7 @@ from typing import Any
 from opdispatch.autograd.node import AFTER, BEFORE, Gradients, LastHook, Node
 from opdispatch.autograd.variable import Variable, copy_of, meta_of
 from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import is_grad_enabled
 
 
 class RetainedGrad(LastHook):
@@ -28,7 +29,8 @@ class RetainedGrad(LastHook):
         if meta.grad is not None:
             meta.grad = meta.grad + grad
         else:
-            meta.grad = grad if grad.requires_grad else copy_of(grad)
+            has_history = grad.requires_grad and is_grad_enabled()
+            meta.grad = grad if has_history else copy_of(grad)
 
 
 def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:

@@ -17,7 +17,6 @@ Note [Views]
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from opdispatch import arrays
@@ -31,8 +30,9 @@ from opdispatch.autograd.node import (
     Node,
     RegisteredHook,
 )
+from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.errors import AutogradError
-from opdispatch.grad_mode import is_inference_mode_enabled
+from opdispatch.grad_mode import is_grad_enabled, is_inference_mode_enabled
 from opdispatch.tracing_state import is_traced
 
 if TYPE_CHECKING:
@@ -41,40 +41,11 @@ if TYPE_CHECKING:
 DIFFERENTIABLE_KINDS = "fcV"
 """NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
 
-MADE_UNDER_NO_GRAD = "was made under no_grad"
-MADE_IN_FUNCTION = "was made by a Function"
-
 
 class VersionCounter:
     """How often elements were written to."""
 
     value = 0
-
-
-class ViewOf:
-    """How a view is made of its base: calls of operators, one after the other."""
-
-    __slots__ = ("base", "made_by", "replays", "version")
-
-    def __init__(
-        self,
-        base: Tensor,
-        replays: tuple[Callable[[Any], Any], ...],
-        made_by: str,
-        version: int,
-    ) -> None:
-        self.base = base
-        self.replays = replays
-        self.made_by = made_by
-        """Why it must not be written to where gradients are recorded; empty: it may be."""
-        self.version = version
-        """That of the base when the view's ``grad_fn`` was found."""
-
-    def replay(self, base: Any) -> Any:
-        """The same view of another base."""
-        for make in self.replays:
-            base = make(base)
-        return base
 
 
 class AutogradMeta:
@@ -88,6 +59,8 @@ class AutogradMeta:
     view: ViewOf | None = None
     views: list[weakref.ref[Any]] | None = None
     """Those that were made when it required no gradients: see Note [Views]."""
+    is_borrowed = False
+    """Of a view: that it requires gradients because its base does, and none arrives here."""
     retained: RegisteredHook | None = None
     """What ``retain_grad`` has registered."""
 
@@ -132,7 +105,7 @@ def edge_of(tensor: Any) -> Edge | None:
     elif meta.view is not None:
         renew_history(tensor)
     edge = meta.edge
-    if edge is None:
+    if edge is None and not meta.is_borrowed:
         edge = meta.edge = (AccumulateGrad(tensor), 0)
     return edge
 
@@ -194,23 +167,24 @@ class AccumulateGrad(Node):
         """Adds the gradient to it, unless it requires none any more."""
         variable = self._variable()
         if variable is not None and variable.requires_grad_flag:
-            accumulate_grad(variable, grads[0])
+            accumulate_grad(variable, grads[0], keeps_history=is_grad_enabled())
             for each in self.hooks or ():
                 if each.number == ACCUMULATED:
                     each.hook(variable)
         return ()
 
 
-def accumulate_grad(variable: Tensor, gradient: Any) -> None:
+def accumulate_grad(variable: Tensor, gradient: Any, *, keeps_history: bool) -> None:
     """Adds a gradient to ``grad``.
 
     The first one is copied: what arrives may have arrived elsewhere, too. One with a history is
-    not, and is added without writing to what is there.
+    not, where that is asked for, and is added without writing to what is there.
     """
     meta = meta_of(variable)
+    has_history = keeps_history and gradient.requires_grad
     if meta.grad is None:
-        meta.grad = gradient if gradient.requires_grad else copy_of(gradient)
-    elif gradient.requires_grad or meta.grad.requires_grad:
+        meta.grad = gradient if has_history else copy_of(gradient)
+    elif has_history or meta.grad.requires_grad:
         meta.grad = meta.grad + gradient
     else:
         meta.grad[...] = meta.grad + gradient
@@ -225,6 +199,15 @@ def note_view(base: Any, view: Any) -> None:
     elif len(views) >= 32 and not len(views) & (len(views) - 1):  # a power of two: seldom enough
         views[:] = [each for each in views if each() is not None]
     views.append(weakref.ref(view))
+
+
+def tell_views(meta: AutogradMeta) -> None:
+    """Has the views of a tensor that has come to require gradients require them, too."""
+    for view in meta.views or ():
+        if (known := view()) is not None and not known.requires_grad_flag:
+            known.requires_grad_flag = True
+            meta_of(known).is_borrowed = True
+    meta.views = None
 
 
 def copy_of(tensor: Any) -> Any:
@@ -274,6 +257,10 @@ class Variable:
                 hint="make a copy of it",
             )
         self.requires_grad_flag = bool(value)  # type: ignore[misc]  # a slot of Tensor
+        if (meta := self.autograd_meta) is not None:
+            meta.is_borrowed = False
+            if value:
+                tell_views(meta)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Sets ``requires_grad``; returns the tensor."""
@@ -346,6 +333,8 @@ class Variable:
         The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
         """
         edge = edge_of(self)
+        if edge is None and self.requires_grad_flag:
+            edge = AccumulateGrad(self), 0  # of a view where no gradient arrives
         if edge is None:
             raise AutogradError("a hook was given to a tensor that requires no gradient")
         node, number = edge

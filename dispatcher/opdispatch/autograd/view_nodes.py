@@ -16,15 +16,16 @@ from opdispatch.autograd.node import Edge, Facts, Gradients, Node
 from opdispatch.autograd.variable import (
     AutogradMeta,
     Variable,
-    ViewOf,
     copy_of,
     edge_of,
     facts_of,
     meta_of,
     note_view,
     renew_history,
+    tell_views,
     version_of,
 )
+from opdispatch.autograd.view_of import ViewOf
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import enable_grad, is_grad_enabled
 
@@ -198,10 +199,7 @@ def set_edge(tensor: Any, edge: Edge) -> None:
     before, meta.edge = meta.edge, edge
     move_retained(meta, before)
     tensor.requires_grad_flag = True
-    for view in meta.views or ():
-        if (known := view()) is not None:
-            known.requires_grad_flag = True
-    meta.views = None
+    tell_views(meta)
 
 
 def move_retained(meta: AutogradMeta, before: Edge | None) -> None:

@@ -16,13 +16,14 @@ from opdispatch.autograd.inference_tensor import (
     make_inference,
 )
 from opdispatch.autograd.variable import (
-    MADE_UNDER_NO_GRAD,
+    AccumulateGrad,
     AutogradMeta,
-    ViewOf,
     counter_of,
+    meta_of,
     note_view,
 )
 from opdispatch.autograd.view_nodes import shares_elements
+from opdispatch.autograd.view_of import MADE_UNDER_NO_GRAD, ViewOf
 from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET, DispatchKeySet
 from opdispatch.functionalities.autograd import KeysBelow
 from opdispatch.functionalities.autograd_kernel_text import FindOperator
@@ -93,7 +94,7 @@ def _note(first: Tensor, result: Tensor, replay: Kernel, made_by: str = "") -> N
     if not made_by and not AUTOGRAD_STATE.get().grad_mode:
         made_by = MADE_UNDER_NO_GRAD
     outer = None if given is None else given.view
-    if outer is None:
+    if outer is None or (made_by != MADE_UNDER_NO_GRAD and _is_leaf_of_its_own(first)):
         base = first
         meta.view = ViewOf(first, (replay,), made_by, counter.value)
     else:
@@ -102,3 +103,13 @@ def _note(first: Tensor, result: Tensor, replay: Kernel, made_by: str = "") -> N
         meta.view = ViewOf(base, replays, made_by or outer.made_by, counter.value)
     if not base.requires_grad_flag:
         note_view(base, result)
+    elif made_by == MADE_UNDER_NO_GRAD:
+        result.requires_grad_flag = meta.is_borrowed = True  # as in PyTorch
+
+
+def _is_leaf_of_its_own(view: Tensor) -> bool:
+    """Whether gradients arrive at a view that is no part of its base's history."""
+    meta = meta_of(view)
+    if not view.requires_grad_flag or meta.is_borrowed:
+        return False
+    return meta.edge is None or type(meta.edge[0]) is AccumulateGrad

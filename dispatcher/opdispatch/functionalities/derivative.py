@@ -13,6 +13,7 @@ of the call, which is all that is kept for the way back:
     the name of an argument its value
     ``x_shape``             the shape of the argument ``x``, without keeping its elements; of a
                             list of tensors, their shapes
+    ``x_device``            the device of the argument ``x``, which is a tensor
     ``result``              the result, or ``results`` for all of several
 
 It may leave the gradient of what was broadcast, and a complex one of a real argument: the engine
@@ -89,11 +90,12 @@ class Derivative:
         if parameter in ("grad", "grads"):
             return _GRAD if parameter == "grad" else _GRADS
         of_shape = self.arguments.get(parameter.removesuffix("_shape"))
-        if parameter not in (*self.arguments, "result", "results") and of_shape is None:
+        known = (*self.arguments, *(f"{name}_device" for name in self.arguments))
+        if parameter not in (*known, "result", "results") and of_shape is None:
             raise AutogradError(
                 f"a formula of {self.name} needs {parameter!r}, which a call does not have"
             )
-        is_own = parameter not in self.arguments and of_shape == self.places[formula]
+        is_own = parameter not in known and of_shape == self.places[formula]
         if is_own and not self.lists[formula]:
             return _OWN_SHAPE  # which the node has anyway
         if parameter not in self.kept:

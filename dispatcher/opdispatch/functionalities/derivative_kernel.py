@@ -135,6 +135,8 @@ class _DerivativeText(AutogradKernelText):
         place = self.derivative.arguments.get(kept)
         if place is not None:
             text = _kept_of(self.arguments[place].type)
+        elif kept.endswith("_device"):
+            place, text = self.derivative.arguments[kept.removesuffix("_device")], "{}.device"
         else:
             place = self.derivative.arguments[kept.removesuffix("_shape")]
             is_list = isinstance(self.arguments[place].type, ListType)

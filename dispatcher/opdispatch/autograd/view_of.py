@@ -1,0 +1,41 @@
+"""What a view knows of the tensor that it is a view of. See Note [Views] in ``variable.py``.
+
+Mirrors ``DifferentiableViewMeta`` and ``CreationMeta`` of ``torch/csrc/autograd/variable.h``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opdispatch.tensor import Tensor
+
+MADE_UNDER_NO_GRAD = "was made under no_grad"
+MADE_IN_FUNCTION = "was made by a Function"
+
+
+class ViewOf:
+    """How a view is made of its base: calls of operators, one after the other."""
+
+    __slots__ = ("base", "made_by", "replays", "version")
+
+    def __init__(
+        self,
+        base: Tensor,
+        replays: tuple[Callable[[Any], Any], ...],
+        made_by: str,
+        version: int,
+    ) -> None:
+        self.base = base
+        self.replays = replays
+        self.made_by = made_by
+        """Why it must not be written to where gradients are recorded; empty: it may be."""
+        self.version = version
+        """That of the base when the view's ``grad_fn`` was found."""
+
+    def replay(self, base: Any) -> Any:
+        """The same view of another base."""
+        for make in self.replays:
+            base = make(base)
+        return base
