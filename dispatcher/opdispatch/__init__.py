@@ -26,7 +26,7 @@ The package, from the bottom up; a module imports only from its own entry and th
     autograd/                                   the graph of what was called, and the way back
     tensor_indexing, tensor_operators,
     tensor_layouts, tensor_math_bits,
-    tensor_names, tensor,
+    tensor_names, tensor_exchange, tensor,
     layout_creation                             the tensor
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms

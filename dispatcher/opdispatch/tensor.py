@@ -30,9 +30,10 @@ from opdispatch.autograd.variable import (
 )
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import ArgumentError, AutogradError, DeviceError
+from opdispatch.errors import ArgumentError, AutogradError
 from opdispatch.grad_mode import is_inference_mode_enabled, no_grad
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.tensor_exchange import TensorExchange
 from opdispatch.tensor_layouts import TensorLayouts
 from opdispatch.tensor_math_bits import TensorMathBits
 from opdispatch.tensor_names import NAMED_BIT, TensorNames, names_of_new
@@ -99,7 +100,7 @@ def _plain_array(array: Any) -> Any:
     return array
 
 
-class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variable):
+class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variable):
     """An array with the dispatch keys of a PyTorch tensor.
 
     ``array`` is an array of any backend (NumPy, CuPy, one of your own), or of another layout than
@@ -229,20 +230,6 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
         operators = importlib.import_module(_OPERATORS).OPERATORS
         return bool(operators.astype.default.has_kernel_for_dispatch_key(key))
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        for value in (*inputs, *kwargs.get("out", ())):
-            note_reading(value, "a tensor in a function of NumPy's")
-        given = kwargs.get("out", ())
-        if given:
-            kwargs["out"] = tuple(_array_of(value) for value in given)
-        result = getattr(ufunc, method)(*(_array_of(value) for value in inputs), **kwargs)
-        # Whoever gives a tensor to write to gets that tensor back, as with `x += 1`.
-        if len(given) == 1:
-            return given[0]
-        if given:
-            return tuple(r if g is None else g for r, g in zip(result, given, strict=True))
-        return result
-
     def detach(self) -> Tensor:
         """A tensor over the same elements that records nothing; it shares their version."""
         if is_traced(self):  # by an operator, which is recorded
@@ -311,44 +298,6 @@ class Tensor(TensorLayouts, TensorMathBits, TensorNames, TensorOperators, Variab
             raise ArgumentError("to_device takes no stream; it uses the current one of the device")
         return self.to(device)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        note_reading(self, "a tensor as NumPy's array")
-        self._require_dense("have its elements in one array")
-        if self.device != "cpu" and not isinstance(self.array, FakeArray):
-            raise DeviceError(
-                f"NumPy has no array for a tensor on {self.device!r}",
-                hint="move it first: tensor.to('cpu')",
-            )
-        return np.array(self.array, dtype=dtype, copy=copy)
-
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[Any, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        note_reading(self, "a tensor by DLPack")
-        given = {
-            "stream": stream,
-            "max_version": max_version,
-            "dl_device": dl_device,
-            "copy": copy,
-        }
-        asked = {name: value for name, value in given.items() if value is not None}
-        return self._of_dlpack("__dlpack__")(**asked)
-
-    def __dlpack_device__(self) -> Any:
-        return self._of_dlpack("__dlpack_device__")()
-
-    def _of_dlpack(self, name: str) -> Any:
-        method = getattr(self.array, name, None)
-        if method is None:
-            kind = type(self.array).__name__
-            raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
-        return method
-
     def __repr__(self) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
         device = "" if self.device == "cpu" else f", device={self.device!r}"
@@ -407,10 +356,6 @@ def _rebuilt(
     if names is not None:
         tensor._names = names
     return tensor
-
-
-def _array_of(value: Any) -> Any:
-    return value.array if isinstance(value, Tensor) else value
 
 
 arrays.register_tensor_type(Tensor)

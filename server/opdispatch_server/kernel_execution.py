@@ -267,6 +267,7 @@ class _GradModeOf:
 
     def __init__(self, request: execution_pb2.CallRequest) -> None:
         self._state = _NOT_RECORDING if request.no_grad else _RECORDING
+        # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
         if request.no_grad and request.HasField("local_keys"):
             included, _ = local_keys_of(request)
             if not included.has(DispatchKey.ADInplaceOrView):

@@ -1,0 +1,88 @@
+"""A tensor for other libraries: NumPy's functions and arrays, and DLPack.
+
+https://numpy.org/doc/stable/user/basics.interoperability.html
+https://dmlc.github.io/dlpack/latest/python_spec.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opdispatch.arrays import FakeArray
+from opdispatch.errors import DeviceError
+from opdispatch.tracing_state import note_reading
+
+
+class TensorExchange:
+    """A base of ``Tensor``: what others get of it."""
+
+    __slots__ = ()
+
+    array: Any
+
+    if TYPE_CHECKING:
+
+        @property
+        def device(self) -> str:
+            """Where its elements are."""
+
+        def _require_dense(self, what: str) -> None:
+            """Raises ArgumentError for another layout."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        for value in (*inputs, *kwargs.get("out", ())):
+            note_reading(value, "a tensor in a function of NumPy's")
+        given = kwargs.get("out", ())
+        if given:
+            kwargs["out"] = tuple(_array_of(value) for value in given)
+        result = getattr(ufunc, method)(*(_array_of(value) for value in inputs), **kwargs)
+        # Whoever gives a tensor to write to gets that tensor back, as with `x += 1`.
+        if len(given) == 1:
+            return given[0]
+        if given:
+            return tuple(r if g is None else g for r, g in zip(result, given, strict=True))
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        note_reading(self, "a tensor as NumPy's array")
+        self._require_dense("have its elements in one array")
+        if self.device != "cpu" and not isinstance(self.array, FakeArray):
+            raise DeviceError(
+                f"NumPy has no array for a tensor on {self.device!r}",
+                hint="move it first: tensor.to('cpu')",
+            )
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        note_reading(self, "a tensor by DLPack")
+        given = {
+            "stream": stream,
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
+        asked = {name: value for name, value in given.items() if value is not None}
+        return self._of_dlpack("__dlpack__")(**asked)
+
+    def __dlpack_device__(self) -> Any:
+        return self._of_dlpack("__dlpack_device__")()
+
+    def _of_dlpack(self, name: str) -> Any:
+        method = getattr(self.array, name, None)
+        if method is None:
+            kind = type(self.array).__name__
+            raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
+        return method
+
+
+def _array_of(value: Any) -> Any:
+    return value.array if isinstance(value, TensorExchange) else value
