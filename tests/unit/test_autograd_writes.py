@@ -250,3 +250,15 @@ def test_a_view_that_was_made_a_leaf_is_the_base_of_its_views():
         part[...] = 0.5
     xp.sum(part * 2.0).backward()
     assert (view.grad.array.tolist(), base.requires_grad) == ([0.0, 2.0], False)
+
+
+def test_a_view_without_elements_is_a_view():
+    x = leaf(1.0, 2.0)
+    for part in (x[2:], x[1:][1:]):
+        with pytest.raises(AutogradError, match="a view of a leaf"):
+            part *= 2.0
+    y = x * 1
+    part = y[2:]
+    part *= 5.0
+    assert (repr(y.grad_fn), y._version) == ("<CopySlices>", 1)
+    assert grad(xp.sum(y), x)[0].array.tolist() == [1.0, 1.0]

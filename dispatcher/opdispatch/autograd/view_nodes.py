@@ -118,7 +118,9 @@ def shares_elements(base: Any, other: Any) -> bool:
         return True
     if type(part) is np.ndarray and type(whole) is np.ndarray:
         owner = part.base
-        return owner is whole or (owner is not None and bool(np.may_share_memory(part, whole)))
+        if owner is None or owner is whole or owner is whole.base:  # also where there are none
+            return owner is not None
+        return bool(np.may_share_memory(part, whole))
     if isinstance(part, LevelArray) and isinstance(whole, LevelArray):
         below, part_below = whole.value, part.value
         # A functional tensor's views may be copies, and what is written to one is in the other.
