@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch import ArgumentError, Tensor
+from opdispatch import ArgumentError, AutogradError, Tensor
 from opdispatch import array_api as xp
 
 
@@ -106,3 +106,34 @@ def test_a_diagonal_beyond_a_matrix_is_empty():
     for offset in (2**31, -(2**40), 2**62):
         assert xp.linalg.diagonal(MATRIX, offset=offset).shape == (0,)
         assert xp.linalg.trace(MATRIX, offset=offset) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: xp.diff(x, n=0),
+        lambda x: xp.linalg.matrix_power(x, 1),
+        lambda x: xp.fft.fftn(x, axes=()),
+        lambda x: xp.meshgrid(x[0])[0],
+    ],
+)
+def test_what_is_new_shares_no_memory_where_there_was_nothing_to_do(call: Any):
+    x = of([[1.0, 2.0], [3.0, 4.0]])
+    assert not np.shares_memory(call(x).array, x.array)
+
+
+def test_broadcast_arrays_are_views_whose_versions_are_their_arrays():
+    x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    doubled = x * 2
+    squares = xp.sum(doubled * doubled)
+    whole, column = xp.broadcast_arrays(doubled, of([[0.0], [0.0]]))
+    assert whole.shape == column.shape == (2, 2)
+    (same,) = xp.broadcast_arrays(doubled)
+    same[0] = 100.0
+    assert doubled[0].item() == 100.0
+    with pytest.raises(AutogradError, match="version"):
+        squares.backward()
+    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+        xp.broadcast_arrays(doubled, of([1, 2, 3]))
+    with pytest.raises(ArgumentError, match="expected Tensor"):
+        xp.broadcast_arrays(doubled, 1)

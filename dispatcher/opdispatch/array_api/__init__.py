@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from opdispatch.array_api import fft, linalg
 from opdispatch.array_api.creation import asarray, from_dlpack
 from opdispatch.array_api.data_types import (
@@ -51,8 +53,16 @@ _made = make_functions(
 
 
 def broadcast_arrays(*arrays: Any) -> list[Any]:
-    """``broadcast_arrays`` of the array API standard."""
-    return list(_made["broadcast_arrays"](list(arrays))) if arrays else []
+    """``broadcast_arrays`` of the array API standard: views, by ``broadcast_to``.
+
+    The operator of that name says that its results are new, and they share memory; who writes to
+    one of these writes to the array.
+    """
+    shapes: list[Any] = [getattr(each, "shape", None) for each in arrays]
+    if None in shapes:
+        return list(_made["broadcast_arrays"](list(arrays)))  # which refuses them
+    shape = np.broadcast_shapes(*shapes)
+    return [_made["broadcast_to"](each, shape) for each in arrays]
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:

@@ -198,6 +198,35 @@ def _repeat(found: Kernel) -> Kernel:
     return repeat
 
 
+def _new(found: Kernel) -> Kernel:
+    """Some functions return the very array where there is nothing to do."""
+
+    def new(x: Any, *args: Any, **options: Any) -> Any:
+        result = found(x, *args, **options)
+        return x.copy() if result is x else result
+
+    return new
+
+
+def _diff(found: Kernel) -> Kernel:
+    """It takes no None."""
+    return _new(
+        lambda x, **options: found(
+            x, **{name: value for name, value in options.items() if value is not None}
+        )
+    )
+
+
+def _meshgrid(found: Kernel) -> Kernel:
+    """CuPy's returns a single array as it is."""
+
+    def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
+        grids = list(found(*arrays, indexing=indexing))
+        return [each.copy() if any(each is one for one in arrays) else each for each in grids]
+
+    return meshgrid
+
+
 def _where(found: Kernel) -> Kernel:
     """NumPy's wraps an integer around that the type of the array cannot hold."""
 
@@ -226,16 +255,13 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "broadcast_arrays": _broadcast_arrays,
     "broadcast_to": _broadcast_to,
     **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), _clip),
-    "diff": lambda found: (
-        lambda x, **options: found(
-            x, **{name: value for name, value in options.items() if value is not None}
-        )
-    ),
+    "diff": _diff,
     "expm1": _expm1,
     "flip": _flip,
     "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
     "linalg_trace": _beyond_matrix,
-    "meshgrid": lambda found: lambda arrays, indexing: list(found(*arrays, indexing=indexing)),
+    "meshgrid": _meshgrid,
+    **dict.fromkeys(("linalg_matrix_power", "fft_fftn", "fft_ifftn"), _new),
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat.Tensor": _repeat,
     **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
