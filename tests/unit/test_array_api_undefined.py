@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch import ArgumentError, AutogradError, Tensor
+from opdispatch import ArgumentError, AutogradError, DeviceError, Tensor
 from opdispatch import array_api as xp
 
 
@@ -45,6 +45,13 @@ REFUSED = {
     "rfftn along an axis that is not there": lambda: xp.fft.rfftn(VECTOR, axes=(0, 1)),
     "irfft of a number": lambda: xp.fft.irfft(ONE),
     "fftshift along an axis that is not there": lambda: xp.fft.fftshift(VECTOR, axes=5),
+    "a sum of complex numbers as float": lambda: xp.sum(of([1j], "complex64"), dtype=xp.float32),
+    "a product of complex numbers as int": lambda: xp.prod(of([1j], "complex64"), dtype=xp.int8),
+    "a trace of complex numbers as float": lambda: xp.linalg.trace(
+        of([[1j]], "complex64"), dtype=xp.float32
+    ),
+    "complex numbers written to real ones": lambda: VECTOR.__setitem__(0, of([1j], "complex64")),
+    "a complex number written to a real one": lambda: VECTOR.__setitem__(0, 1j),
     "a running sum of a number": lambda: xp.cumulative_sum(ONE, include_initial=True),
     "qr in a mode of NumPy's": lambda: xp.linalg.qr(MATRIX, mode="r"),
 }
@@ -137,3 +144,38 @@ def test_broadcast_arrays_are_views_whose_versions_are_their_arrays():
         xp.broadcast_arrays(doubled, of([1, 2, 3]))
     with pytest.raises(ArgumentError, match="expected Tensor"):
         xp.broadcast_arrays(doubled, 1)
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn"])
+def test_extents_without_axes_are_of_the_last_ones(name: str):
+    """Warnings are errors in tests, and NumPy's is to become one."""
+    transform = getattr(xp.fft, name)
+    x = of([[1.0, 2.0, 4.0], [3.0, 4.0, 0.0]])
+    np.testing.assert_array_equal(transform(x, s=(2,)), transform(x, s=(2,), axes=(-1,)))
+
+
+def test_asarray_has_the_types_of_the_standard():
+    swapped = np.array([1, 2, 3], ">i4")
+    x = xp.asarray(swapped)
+    assert x.dtype == xp.int32
+    np.testing.assert_array_equal(x, [1, 2, 3])
+    with pytest.raises(ValueError, match="must be copied"):
+        xp.asarray(swapped, copy=False)
+
+
+@pytest.mark.parametrize("value", ["1", ["1", "2"], b"12", [["1"], [2.0]]])
+def test_texts_are_no_numbers_though_they_look_like_some(value: Any):
+    with pytest.raises(ArgumentError, match="array::asarray does not take arrays of"):
+        xp.asarray(value, dtype=xp.float32)
+
+
+def test_none_is_no_type():
+    for ask in (xp.finfo, xp.result_type, lambda none: xp.can_cast(xp.float32, none)):
+        with pytest.raises(ArgumentError, match="None is neither"):
+            ask(None)
+
+
+def test_a_device_is_a_text():
+    for make in (lambda: xp.asarray([1], device=3), lambda: of(1.0).to(None)):  # type: ignore[arg-type]
+        with pytest.raises(DeviceError, match="there is no device"):
+            make()

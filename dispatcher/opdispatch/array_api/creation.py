@@ -64,7 +64,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
     if tensor.dtype.kind in DOUBTFUL_KINDS:
         check_numbers("asarray", tensor.dtype)
     moved = tensor if device is None else tensor.to(device)
-    wanted = moved.dtype if dtype is None else DTYPES.get(dtype, np.dtype(dtype))
+    wanted = _wanted(moved.dtype, dtype)
     is_new = moved is not tensor
     if copy is False and (is_new or wanted != moved.dtype):
         raise ValueError("the elements must be copied: the device or the type is another one")
@@ -83,10 +83,18 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
     return moved
 
 
+def _wanted(given: np.dtype[Any], dtype: Any) -> np.dtype[Any]:
+    """The type that is asked for; None: that of the array, in the order of this machine's bytes."""
+    if dtype is None:
+        return given if given.isnative else given.newbyteorder("=")
+    wanted: np.dtype[Any] = DTYPES.get(dtype, np.dtype(dtype))
+    return wanted
+
+
 def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:
     """What stands for a tensor elsewhere, which stays there."""
     moved = tensor if device is None else tensor.to_device(device)
-    wanted = moved.dtype if dtype is None else DTYPES.get(dtype, np.dtype(dtype))
+    wanted = _wanted(moved.dtype, dtype)
     if wanted == moved.dtype and not copy:
         return moved
     if copy is False:
@@ -99,6 +107,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         note_reading(value, "a tensor in a list given to asarray")
         return value.array
+    if isinstance(value, str | bytes):  # which NumPy reads numbers out of
+        check_numbers("asarray", np.asarray(value).dtype)
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return value

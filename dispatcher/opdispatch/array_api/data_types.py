@@ -119,6 +119,8 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
 
 
 def _dtype_of(value: Any) -> np.dtype[Any]:
+    if value is None:  # which is float64 to NumPy
+        raise ArgumentError("None is neither an array nor a type")
     dtype: np.dtype[Any] = np.dtype(
         value.dtype if arrays.find_key_bits(value) is not None else value
     )

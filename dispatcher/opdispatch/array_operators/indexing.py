@@ -26,12 +26,15 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.array_operators.dtypes import check_complex
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.meta_shapes import Shape, broadcast, refusal
 from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.schema_parser import parse_schema
 
 Entries = Sequence[int | None]
+
+_COMPLEX = np.dtype(complex)
 
 _ENTRIES = "int?[] start, int?[] stop, int?[] step"
 
@@ -57,8 +60,16 @@ def setitem(
 ) -> Any:
     """``x[...] = value``. Raises ArgumentError, and the array library's IndexError, ValueError."""
     _check_no_overlap(x)
+    _check_value(x, value)
     x[_make_index("setitem_", start, stop, step, indices)] = value
     return x
+
+
+def _check_value(x: Any, value: Any) -> None:
+    """Raises ArgumentError for complex numbers that would lose their imaginary parts."""
+    dtype = getattr(value, "dtype", _COMPLEX if type(value) is complex else None)
+    if dtype is not None and dtype.kind == "c":
+        check_complex("setitem_", dtype, x.dtype)
 
 
 def _check_no_overlap(x: Any) -> None:
@@ -85,6 +96,7 @@ def meta_setitem(
     x: MetaArray, start: Entries, stop: Entries, step: Entries, indices: Sequence[Any], value: Any
 ) -> MetaArray:
     """``x``, if ``value`` can be written there. Raises ArgumentError."""
+    _check_value(x, value)
     shape = _shape_of("setitem_", x.shape, start, stop, step, indices)
     given = tuple(getattr(value, "shape", ()))
     while len(given) > len(shape) and given[0] == 1:

@@ -187,6 +187,17 @@ def _flip(found: Kernel) -> Kernel:
     return flip
 
 
+def _along_named_axes(found: Kernel) -> Kernel:
+    """NumPy no longer wants to guess which axes ``s`` is about: the last ones."""
+
+    def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
+        if axes is None and s is not None:
+            axes = range(-len(s), 0)
+        return found(x, s=s, axes=axes, **options)
+
+    return _new(transform)
+
+
 def _repeat(found: Kernel) -> Kernel:
     """NumPy's takes no numbers of type uint64."""
 
@@ -261,7 +272,8 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
     "linalg_trace": _beyond_matrix,
     "meshgrid": _meshgrid,
-    **dict.fromkeys(("linalg_matrix_power", "fft_fftn", "fft_ifftn"), _new),
+    "linalg_matrix_power": _new,
+    **dict.fromkeys(("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"), _along_named_axes),
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat.Tensor": _repeat,
     **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),

@@ -20,10 +20,10 @@ COMPONENTS = {
 
 
 def split_device(device: str) -> tuple[str, int | None]:
-    """The type of a device, and its number if it has one. Raises DeviceError for other text."""
+    """The type of a device, and its number if it has one. Raises DeviceError for others."""
     try:
         kind, _, number = check_device(device).partition(":")
-    except ValueError:
+    except (ValueError, TypeError):  # no text at all
         kind = ""
     if kind not in COMPONENTS:
         raise DeviceError(
