@@ -24,9 +24,12 @@ from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
-from opdispatch.schema_type import TENSOR
+from opdispatch.schema_type import TENSOR, OptionalType
 
+_MISSING: Any = object()
 _NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
+_NEVER = {TENSOR: _NO_TENSORS, OptionalType(TENSOR): _NO_TENSORS - {type(None)}}
+"""What arguments of a type are never given."""
 
 
 class OpOverloadPacket:
@@ -40,10 +43,19 @@ class OpOverloadPacket:
         # Overloads by types of arguments, whatever values of these types they are given.
         self._by_types: dict[tuple[type, ...], OperatorHandle] = {}
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: Any = _MISSING, y: Any = _MISSING, /, *others: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
-        if not kwargs and (handle := self._by_types.get(tuple(map(type, args)))) is not None:
-            return handle(*args)
+        if y is not _MISSING and not kwargs:
+            if not others:  # as most calls of packets with several overloads
+                if (handle := self._by_types.get((type(x), type(y)))) is not None:
+                    return handle(x, y)
+            else:
+                types = (type(x), type(y), *map(type, others))
+                if (handle := self._by_types.get(types)) is not None:
+                    return handle(x, y, *others)
+        elif not kwargs and (handle := self._by_types.get((type(x),))) is not None:
+            return handle(x)
+        args = (x, y, *others) if y is not _MISSING else () if x is _MISSING else (x,)
         return self._interpret_call(args, kwargs)
 
     def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -117,7 +129,7 @@ def _is_out_of_question(handle: OperatorHandle, args: Sequence[Any]) -> bool:
     """Whether an overload takes no arguments of these types, whatever their values are."""
     taken = handle.schema.arguments
     return len(args) > len(taken) or any(
-        argument.type is TENSOR and type(value) in _NO_TENSORS
+        type(value) in _NEVER.get(argument.type, ())
         for argument, value in zip(taken, args, strict=False)
     )
 

@@ -179,3 +179,17 @@ def test_a_device_is_a_text():
     for make in (lambda: xp.asarray([1], device=3), lambda: of(1.0).to(None)):  # type: ignore[arg-type]
         with pytest.raises(DeviceError, match="there is no device"):
             make()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+@pytest.mark.parametrize("low", [None, 1, 3, math.nan])
+@pytest.mark.parametrize("high", [None, 2, math.inf])
+def test_clip_to_numbers_is_numpys(dtype: str, low: float | None, high: float | None):
+    if dtype == "int8":  # floats for integers are refused
+        low, high = (each if type(each) is int else None for each in (low, high))
+    for values in ([1, 2, 3], [], 2, [[0, 9]]):
+        x = np.array(values, dtype)
+        clipped = xp.clip(Tensor(x), low, high)
+        assert clipped.dtype == dtype
+        assert not np.shares_memory(clipped.array, x)
+        np.testing.assert_array_equal(clipped, np.clip(x, low, high))

@@ -7,6 +7,7 @@ import pytest
 
 from opdispatch import (
     ArgumentError,
+    Dispatcher,
     DispatchKey,
     KernelFunction,
     OperatorNotFoundError,
@@ -219,6 +220,21 @@ def test_the_only_overload_that_could_take_a_number_is_remembered(ops, add):
             "tensors",
             "longer",
         ]
+
+
+def test_a_number_is_for_no_overload_that_takes_a_tensor_or_nothing(ops, add, monkeypatch):
+    add("t::f(Tensor x, Scalar? y=None) -> str", "scalar")
+    add("t::f.tensors(Tensor x, Tensor? y=None) -> str", "tensors")
+    assert [ops.t.f(X, 2.0), ops.t.f(X, X), ops.t.f(X)] == ["scalar", "tensors", "scalar"]
+    looked = []
+    resolve = Dispatcher.resolve_overload
+    monkeypatch.setattr(
+        Dispatcher, "resolve_overload", lambda *call: looked.append(call) or resolve(*call)
+    )
+    assert ops.t.f(X, 2.0) == "scalar"
+    assert looked == []  # remembered
+    assert ops.t.f(X, None) == "scalar"  # for either: looked at each time
+    assert len(looked) == 1
 
 
 def test_a_number_that_two_overloads_could_take_is_looked_at_each_time(ops, add):

@@ -82,12 +82,10 @@ def _frequencies(name: str) -> Check:
     return check
 
 
-def _sum(name: str) -> Check:
-    def check(x: Any, *, dtype: Any = None, include_initial: bool = False, **options: Any) -> None:
+def _cumulative(name: str) -> Check:
+    def check(x: Any, *, include_initial: bool = False, **options: Any) -> None:
         if include_initial and not x.shape:
             raise refusal(name, "has no initial element for an array of 0 dimensions")
-        if dtype is not None and x.dtype.kind == "c":
-            check_complex(name, x.dtype, dtype)
 
     return check
 
@@ -154,10 +152,7 @@ _CHECKS: dict[str, Check] = {
     "linalg_outer": _outer,
     "linalg_qr": _qr,
     **{name: _triangle(name) for name in ("tril", "triu")},
-    **{
-        name: _sum(name)
-        for name in ("cumulative_prod", "cumulative_sum", "linalg_trace", "prod", "sum")
-    },
+    **{name: _cumulative(name) for name in ("cumulative_prod", "cumulative_sum")},
     **{name: _frequencies(name) for name in ("fft_fftfreq", "fft_rfftfreq")},
     **{
         f"fft_{name}": _along_axis(f"fft_{name}")
