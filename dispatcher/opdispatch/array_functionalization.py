@@ -17,7 +17,7 @@ import numpy as np
 from opdispatch.array_operators.functional_variants import VIEWS
 from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.array_operators.indexing import getitem as getitem_of_arrays
-from opdispatch.array_operators.kernels import find_function
+from opdispatch.array_operators.library_functions import find_function
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.functionalize import (
     Inverse,

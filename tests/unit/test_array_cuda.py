@@ -14,7 +14,7 @@ import opdispatch.array_library  # noqa: F401 - its operators
 from opdispatch import Tensor, ops
 from opdispatch.array_operators import cuda
 from opdispatch.array_operators.functions import FUNCTIONS
-from opdispatch.array_operators.kernels import find_function
+from opdispatch.array_operators.library_functions import find_function
 from opdispatch.errors import DeviceError
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch.array_operators.functions import BINARY, FUNCTIONS, UNARY
-from opdispatch.array_operators.kernels import find_function
+from opdispatch.array_operators.library_functions import find_function
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS
 from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.errors import ArgumentError

@@ -4,17 +4,18 @@ Their kernels for ``CPU`` and ``CUDA`` have one source, array-api-compat over Nu
 for ``Meta`` say what shape and dtype a result has. ``register`` puts them into a dispatcher;
 ``opdispatch.array_library`` does that.
 
-functions      the operators, and what the standard calls them
-dtypes         which element types go together
-preconditions  what functions are not defined for, and libraries do not refuse
-kernels        kernels for arrays and tensors out of functions for arrays
-half_precision what is added up in float32, and scalars beside bfloat16
-cuda           CuPy's functions, imported when they are needed
-meta_kernels   shapes and dtypes of results; meta_* by topic
-creation       which backend makes an array: that of the device that is asked for
-indexing       what is behind x[...] and x[...] = value
-functional_variants  what stands for views and assignment where there are none
-math_bits      conjugates and negatives that are not computed yet
+functions          the operators, and what the standard calls them
+dtypes             which element types go together
+preconditions      what functions are not defined for, and libraries do not refuse
+library_functions  what a library has for them, where it differs, adapted
+kernels            kernels for arrays and tensors out of functions for arrays
+half_precision     what is added up in float32, and scalars beside bfloat16
+cuda               CuPy's functions, imported when they are needed
+meta_kernels       shapes and dtypes of results; meta_* by topic
+creation           which backend makes an array: that of the device that is asked for
+indexing           what is behind x[...] and x[...] = value
+functional_variants what stands for views and assignment where there are none
+math_bits          conjugates and negatives that are not computed yet
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from opdispatch.array_operators.indexing import (
     meta_setitem,
     setitem,
 )
-from opdispatch.array_operators.kernels import find_function, make_kernel
+from opdispatch.array_operators.kernels import make_kernel
+from opdispatch.array_operators.library_functions import find_function
 from opdispatch.array_operators.math_bits import register_math_bits
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel
 from opdispatch.library import Library

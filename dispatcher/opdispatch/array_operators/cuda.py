@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.array_operators.kernels import Kernel, find_function, make_kernel
+from opdispatch.array_operators.kernels import make_kernel
+from opdispatch.array_operators.library_functions import Kernel, find_function
 from opdispatch.arrays import common_device, explain_device_error, split_device
 from opdispatch.arrays.common_device import device_mismatch
 from opdispatch.arrays.cupy_errors import INSTALL_HINT

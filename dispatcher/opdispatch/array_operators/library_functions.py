@@ -1,0 +1,223 @@
+"""The functions that operators stand for, where a library has one, as their schemas want them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.preconditions import with_precondition
+
+Kernel = Callable[..., Any]
+
+
+def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
+    """The function of a namespace of the standard that an operator stands for."""
+    found: Kernel = functools.reduce(getattr, function.path, namespace)
+    adapt = _ADAPTED.get(function.operator)
+    return with_precondition(function.operator, found if adapt is None else adapt(found))
+
+
+def _expm1(found: Kernel) -> Kernel:
+    """NumPy's has NaN for infinite complex numbers, where ``exp`` has the standard's results."""
+
+    def expm1(x: Any) -> Any:
+        result = found(x)
+        if x.dtype.kind == "c":
+            namespace = array_namespace(x)
+            is_finite = namespace.isfinite(result)
+            if not is_finite.all():
+                result = namespace.where(is_finite, result, namespace.exp(x) - 1)
+        return result
+
+    return expm1
+
+
+def _broadcast_arrays(found: Kernel) -> Kernel:
+    """The results are no views by their schema: nobody may write through them to the arguments."""
+
+    def broadcast_arrays(arrays: Any) -> Any:
+        results = [x.view() if isinstance(x, np.ndarray) else x for x in found(*arrays)]
+        for each in results:
+            if isinstance(each, np.ndarray):
+                each.flags.writeable = False
+        return results
+
+    return broadcast_arrays
+
+
+def _broadcast_to(found: Kernel) -> Kernel:
+    """NumPy's is never written to. Where each element is there once, PyTorch's is a view."""
+
+    def broadcast_to(x: Any, shape: Any) -> Any:
+        result = found(x, shape)
+        if isinstance(result, np.ndarray) and x.flags.writeable and result.size == x.size:
+            result.flags.writeable = True
+        return result
+
+    return broadcast_to
+
+
+def _diagonal(found: Kernel) -> Kernel:
+    """NumPy's is a view that cannot be written to; PyTorch's, and CuPy's, can."""
+
+    def diagonal(x: Any, *, offset: int) -> Any:
+        result = found(x, offset=offset)
+        if isinstance(result, np.ndarray) and x.flags.writeable:
+            result.flags.writeable = True
+        return result
+
+    return diagonal
+
+
+def _clip(found: Kernel) -> Kernel:
+    """That of array-api-compat wraps bounds of other types around, or writes to them."""
+
+    def clip(x: Any, *bounds: Any) -> Any:
+        return found(x, *(_as_bound(each, x.dtype) for each in bounds))
+
+    return clip
+
+
+def _clip_to_numbers(found: Kernel) -> Kernel:
+    """That of array-api-compat takes ten times as long for what two ufuncs do."""
+
+    def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+        if x.dtype.kind != "f" or complex in (type(low), type(high)):
+            return found(x, low, high)
+        bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
+        if high is not None:
+            return np.minimum(bounded, high)
+        return x.copy() if bounded is x else bounded
+
+    return clip
+
+
+def _as_bound(bound: Any, dtype: Any) -> Any:
+    """A bound in the type of what it bounds; for integers, the nearest number of that type."""
+    if not hasattr(bound, "dtype") or bound.dtype == dtype:
+        return bound
+    namespace = array_namespace(bound)
+    if dtype.kind in "iu" and bound.dtype.kind in "iu":
+        wanted, given = namespace.iinfo(dtype), namespace.iinfo(bound.dtype)
+        bound = namespace.clip(bound, max(wanted.min, given.min), min(wanted.max, given.max))
+    return namespace.astype(bound, dtype)
+
+
+def _beyond_matrix(found: Kernel) -> Kernel:
+    """NumPy's takes diagonals up to 2**31 - 1, and those beyond a matrix are all empty."""
+
+    def of_diagonal(x: Any, *, offset: int, **options: Any) -> Any:
+        farthest = max(x.shape, default=0)
+        return found(x, offset=max(-farthest, min(offset, farthest)), **options)
+
+    return of_diagonal
+
+
+def _flip(found: Kernel) -> Kernel:
+    """NumPy's makes a number of an array without dimensions, and no view."""
+
+    def flip(x: Any, *, axis: Any) -> Any:
+        result = found(x, axis=axis)
+        return result if x.ndim else x[...]
+
+    return flip
+
+
+def _along_named_axes(found: Kernel) -> Kernel:
+    """NumPy no longer wants to guess which axes ``s`` is about: the last ones."""
+
+    def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
+        if axes is None and s is not None:
+            axes = range(-len(s), 0)
+        return found(x, s=s, axes=axes, **options)
+
+    return _new(transform)
+
+
+def _repeat(found: Kernel) -> Kernel:
+    """NumPy's takes no numbers of type uint64."""
+
+    def repeat(x: Any, repeats: Any, *, axis: int | None) -> Any:
+        return found(
+            x, repeats.astype("int64") if repeats.dtype == "uint64" else repeats, axis=axis
+        )
+
+    return repeat
+
+
+def _new(found: Kernel) -> Kernel:
+    """Some functions return the very array where there is nothing to do."""
+
+    def new(x: Any, *args: Any, **options: Any) -> Any:
+        result = found(x, *args, **options)
+        return x.copy() if result is x else result
+
+    return new
+
+
+def _diff(found: Kernel) -> Kernel:
+    """It takes no None."""
+    return _new(
+        lambda x, **options: found(
+            x, **{name: value for name, value in options.items() if value is not None}
+        )
+    )
+
+
+def _meshgrid(found: Kernel) -> Kernel:
+    """CuPy's returns a single array as it is."""
+
+    def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
+        grids = list(found(*arrays, indexing=indexing))
+        return [each.copy() if any(each is one for one in arrays) else each for each in grids]
+
+    return meshgrid
+
+
+def _where(found: Kernel) -> Kernel:
+    """NumPy's wraps an integer around that the type of the array cannot hold."""
+
+    def where(condition: Any, x1: Any, x2: Any) -> Any:
+        array, number = (x1, x2) if hasattr(x1, "dtype") else (x2, x1)
+        if array.dtype.kind in "iu":
+            array.dtype.type(number)  # raises OverflowError
+        return found(condition, x1, x2)
+
+    return where
+
+
+def _unstack(found: Kernel) -> Kernel:
+    """NumPy's makes numbers of an array with one dimension, and no views."""
+
+    def unstack(x: Any, *, axis: int) -> Any:
+        if x.ndim == 1 and axis in (0, -1):
+            return [x[place, ...] for place in range(len(x))]
+        return list(found(x, axis=axis))
+
+    return unstack
+
+
+# Where a schema cannot say what the standard's function takes or returns, or a library's differs.
+_ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
+    "broadcast_arrays": _broadcast_arrays,
+    "broadcast_to": _broadcast_to,
+    "clip": _clip_to_numbers,
+    **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), _clip),
+    "diff": _diff,
+    "expm1": _expm1,
+    "flip": _flip,
+    "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
+    "linalg_trace": _beyond_matrix,
+    "meshgrid": _meshgrid,
+    "linalg_matrix_power": _new,
+    **dict.fromkeys(("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"), _along_named_axes),
+    "nonzero": lambda found: lambda x: list(found(x)),
+    "repeat.Tensor": _repeat,
+    **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
+    "unstack": _unstack,
+}
