@@ -3,6 +3,7 @@
     app.py               the commands put together, those of other packages included
     command.py           what every command has: --address, --timeout, --json, --debug
     outcome.py           exit codes, and errors as one line on stderr
+    plain_values.py      values that typer need not convert
     output.py            tables for people, JSON for programs
     completion.py        names from the running daemon for the shell
     libraries.py         load, unload, libraries, interpreters

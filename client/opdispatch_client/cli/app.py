@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from opdispatch_client.cli import call, interpreters, libraries, operators, placement, stress
 from opdispatch_client.cli.command import Address, Debug, Json, Timeout, settings_of
 from opdispatch_client.cli.outcome import CommandError
+from opdispatch_client.cli.plain_values import keep_plain_values
 
 ENTRY_POINT_GROUP = "opdispatch.commands"
 DAEMON_PANEL = "Daemon"
@@ -78,6 +79,7 @@ def build_app() -> TyperGroup:
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):
         raise TypeError(f"typer made a {type(group).__name__} of the app")
+    keep_plain_values(group)
     return group
 
 
@@ -114,7 +116,9 @@ def _nothing() -> None:
 def _as_command(name: str, function: Callable[..., Any], **attributes: Any) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.command(name, rich_help_panel=DAEMON_PANEL, **attributes)(function)
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    keep_plain_values(command)
+    return command
 
 
 def _load_plugin(point: EntryPoint) -> Any:
