@@ -57,39 +57,39 @@ class Callers:
 
 
 @pytest.fixture
-def callers(session: oc.Session, doors: Doors) -> Iterator[Callers]:
+def callers(shared: oc.Session, doors: Doors) -> Iterator[Callers]:
     with ExitStack() as stack:
-        yield Callers(session, doors, stack)
+        yield Callers(shared, doors, stack)
         doors.let_out(20)  # whatever a failed test has left inside
 
 
 def test_a_library_runs_one_call_at_a_time_in_the_order_in_which_they_came(
-    session: oc.Session, doors: Doors, callers: Callers, write_library: WriteLibrary
+    shared: oc.Session, doors: Doors, callers: Callers, write_library: WriteLibrary
 ):
-    assert session.load(write_library("door", door_library("door"))).max_concurrency == 1
+    assert shared.load(write_library("door", door_library("door"))).max_concurrency == 1
     first = callers.call("door", "first")
     assert doors.next_inside() == "first"
     second = callers.call("door", "second", queues=True)
     third = callers.call("door", "third", queues=True)
-    assert (running(session), queued(session)) == (1, 2)
-    [busy] = [i for i in session.interpreters() if i.calls_queued]
+    assert (running(shared), queued(shared)) == (1, 2)
+    [busy] = [i for i in shared.interpreters() if i.calls_queued]
     assert busy.bytes_queued > 2 * X.nbytes
-    assert session.libraries()[0].calls_in_flight == 3
+    assert shared.libraries()[0].calls_in_flight == 3
     for work, label in ((first, "first"), (second, "second"), (third, "third")):
         assert doors.nobody_else_is_inside()
         doors.let_out()
         assert work.result() == label
         if label != "third":
             assert doors.next_inside() == {"first": "second", "second": "third"}[label]
-    assert (running(session), queued(session)) == (0, 0)
-    assert session.check_invariants() == []
+    assert (running(shared), queued(shared)) == (0, 0)
+    assert shared.check_invariants() == []
 
 
 def test_a_library_says_how_many_calls_it_runs_at_a_time(
-    session: oc.Session, doors: Doors, callers: Callers, write_library: WriteLibrary
+    shared: oc.Session, doors: Doors, callers: Callers, write_library: WriteLibrary
 ):
     path = write_library("door", door_library("door", max_concurrency=2))
-    assert session.load(path).max_concurrency == 2
+    assert shared.load(path).max_concurrency == 2
     works = [callers.call("door", label) for label in "ab"]
     assert {doors.next_inside(), doors.next_inside()} == {"a", "b"}
     works.append(callers.call("door", "c", queues=True))
@@ -101,12 +101,12 @@ def test_a_library_says_how_many_calls_it_runs_at_a_time(
 
 
 def test_a_new_version_does_not_wait_for_the_calls_of_the_old_one(
-    session: oc.Session, doors: Doors, callers: Callers, write_library: WriteLibrary
+    shared: oc.Session, doors: Doors, callers: Callers, write_library: WriteLibrary
 ):
-    session.load(write_library("door", door_library("door")))
+    shared.load(write_library("door", door_library("door")))
     callers.call("door", "old")
     assert doors.next_inside() == "old"
-    session.load(write_library("door", door_library("door", max_concurrency=3)))
+    shared.load(write_library("door", door_library("door", max_concurrency=3)))
     works = [callers.call("door", label) for label in "abc"]
     assert {doors.next_inside() for _ in works} == set("abc")
     doors.let_out(4)
@@ -269,24 +269,24 @@ def test_the_flood_of_one_library_leaves_room_for_another(
 
 
 def test_a_call_whose_deadline_passes_in_the_queue_never_starts_and_says_so(
-    daemon: RunningDaemon,
-    session: oc.Session,
+    lent_daemon: RunningDaemon,
+    shared: oc.Session,
     doors: Doors,
     callers: Callers,
     write_library: WriteLibrary,
 ):
-    session.load(write_library("door", door_library("door")))
+    shared.load(write_library("door", door_library("door")))
     first = callers.call("door", "first")
     assert doors.next_inside() == "first"
     with (
-        daemon.connect(timeout=1.0) as impatient,
+        lent_daemon.connect(timeout=1.0) as impatient,
         pytest.raises(oc.DeadlineExceededError) as caught,
     ):
         impatient.ops.door.enter(X, doors.folder, "late")
     assert caught.value.facts["started"] == "no"
     assert caught.value.facts["operator"] == "door::enter"
     assert "was queued for interpreter" in str(caught.value)
-    assert queued(session) == 0
+    assert queued(shared) == 0
     doors.let_out()
     assert first.result() == "first"
     callers.call("door", "next")
@@ -294,35 +294,35 @@ def test_a_call_whose_deadline_passes_in_the_queue_never_starts_and_says_so(
 
 
 def test_a_kernel_whose_caller_has_given_up_keeps_its_slot_until_it_ends(
-    daemon: RunningDaemon,
-    session: oc.Session,
+    lent_daemon: RunningDaemon,
+    shared: oc.Session,
     doors: Doors,
     callers: Callers,
     write_library: WriteLibrary,
 ):
-    session.load(write_library("door", door_library("door")))
-    with daemon.connect(timeout=1.0) as impatient, pytest.raises(oc.DeadlineExceededError):
+    shared.load(write_library("door", door_library("door")))
+    with lent_daemon.connect(timeout=1.0) as impatient, pytest.raises(oc.DeadlineExceededError):
         impatient.ops.door.enter(X, doors.folder, "abandoned")
     assert doors.next_inside() == "abandoned"
-    assert wait_for(lambda: session.libraries()[0].calls_in_flight == 0, 5)
-    assert running(session) == 1
+    assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0, 5)
+    assert running(shared) == 1
     work = callers.call("door", "next", queues=True)
     assert doors.nobody_else_is_inside()
     doors.let_out(2)
     assert work.result() == "next"
     assert doors.next_inside() == "next"
-    assert running(session) == 0
+    assert running(shared) == 0
 
 
 async def test_a_cancelled_call_leaves_the_queue_and_the_reply_of_a_running_one_is_thrown_away(
-    daemon: RunningDaemon, session: oc.Session, doors: Doors, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, doors: Doors, write_library: WriteLibrary
 ):
-    session.load(write_library("door", door_library("door")))
+    shared.load(write_library("door", door_library("door")))
 
     async def until(count: int) -> None:
-        assert await asyncio.to_thread(wait_for, lambda: queued(session) == count, 10)
+        assert await asyncio.to_thread(wait_for, lambda: queued(shared) == count, 10)
 
-    async with oc.aio.connect(daemon.address) as other:
+    async with oc.aio.connect(lent_daemon.address) as other:
         enter = other.ops.door.enter
         one = asyncio.ensure_future(enter(X, doors.folder, "one"))
         assert await asyncio.to_thread(doors.next_inside) == "one"
@@ -341,11 +341,11 @@ async def test_a_cancelled_call_leaves_the_queue_and_the_reply_of_a_running_one_
         assert one.cancelled()
         assert two.cancelled()
     assert doors.nobody_else_is_inside()
-    assert session.check_invariants() == []
+    assert shared.check_invariants() == []
 
 
 def test_a_kernel_hears_that_its_caller_has_given_up_when_it_calls_another(
-    daemon: RunningDaemon, session: oc.Session, doors: Doors, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, doors: Doors, write_library: WriteLibrary
 ):
     text = door_library("outer") + (
         "from opdispatch import ops\n"
@@ -359,15 +359,15 @@ def test_a_kernel_hears_that_its_caller_has_given_up_when_it_calls_another(
         "        raise\n"
         "lib.impl('go', go, 'CPU')\n"
     )
-    session.load(write_library("const", constant(5)), interpreter="worker-1")
-    session.load(write_library("outer", text), interpreter="worker-2")
-    gone = daemon.connect()
+    shared.load(write_library("const", constant(5)), interpreter="worker-1")
+    shared.load(write_library("outer", text), interpreter="worker-2")
+    gone = lent_daemon.connect()
     with Background(gone.ops.outer.go, X, doors.folder) as call:
         assert doors.next_inside() == "outer"
         gone.close()
         with pytest.raises(oc.OpdispatchError):
             call.result()
-    assert wait_for(lambda: session.libraries()[1].calls_in_flight == 0, 5)
+    assert wait_for(lambda: shared.libraries()[1].calls_in_flight == 0, 5)
     doors.let_out(2)
     assert doors.next_inside() == (
         "RefusedError: const::get was not started: whoever called outer::go, which it is a part "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -249,21 +250,21 @@ def test_many_calls_at_once(image: oc.Session):
 
 
 def test_kernels_run_beside_each_other(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
-    session.load(write_library("gate", GATE))
-    folder = str(daemon.folder)
+    shared.load(write_library("gate", GATE))
+    folder = str(tmp_path)
     with (
-        Background(session.ops.gate.wait, X, folder, 1) as one,
-        Background(session.ops.gate.wait, X, folder, 2) as two,
+        Background(shared.ops.gate.wait, X, folder, 1) as one,
+        Background(shared.ops.gate.wait, X, folder, 2) as two,
     ):
-        entered = [daemon.folder / "entered-1", daemon.folder / "entered-2"]
+        entered = [tmp_path / "entered-1", tmp_path / "entered-2"]
         assert wait_for(lambda: all(path.exists() for path in entered), 10)
-        [library] = session.libraries()
+        [library] = shared.libraries()
         assert library.calls_in_flight == 2
-        (daemon.folder / "open").touch()
+        (tmp_path / "open").touch()
         assert (one.result(), two.result()) == (1, 2)
-    [library] = session.libraries()
+    [library] = shared.libraries()
     assert library.calls_in_flight == 0
 
 
@@ -293,7 +294,7 @@ def test_calls_that_wait_for_each_other_across_interpreters_do_not_run_out_of_th
 
 
 def test_the_deadline_reaches_nested_calls(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
     text = (
         "from opdispatch import Library, ops\n"
@@ -307,20 +308,20 @@ def test_the_deadline_reaches_nested_calls(
         "        raise\n"
         "lib.impl('wait', wait, 'CPU')\n"
     )
-    session.load(write_library("gate", GATE), interpreter="worker-1")
-    session.load(write_library("outer", text), interpreter="worker-2")
-    with daemon.connect(timeout=1.0) as impatient, pytest.raises(oc.DeadlineExceededError):
-        impatient.ops.outer.wait(X, str(daemon.folder))
-    outcome = daemon.folder / "outcome"
+    shared.load(write_library("gate", GATE), interpreter="worker-1")
+    shared.load(write_library("outer", text), interpreter="worker-2")
+    with lent_daemon.connect(timeout=1.0) as impatient, pytest.raises(oc.DeadlineExceededError):
+        impatient.ops.outer.wait(X, str(tmp_path))
+    outcome = tmp_path / "outcome"
     assert wait_for(lambda: outcome.exists() and outcome.read_text(), 5)
     assert outcome.read_text() == "DeadlineExceededError"
-    (daemon.folder / "open").touch()
+    (tmp_path / "open").touch()
     # Counted down when the daemon gave up on it, whatever the kernel is doing.
-    assert all(library.calls_in_flight == 0 for library in session.libraries())
+    assert all(library.calls_in_flight == 0 for library in shared.libraries())
 
 
 def test_what_kernels_print_goes_to_the_log(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     text = (
         "import sys\nfrom opdispatch import Library\nlib = Library('loud', 'DEF')\n"
@@ -331,10 +332,10 @@ def test_what_kernels_print_goes_to_the_log(
         "    print('y' * 20_000)\n"
         "lib.impl('say', say, 'CPU')\n"
     )
-    session.load(write_library("loud", text), interpreter="worker-2")
-    assert session.ops.loud.say(X) is None
-    assert wait_for(lambda: "yyy" in daemon.log(), 5)
-    messages = [record["message"] for record in daemon.log_records()]
+    shared.load(write_library("loud", text), interpreter="worker-2")
+    assert shared.ops.loud.say(X) is None
+    assert wait_for(lambda: "yyy" in lent_daemon.log(), 5)
+    messages = [record["message"] for record in lent_daemon.log_records()]
     assert "worker-2: to stdout" in messages
     assert "worker-2: to stderr" in messages
     assert max(len(message) for message in messages) < 10_000
@@ -348,15 +349,15 @@ async def test_the_asyncio_session_calls_too(shared_daemon: RunningDaemon, image
 
 
 def test_a_client_that_goes_away_in_the_middle_harms_nobody(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
-    session.load(write_library("gate", GATE))
-    gone = daemon.connect()
-    with Background(gone.ops.gate.wait, X, str(daemon.folder), 1) as call:
-        assert wait_for((daemon.folder / "entered-1").exists, 10)
+    shared.load(write_library("gate", GATE))
+    gone = lent_daemon.connect()
+    with Background(gone.ops.gate.wait, X, str(tmp_path), 1) as call:
+        assert wait_for((tmp_path / "entered-1").exists, 10)
         gone.close()
         with pytest.raises(oc.OpdispatchError):
             call.result()
-    assert wait_for(lambda: session.libraries()[0].calls_in_flight == 0, 5)
-    (daemon.folder / "open").touch()
-    assert session.ops.gate.wait(X, str(daemon.folder), 2) == 2
+    assert wait_for(lambda: shared.libraries()[0].calls_in_flight == 0, 5)
+    (tmp_path / "open").touch()
+    assert shared.ops.gate.wait(X, str(tmp_path), 2) == 2

@@ -35,6 +35,11 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
     doors.close()
 
 
+@pytest.fixture(scope="module")
+def shared_daemon(loaded_tcp: RunningDaemon) -> RunningDaemon:
+    return loaded_tcp
+
+
 @pytest.fixture
 def start(start_daemon: Callable[..., RunningDaemon]) -> StartTcp:
     """Starts a daemon on TCP with one interpreter, unless told otherwise."""
@@ -153,11 +158,11 @@ def test_a_new_version_serves_every_call_that_begins_after_its_load(
 
 
 def test_a_call_under_way_finishes_though_its_library_is_unloaded(
-    start: StartTcp, doors: Doors, write_library: WriteLibrary, openings: Openings
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary, openings: Openings
 ):
     path = write_library("doors", door_library("doors"))
     with (
-        with_doors(start(), doors, path, openings) as session,
+        with_doors(lent_daemon, doors, path, openings) as session,
         Background(session.ops.doors.enter, X, doors.folder, "last") as call,
     ):
         assert doors.next_inside() == "last"
@@ -213,15 +218,14 @@ def test_a_kernel_that_ends_its_interpreter_does_not_end_the_next_one(
 
 
 def test_a_library_runs_no_more_calls_at_a_time_than_it_says(
-    start: StartTcp, doors: Doors, write_library: WriteLibrary, openings: Openings
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary, openings: Openings
 ):
     """Whichever way they come."""
-    daemon = start()
     path = write_library("doors", door_library("doors", max_concurrency=2))
     with (
-        with_doors(daemon, doors, path, openings) as session,
-        daemon.connect(direct=False) as other,
-        daemon.connect() as local,
+        with_doors(lent_daemon, doors, path, openings) as session,
+        lent_daemon.connect(direct=False) as other,
+        lent_daemon.connect() as local,
     ):
         doors.let_out()
         local.ops.doors.enter(X, doors.folder, "first")
@@ -255,15 +259,14 @@ def test_a_full_queue_sends_calls_away(
 
 
 def test_a_queued_call_that_is_cancelled_or_late_never_runs(
-    start: StartTcp, doors: Doors, write_library: WriteLibrary, openings: Openings
+    lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary, openings: Openings
 ):
-    daemon = start()
     path = write_library("doors", door_library("doors"))
-    with daemon.connect() as loader:
+    with lent_daemon.connect() as loader:
         loader.load(write_library("const", constant(1)))
     with (
-        with_doors(daemon, doors, path, openings) as session,
-        streaming(daemon, timeout=0.5) as impatient,
+        with_doors(lent_daemon, doors, path, openings) as session,
+        streaming(lent_daemon, timeout=0.5) as impatient,
     ):
         doors.let_out()
         impatient.ops.doors.enter(X, doors.folder, "first")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain
+from pathlib import Path
 from threading import Event
 
 import grpc
@@ -18,7 +19,7 @@ from opdispatch_client.endpoint import LaneChoice
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
-from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.conftest import WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
@@ -37,23 +38,39 @@ lib.impl("tile", np.tile, "CPU")
 LANES: list[LaneChoice] = ["local", "stream", "grpc"]
 
 
-@pytest.fixture
-def daemon(start_daemon: StartDaemon) -> Iterator[RunningDaemon]:
-    """One with a near interpreter, worker-1, and a far one, that a user has started."""
-    daemon = start_daemon("--max-message-bytes", str(LIMIT), workers=1)
-    with (
-        worker(daemon, "--name", "far", "--listen", "127.0.0.1:0"),
-        daemon.connect() as session,
-    ):
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+@contextmanager
+def with_far_one(folder: Path) -> Iterator[RunningDaemon]:
+    """A daemon with a near interpreter, worker-1, and a far one, that a user has started."""
+    daemon = RunningDaemon(folder, "--max-message-bytes", str(LIMIT), workers=1)
+    try:
+        daemon.wait_until_ready()
+        with (
+            worker(daemon, "--name", "far", "--listen", "127.0.0.1:0"),
+            daemon.connect() as session,
+        ):
+            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            yield daemon
+    finally:
+        daemon.clean_up()
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    with with_far_one(tmp_path_factory.mktemp("far")) as daemon:
         yield daemon
 
 
 @pytest.fixture
-def loaded(daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
-    with daemon.connect() as session:
+def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    with with_far_one(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def loaded(lent_daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
+    with lent_daemon.connect() as session:
         session.load(write_library("image", IMAGE), on="far")
-    return daemon
+    return lent_daemon
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -81,9 +98,9 @@ def test_no_message_limit_is_one_for_tensors(loaded: RunningDaemon):
 
 
 def test_the_message_limit_of_a_caller_without_chunks_holds(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
-    with daemon.connect(lane="grpc") as session:
+    with lent_daemon.connect(lane="grpc") as session:
         session.load(write_library("grow", GROW), on="far")
         part = LARGE[: LIMIT // 16]
         with pytest.raises(oc.MessageTooLargeError, match="the result of the call has"):
@@ -92,7 +109,7 @@ def test_the_message_limit_of_a_caller_without_chunks_holds(
 
 
 def test_their_kernels_call_near_ones_and_the_other_way_round(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
     outer = (
         "from opdispatch import Library, ops\nlib = Library('{0}', 'DEF')\n"
@@ -101,7 +118,7 @@ def test_their_kernels_call_near_ones_and_the_other_way_round(
         "    return ops.{1}.get(x, depth - 1) + 1 if depth else 0\n"
         "lib.impl('get', get, 'CPU')\n"
     )
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("here", outer.format("here", "there")), on="worker-1")
         session.load(write_library("there", outer.format("there", "here")), on="far")
         assert session.ops.here.get(np.zeros(2), 7) == 7
@@ -109,9 +126,9 @@ def test_their_kernels_call_near_ones_and_the_other_way_round(
 
 
 def test_as_many_run_at_a_time_as_the_library_says(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
-    with closing(Doors(daemon.folder)) as doors, daemon.connect() as session:
+    with closing(Doors(tmp_path)) as doors, lent_daemon.connect() as session:
         session.load(write_library("door", door_library("door", max_concurrency=2)), on="far")
         calls = [
             session.submit("door::enter", np.zeros(1), doors.folder, f"caller {n}")
@@ -140,10 +157,10 @@ def test_one_that_dies_fails_its_calls_and_is_gone(
 
 
 def test_a_library_moves_between_far_and_near_ones(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
     x = np.zeros(2)
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("const", constant(1)), interpreters=2)
         assert {session.ops.const.get(x) for _ in range(20)} == {1}
         session.drain("far")

@@ -29,9 +29,9 @@ def channel_to(daemon: RunningDaemon) -> grpc.Channel:
 
 
 @pytest.fixture
-def channel(daemon: RunningDaemon) -> Iterator[grpc.Channel]:
-    """A plain gRPC channel to the test's own daemon."""
-    with channel_to(daemon) as channel:
+def channel(lent_daemon: RunningDaemon) -> Iterator[grpc.Channel]:
+    """A plain gRPC channel to the shared daemon."""
+    with channel_to(lent_daemon) as channel:
         yield channel
 
 
@@ -39,6 +39,13 @@ def channel(daemon: RunningDaemon) -> Iterator[grpc.Channel]:
 def health(channel: grpc.Channel) -> health_pb2_grpc.HealthStub:
     """Its health service."""
     return health_pb2_grpc.HealthStub(channel)
+
+
+@pytest.fixture
+def own_health(daemon: RunningDaemon) -> Iterator[health_pb2_grpc.HealthStub]:
+    """The health service of the test's own daemon."""
+    with channel_to(daemon) as channel:
+        yield health_pb2_grpc.HealthStub(channel)
 
 
 def check(health: health_pb2_grpc.HealthStub, service: str) -> int:
@@ -55,16 +62,14 @@ def test_a_name_that_nobody_has_is_not_found(health):
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_library_has_a_status_of_its_own(
-    health, session: oc.Session, write_library: WriteLibrary
-):
+def test_a_library_has_a_status_of_its_own(health, shared: oc.Session, write_library: WriteLibrary):
     path = write_library("const", constant(1))
     watch = health.Watch(health_pb2.HealthCheckRequest(service="library/const"), timeout=30)
     assert next(watch).status == UNKNOWN
-    session.load(path)
+    shared.load(path)
     assert next(watch).status == SERVING
     assert check(health, "library/const") == SERVING
-    session.unload("const")
+    shared.unload("const")
     assert next(watch).status == UNKNOWN
     with pytest.raises(grpc.RpcError) as caught:
         check(health, "library/const")
@@ -110,15 +115,15 @@ class Changes:
 
 
 def test_the_death_of_an_interpreter_is_told_within_a_tenth_of_a_second(
-    daemon: RunningDaemon, session: oc.Session, health, write_library: WriteLibrary
+    daemon: RunningDaemon, session: oc.Session, own_health, write_library: WriteLibrary
 ):
     daemon.expects_errors = True
     session.load(write_library("const", constant(1)), interpreter="worker-1")
     changes = {
-        interpreter.name: Changes(health, f"interpreter/{interpreter.name}")
+        interpreter.name: Changes(own_health, f"interpreter/{interpreter.name}")
         for interpreter in session.interpreters()
     }
-    library, whole = Changes(health, "library/const"), Changes(health, "")
+    library, whole = Changes(own_health, "library/const"), Changes(own_health, "")
     delays = []
     for _ in range(5):
         [holder] = session.libraries()[0].interpreters
@@ -135,7 +140,7 @@ def test_the_death_of_an_interpreter_is_told_within_a_tenth_of_a_second(
         changes[holder].seconds_until(SERVING, killed)
     # The machine may have other things to do once in a while.
     assert sorted(delays)[2] < 0.1, delays
-    assert check(health, "") == SERVING  # as it was all the time: there was another one
+    assert check(own_health, "") == SERVING  # as it was all the time: there was another one
     for watch in (*changes.values(), library, whole):
         watch.cancel()
 
@@ -163,13 +168,13 @@ def test_a_hang_is_told_within_three_heartbeats(start_daemon: StartDaemon, write
 
 
 def test_one_that_watches_and_does_not_read_holds_up_nobody(
-    session: oc.Session, channel: grpc.Channel, health, write_library: WriteLibrary
+    shared: oc.Session, channel: grpc.Channel, health, write_library: WriteLibrary
 ):
     idle = health.Watch(health_pb2.HealthCheckRequest(service="library/const"), timeout=60)
     path = write_library("const", constant(1))
     for _ in range(50):
-        session.load(path)
-        session.unload("const")
+        shared.load(path)
+        shared.unload("const")
     assert check(health, "") == SERVING
     assert next(idle).status == UNKNOWN
     idle.cancel()
@@ -182,16 +187,16 @@ def test_a_daemon_that_is_meant_to_have_no_interpreters_serves_without(start_dae
 
 
 def test_it_says_not_serving_as_soon_as_it_stops(
-    daemon: RunningDaemon, session: oc.Session, health, write_library: WriteLibrary
+    daemon: RunningDaemon, session: oc.Session, own_health, write_library: WriteLibrary
 ):
     session.load(write_library("gate", GATE))
-    watch = health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=30)
+    watch = own_health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=30)
     assert next(watch).status == SERVING
     with Background(session.ops.gate.wait, np.zeros(1), str(daemon.folder), 1) as call:
         assert wait_for((daemon.folder / "entered-1").exists, 10)
         daemon.signal(signal.SIGTERM)
         assert next(watch).status == NOT_SERVING
-        assert check(health, "library/gate") == NOT_SERVING
+        assert check(own_health, "library/gate") == NOT_SERVING
         (daemon.folder / "open").touch()
         assert call.result() == 1
     assert daemon.wait() == 0

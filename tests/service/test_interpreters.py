@@ -246,29 +246,29 @@ def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
         assert session.load(write_library("const", constant(1))).interpreters == ("worker-1",)
 
 
-def test_names_of_interpreters_are_unique(daemon: RunningDaemon):
+def test_names_of_interpreters_are_unique(lent_daemon: RunningDaemon):
     for name in ("worker-1", "worker-2"):
-        with worker(daemon, "--name", name) as process:
+        with worker(lent_daemon, "--name", name) as process:
             _, errors = process.communicate(timeout=20)
             assert process.returncode == 1
             assert f"keeps the name '{name}' for an interpreter of its own".encode() in errors
 
 
 def test_the_second_interpreter_of_a_name_is_refused_and_the_first_is_unharmed(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
-    with worker(daemon, "--name", "extra") as first:
-        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
-        session.load(write_library("const", constant(5)), interpreter="extra")
-        with worker(daemon, "--name", "extra") as second:
+    with worker(lent_daemon, "--name", "extra") as first:
+        assert wait_for(lambda: len(shared.interpreters()) == 3, 20)
+        shared.load(write_library("const", constant(5)), interpreter="extra")
+        with worker(lent_daemon, "--name", "extra") as second:
             _, errors = second.communicate(timeout=20)
             assert second.returncode == 1
             assert errors.decode() == (
                 f"opdispatch: another interpreter is named 'extra' (pid {first.pid}) "
                 "(choose another name with --name)\n"
             )
-        assert pid_of(session, "extra") == first.pid
-        assert session.ops.const.get(X) == 5
+        assert pid_of(shared, "extra") == first.pid
+        assert shared.ops.const.get(X) == 5
 
 
 def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):
@@ -282,7 +282,7 @@ def test_an_added_interpreter_needs_a_daemon(daemon: RunningDaemon):
         assert b"opdispatch serve" in errors
 
 
-def test_an_added_interpreter_must_be_within_reach(daemon: RunningDaemon):
+def test_an_added_interpreter_must_be_within_reach():
     command = [sys.executable, "-m", "opdispatch_client.cli", "worker"]
     for options in (["--daemon", "example.org:1"], ["--daemon", "nonsense"]):
         done = subprocess.run([*command, *options], capture_output=True, timeout=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,22 +18,22 @@ X = np.zeros(2)
 
 
 def test_a_new_version_replaces_the_old_one_while_clients_call(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
-    session.load(write_library("const", constant(0)))
+    first = shared.load(write_library("const", constant(0))).version
     stop = threading.Event()
     seen: list[list[int]] = [[], []]
 
     def keep_calling(answers: list[int]) -> None:
-        with daemon.connect() as own:
+        with lent_daemon.connect() as own:
             while not stop.is_set():
                 answers.append(own.ops.const.get(X))
 
     with Background(keep_calling, seen[0]) as one, Background(keep_calling, seen[1]) as other:
         assert wait_for(lambda: all(seen), 10)
         for number in range(1, 8):
-            assert session.load(write_library("const", constant(number))).version == number + 1
-            assert session.ops.const.get(X) == number
+            assert shared.load(write_library("const", constant(number))).version == number + first
+            assert shared.ops.const.get(X) == number
             assert wait_for(lambda n=number: all(answers[-1] == n for answers in seen), 10)
         stop.set()
         one.result()
@@ -40,7 +41,7 @@ def test_a_new_version_replaces_the_old_one_while_clients_call(
     for answers in seen:
         assert answers == sorted(answers)  # never back to an older version
         assert set(answers) == set(range(8))
-    assert session.check_invariants() == []
+    assert shared.check_invariants() == []
 
 
 def test_the_version_before_comes_back_when_the_new_one_is_unloaded(
@@ -77,9 +78,9 @@ def test_only_one_version_is_kept_below_the_active_one(
 
 @pytest.mark.parametrize("place", ["worker-1", "worker-2"])
 def test_a_call_in_flight_finishes_in_the_version_that_it_began_in(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, place: str
+    shared: oc.Session, write_library: WriteLibrary, place: str, tmp_path: Path
 ):
-    folder = daemon.folder
+    folder = tmp_path
     # The old version's kernel calls an operator that the new version does not have.
     old = GATE + (
         'lib.define("helper(Tensor x) -> int")\n'
@@ -90,68 +91,64 @@ def test_a_call_in_flight_finishes_in_the_version_that_it_began_in(
         "    return ops.gate.wait(x, folder, 5) + ops.gate.helper(x)\n"
         'lib.impl("outer", outer, "CPU")\n'
     )
-    session.load(write_library("gate", old), interpreter="worker-1")
-    with Background(session.ops.gate.outer, X, str(folder)) as call:
+    version = shared.load(write_library("gate", old), interpreter="worker-1").version
+    with Background(shared.ops.gate.outer, X, str(folder)) as call:
         assert wait_for((folder / "entered-5").exists, 10)
         new = GATE.replace("return answer", "return -answer")
         new = new.replace("int answer=1)", "int answer=1, int unused=0)")
         new = new.replace("def wait(x, folder, answer=1)", "def wait(x, folder, answer, unused)")
-        session.load(write_library("gate", new), interpreter=place)
-        kept = {v.version: v for v in session.libraries(all_versions=True)}
-        assert (kept[1].calls_in_flight, kept[1].active) == (1, False)
+        shared.load(write_library("gate", new), interpreter=place)
+        kept = {v.version: v for v in shared.libraries(all_versions=True)}
+        assert (kept[version].calls_in_flight, kept[version].active) == (1, False)
         with pytest.raises(oc.OperatorNotFoundError):
-            session.ops.gate.outer(X, str(folder))
+            shared.ops.gate.outer(X, str(folder))
         (folder / "open").touch()
         assert call.result() == 105
-    assert session.ops.gate.wait(X, str(folder), 3) == -3
-    assert session.check_invariants() == []
+    assert shared.ops.gate.wait(X, str(folder), 3) == -3
+    assert shared.check_invariants() == []
 
 
 def test_a_library_can_be_unloaded_while_it_is_running_calls(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
-    folder = daemon.folder
-    session.load(write_library("gate", GATE))
+    folder = tmp_path
+    shared.load(write_library("gate", GATE))
     with ExitStack() as stack:
         calls = [
-            stack.enter_context(Background(session.ops.gate.wait, X, str(folder), n))
+            stack.enter_context(Background(shared.ops.gate.wait, X, str(folder), n))
             for n in range(3)
         ]
         assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(3)), 10)
-        assert session.unload("gate") is None
+        assert shared.unload("gate") is None
         with pytest.raises(oc.OperatorNotFoundError) as caught:
-            session.ops.gate.wait(X, str(folder))
+            shared.ops.gate.wait(X, str(folder))
         assert caught.value.hint == "library 'gate', which had it, was unloaded"
         (folder / "open").touch()
         assert [call.result() for call in calls] == [0, 1, 2]
-    session.load(write_library("gate", GATE))
-    assert session.ops.gate.wait(X, str(folder), 9) == 9
+    shared.load(write_library("gate", GATE))
+    assert shared.ops.gate.wait(X, str(folder), 9) == 9
 
 
 @pytest.mark.parametrize("place", ["worker-1", "worker-2"])
 @pytest.mark.parametrize("name", ["gate", "gate2"])
 def test_what_a_library_with_calls_to_finish_had_can_be_loaded_anew(
-    daemon: RunningDaemon,
-    session: oc.Session,
-    write_library: WriteLibrary,
-    name: str,
-    place: str,
+    shared: oc.Session, write_library: WriteLibrary, name: str, place: str, tmp_path: Path
 ):
-    folder = daemon.folder
-    session.load(write_library("gate", GATE), interpreter="worker-1")
-    with Background(session.ops.gate.wait, X, str(folder), 1) as call:
+    folder = tmp_path
+    shared.load(write_library("gate", GATE), interpreter="worker-1")
+    with Background(shared.ops.gate.wait, X, str(folder), 1) as call:
         assert wait_for((folder / "entered-1").exists, 10)
-        session.unload("gate")
+        shared.unload("gate")
         path = write_library(name, GATE.replace("return answer", "return -answer"))
-        with Background(session.load, path, interpreter=place) as load:
+        with Background(shared.load, path, interpreter=place) as load:
             # A library of another name waits for the calls; a new version need not.
             if name == "gate":
                 load.result()
             (folder / "open").touch()
             load.result()
         assert call.result() == 1
-    assert session.ops.gate.wait(X, str(folder), 2) == -2
-    assert session.check_invariants() == []
+    assert shared.ops.gate.wait(X, str(folder), 2) == -2
+    assert shared.check_invariants() == []
 
 
 def test_unloading_what_is_not_loaded_says_what_is(shared: oc.Session, write_library: WriteLibrary):

@@ -92,17 +92,18 @@ def test_of_eight_racing_interpreters_one_is_the_primary_and_seven_join_it(eight
 
 
 def test_waiters_that_name_no_interpreter_get_what_the_first_one_loads(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
-    path = write_library("const", gated(daemon.folder, constant(1)))
-    with Background(session.load, path, interpreter="worker-1") as first:
-        assert wait_for(importing(daemon.folder, pids(session)["worker-1"]), 10)
-        with Background(session.load, path) as second, Background(session.load, path) as third:
-            (daemon.folder / "open").touch()
+    path = write_library("const", gated(tmp_path, constant(1)))
+    with Background(shared.load, path, interpreter="worker-1") as first:
+        assert wait_for(importing(tmp_path, pids(shared)["worker-1"]), 10)
+        with Background(shared.load, path) as second, Background(shared.load, path) as third:
+            (tmp_path / "open").touch()
             assert first.result().role == "primary"
+            version = first.result().version
             for waiter in (second, third):
                 load = waiter.result()
-                assert (load.already_loaded, load.role, load.version) == (True, "", 1)
+                assert (load.already_loaded, load.role, load.version) == (True, "", version)
                 assert load.interpreters == ("worker-1",)
 
 
@@ -121,45 +122,46 @@ def test_a_later_load_into_another_interpreter_joins_without_a_publication(
 
 
 def test_a_replica_that_registers_something_else_is_refused(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary
 ):
     differs = (
         "import os\nfrom opdispatch import Library\nlib = Library('const', 'DEF')\n"
         "lib.define('get(Tensor x) -> int')\nlib.impl('get', lambda x: 1, 'CPU')\n"
-        f"if os.getpid() == {pids(session)['worker-2']}:\n"
+        f"if os.getpid() == {pids(shared)['worker-2']}:\n"
         "    lib.define('more(Tensor x) -> int')\n"
     )
     path = write_library("const", differs)
-    session.load(path, interpreter="worker-1")
+    version = shared.load(path, interpreter="worker-1").version
     with pytest.raises(oc.LibraryLoadError) as caught:
-        session.load(path, interpreter="worker-2")
-    assert "worker-2 cannot hold a replica of const v1: it also registers" in str(caught.value)
+        shared.load(path, interpreter="worker-2")
+    refused = f"worker-2 cannot hold a replica of const v{version}: it also registers"
+    assert refused in str(caught.value)
     assert "const::more(Tensor x) -> int (at const.py:7)" in str(caught.value)
-    [library] = session.libraries()
+    [library] = shared.libraries()
     assert library.interpreters == ("worker-1",)
-    assert session.ops.const.get(X) == 1
-    assert session.check_invariants() == []
-    assert [operator.name for operator in session.operators()] == ["const::get"]
+    assert shared.ops.const.get(X) == 1
+    assert shared.check_invariants() == []
+    assert [operator.name for operator in shared.operators()] == ["const::get"]
 
 
 def test_the_next_one_takes_the_place_of_a_primary_that_fails_to_load(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
-    path = write_library("const", gated(daemon.folder, constant(3)))
-    ids = pids(session)
+    path = write_library("const", gated(tmp_path, constant(3)))
+    ids = pids(shared)
     with (
-        Background(session.load, path, interpreter="worker-1") as first,
-        Background(session.load, path, interpreter="worker-2") as second,
+        Background(shared.load, path, interpreter="worker-1") as first,
+        Background(shared.load, path, interpreter="worker-2") as second,
     ):
-        assert wait_for(importing(daemon.folder, *ids.values()), 10)
-        (daemon.folder / f"fail-{ids['worker-1']}").touch()
-        (daemon.folder / f"open-{ids['worker-1']}").touch()
+        assert wait_for(importing(tmp_path, *ids.values()), 10)
+        (tmp_path / f"fail-{ids['worker-1']}").touch()
+        (tmp_path / f"open-{ids['worker-1']}").touch()
         with pytest.raises(oc.LibraryLoadError, match="not here"):
             first.result()
-        assert session.libraries() == []
-        (daemon.folder / "open").touch()
+        assert shared.libraries() == []
+        (tmp_path / "open").touch()
         assert second.result().role == "primary"
-    assert session.ops.const.get(X) == 3
+    assert shared.ops.const.get(X) == 3
 
 
 @pytest.mark.parametrize("waiter", ["worker-2", None])
@@ -183,25 +185,25 @@ def test_the_next_one_takes_the_place_of_a_primary_that_dies_while_it_loads(
 
 
 def test_other_content_of_the_same_name_waits_for_its_turn_and_becomes_a_version(
-    daemon: RunningDaemon, session: oc.Session, tmp_path: Path
+    shared: oc.Session, tmp_path: Path
 ):
     paths = []
     for number in range(4):
         (tmp_path / str(number)).mkdir()
         paths.append(tmp_path / str(number) / "const.py")
-        paths[-1].write_text(gated(daemon.folder, constant(number)))
+        paths[-1].write_text(gated(tmp_path, constant(number)))
     with ExitStack() as stack:
-        stack.callback((daemon.folder / "open").touch)
-        first = Background(session.load, paths[0], interpreter="worker-1")
+        stack.callback((tmp_path / "open").touch)
+        first = Background(shared.load, paths[0], interpreter="worker-1")
         stack.enter_context(first)
-        assert wait_for(importing(daemon.folder, pids(session)["worker-1"]), 10)
+        assert wait_for(importing(tmp_path, pids(shared)["worker-1"]), 10)
         others = [
-            stack.enter_context(Background(session.load, path, interpreter="worker-2"))
+            stack.enter_context(Background(shared.load, path, interpreter="worker-2"))
             for path in paths[1:]
         ]
-        assert session.libraries() == []
-        (daemon.folder / "open").touch()
-        assert first.result().version == 1
+        assert shared.libraries() == []
+        (tmp_path / "open").touch()
+        version = first.result().version
         versions = {load.result().version: number for number, load in enumerate(others, 1)}
-    assert sorted(versions) == [2, 3, 4]
-    assert session.ops.const.get(X) == versions[4]
+    assert sorted(versions) == [version + 1, version + 2, version + 3]
+    assert shared.ops.const.get(X) == versions[version + 3]

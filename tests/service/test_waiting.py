@@ -50,8 +50,20 @@ def workers() -> int:
     return 1
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 @pytest.fixture
-async def waiting(daemon: RunningDaemon) -> AsyncIterator[oc.AsyncSession]:
+async def waiting(lent_daemon: RunningDaemon) -> AsyncIterator[oc.AsyncSession]:
+    async with oc.aio.connect(lent_daemon.address) as session:
+        yield session
+
+
+@pytest.fixture
+async def own(daemon: RunningDaemon) -> AsyncIterator[oc.AsyncSession]:
+    """A session with the test's own daemon."""
     async with oc.aio.connect(daemon.address) as session:
         yield session
 
@@ -73,11 +85,11 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_what_is_there_is_answered_at_once(session: oc.Session, write_library: WriteLibrary):
-    session.load(write_library("const", constant(1)))
-    found = session.wait_for_def("const::get", 0)
+def test_what_is_there_is_answered_at_once(shared: oc.Session, write_library: WriteLibrary):
+    shared.load(write_library("const", constant(1)))
+    found = shared.wait_for_def("const::get", 0)
     assert (found.name, found.libraries, found.keys) == ("const::get", ("const",), ("CPU",))
-    kernel = session.wait_for_impl("const::get", "CPU", 0)
+    kernel = shared.wait_for_impl("const::get", "CPU", 0)
     assert (kernel.key, kernel.library, kernel.interpreter) == ("CPU", "const", "worker-1")
     assert kernel.active
 
@@ -124,19 +136,19 @@ async def test_what_is_gone_before_anybody_looks_does_not_count(
 
 
 def test_a_timeout_names_who_was_expected(
-    session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+    shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
     with pytest.raises(oc.WaitTimeoutError) as caught:
-        session.wait_for_def("slow::get", 0.05)
+        shared.wait_for_def("slow::get", 0.05)
     assert caught.value.message == (
         "waited 0.05 s for the definition of slow::get, which a library that nobody is loading "
         "was expected to register"
     )
     path = write_library("slow", SLOW.format(gate=str(tmp_path / "gate")))
-    with Background(session.load, path) as load:
-        assert wait_for(lambda: any(i.state == "loading" for i in session.interpreters()), 10)
+    with Background(shared.load, path) as load:
+        assert wait_for(lambda: any(i.state == "loading" for i in shared.interpreters()), 10)
         with pytest.raises(oc.WaitTimeoutError) as caught:
-            session.wait_for_impl("slow::get", "CPU", 0.05)
+            shared.wait_for_impl("slow::get", "CPU", 0.05)
         assert caught.value.message == (
             "waited 0.05 s for a CPU kernel of slow::get, which library slow v1 (being imported "
             "by worker-1) was expected to register"
@@ -145,12 +157,12 @@ def test_a_timeout_names_who_was_expected(
         assert "slow v1" in caught.value.facts["awaited_from"]
         (tmp_path / "gate").touch()
         load.result()
-    assert session.wait_for_def("slow::get").schema == "slow::get() -> int"
+    assert shared.wait_for_def("slow::get").schema == "slow::get() -> int"
     with pytest.raises(oc.WaitTimeoutError) as caught:
-        session.wait_for_impl("slow::get", "CPU", 0)
+        shared.wait_for_impl("slow::get", "CPU", 0)
     assert caught.value.hint == "it has kernels for no key"
     with pytest.raises(oc.WaitTimeoutError) as caught:
-        session.wait_for_def("slow::get.other", 0)
+        shared.wait_for_def("slow::get.other", 0)
     assert caught.value.hint == "defined are slow::get; each is awaited by its own name"
 
 
@@ -196,13 +208,13 @@ def test_the_deadline_of_the_call_ends_the_wait(shared_daemon: RunningDaemon):
 
 
 async def test_a_daemon_that_stops_sends_the_waiters_away(
-    waiting: oc.AsyncSession, daemon: RunningDaemon
+    own: oc.AsyncSession, daemon: RunningDaemon
 ):
     waits = [
-        asyncio.create_task(waiting.wait_for_def("never::comes", None)),
-        asyncio.create_task(waiting.wait_for_impl("never::comes", "CPU", 60)),
+        asyncio.create_task(own.wait_for_def("never::comes", None)),
+        asyncio.create_task(own.wait_for_impl("never::comes", "CPU", 60)),
     ]
-    await begun(waiting, *waits)
+    await begun(own, *waits)
     daemon.signal(signal.SIGTERM)
     for wait in waits:
         with pytest.raises(oc.RefusedError, match="the daemon is stopping"):
@@ -211,11 +223,11 @@ async def test_a_daemon_that_stops_sends_the_waiters_away(
 
 
 async def test_a_thousand_wait_at_once(
-    waiting: oc.AsyncSession, daemon: RunningDaemon, write_library: WriteLibrary
+    own: oc.AsyncSession, daemon: RunningDaemon, write_library: WriteLibrary
 ):
     path = write_library("many", MANY)
-    await waiting.load(path)  # the first load warms the daemon up
-    await waiting.unload("many")
+    await own.load(path)  # the first load warms the daemon up
+    await own.unload("many")
     pid = daemon.process.pid
     sessions = [await oc.aio.connect(daemon.address) for _ in range(10)]
     try:
@@ -248,7 +260,7 @@ async def test_a_thousand_wait_at_once(
         for number in cancelled:
             waits[number].cancel()
         async with asyncio.timeout(30):
-            await waiting.load(path)
+            await own.load(path)
             answers = await asyncio.gather(*waits, return_exceptions=True)
         for number, answer in enumerate(answers):
             if number in cancelled:
