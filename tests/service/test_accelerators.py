@@ -39,8 +39,8 @@ lib.impl("limit", lambda x, room: setattr(accelerator, "room", room), "CPU")
 )
 
 
-@pytest.fixture
-def workers() -> int:
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
     return 1
 
 
@@ -54,30 +54,30 @@ def accelerator() -> Iterator[Accelerator]:
 
 
 def test_a_call_goes_to_the_kernel_for_where_its_tensors_are(
-    session: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
+    shared: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
 ):
-    session.load(write_library("acc", LIBRARY))
+    shared.load(write_library("acc", LIBRARY))
     x = accelerator.from_host(X, "privateuseone:1")
-    result = session.ops.acc.add(x, x)
+    result = shared.ops.acc.add(x, x)
     assert isinstance(result, AcceleratorArray)
     assert accelerator.device_of(result) == "privateuseone:1"
     np.testing.assert_array_equal(accelerator.to_host(result), X + X)
-    np.testing.assert_array_equal(session.ops.acc.add(X, X), X + X + 100)
+    np.testing.assert_array_equal(shared.ops.acc.add(X, X), X + X + 100)
 
 
 def test_what_a_kernel_writes_to_on_a_device_changes_there(
-    session: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
+    shared: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
 ):
-    session.load(write_library("acc", LIBRARY))
+    shared.load(write_library("acc", LIBRARY))
     x = accelerator.from_host(X, "privateuseone:0")
-    assert session.ops.acc.add_(x, x) is x
+    assert shared.ops.acc.add_(x, x) is x
     np.testing.assert_array_equal(accelerator.to_host(x), X + X)
 
 
 def test_values_that_stay_on_a_device_are_not_transferred(
-    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
-    with start_daemon(workers=1).connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("acc", LIBRARY))
         x = session.put(accelerator.from_host(X, "privateuseone:1"))
         assert x.device == "privateuseone:1"
@@ -112,7 +112,7 @@ def test_interpreters_say_what_they_have_copied_to_their_devices_and_from_them(
 
 
 def test_kernels_run_on_the_device_of_their_arguments(
-    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
     where = (
         "lib.define('where(Tensor[] x) -> int')\n"
@@ -120,7 +120,7 @@ def test_kernels_run_on_the_device_of_their_arguments(
         "lib.impl('where', lambda x: accelerator.current, 'CPU')\n"
     )
     x = accelerator.from_host(X, "privateuseone:1")
-    with start_daemon(workers=1).connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("acc", LIBRARY + where))
         assert [session.ops.acc.where([each]) for each in (X, x, X)] == [0, 1, 0]
         kept = session.put(x)
@@ -131,9 +131,9 @@ def test_kernels_run_on_the_device_of_their_arguments(
 
 
 def test_a_device_without_room_is_an_error_of_the_call(
-    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
-    with start_daemon(workers=1).connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("acc", LIBRARY))
         x = accelerator.from_host(X, "privateuseone:1")
         session.ops.acc.limit(X, 40)
@@ -144,7 +144,7 @@ def test_a_device_without_room_is_an_error_of_the_call(
 
 
 def test_operators_without_a_kernel_for_the_device_run_on_the_host_if_that_was_asked_for(
-    session: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
+    shared: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
 ):
     text = (
         "from opdispatch import Library, cpu_fallback, cpu_fallback_counts\n"
@@ -157,26 +157,26 @@ def test_operators_without_a_kernel_for_the_device_run_on_the_host_if_that_was_a
         "lib.impl('double_', double_, 'CPU')\n"
         "lib.impl('count', lambda x: cpu_fallback_counts().get('host::double_', 0), 'CPU')\n"
     )
-    session.load(write_library("acc", LIBRARY), interpreter="worker-1")
-    session.load(write_library("host", text), interpreter="worker-1")
+    shared.load(write_library("acc", LIBRARY), interpreter="worker-1")
+    shared.load(write_library("host", text), interpreter="worker-1")
     x = accelerator.from_host(X, "privateuseone:1")
     with pytest.raises(oc.NoKernelError):
-        session.ops.host.double_(x)
+        shared.ops.host.double_(x)
     fallback = "Library('_', 'IMPL').fallback(cpu_fallback, 'PrivateUse1')\n"
-    session.load(
+    shared.load(
         write_library("fallen", f"from opdispatch import Library, cpu_fallback\n{fallback}"),
         interpreter="worker-1",
     )
-    assert session.ops.host.double_(x) is x
+    assert shared.ops.host.double_(x) is x
     np.testing.assert_array_equal(accelerator.to_host(x), 2 * X)
-    assert session.ops.host.count(X) == 1
-    session.unload("fallen")
+    assert shared.ops.host.count(X) == 1
+    shared.unload("fallen")
     with pytest.raises(oc.NoKernelError):
-        session.ops.host.double_(x)
+        shared.ops.host.double_(x)
 
 
 def test_a_backend_comes_and_goes_with_the_library_that_registers_it(
-    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
     same = (
         "from opdispatch import Library\n"
@@ -184,7 +184,7 @@ def test_a_backend_comes_and_goes_with_the_library_that_registers_it(
         "lib.define('same(Tensor x) -> Tensor')\n"
         "lib.impl('same', lambda x: x, 'PrivateUse1')\n"
     )
-    with start_daemon(workers=1).connect() as session:
+    with lent_daemon.connect() as session:
         x = accelerator.from_host(X, "privateuseone:0")
         session.load(write_library("own", same))
         with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:0'"):
@@ -207,10 +207,10 @@ def test_a_backend_comes_and_goes_with_the_library_that_registers_it(
 
 
 def test_a_client_without_the_backend_is_told_of_the_result(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
     registration = register_backend(Accelerator())
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("acc", LIBRARY))
         kept = session.put(registration.backend.from_host(X, "privateuseone:0"))
         registration.close()

@@ -23,6 +23,11 @@ X = np.arange(3.0)
 C = grpc.StatusCode
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def call(channel: grpc.Channel, request: execution_pb2.CallRequest):
     return execution_pb2_grpc.ExecutionServiceStub(channel).Call(request, timeout=20)
 

@@ -25,6 +25,11 @@ X = np.arange(3.0)
 C = grpc.StatusCode
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def test_a_client_of_another_protocol_version_is_told(unharmed: oc.Session, channel: grpc.Channel):
     stub = registry_pb2_grpc.RegistryServiceStub(channel)
     assert stub.GetServerInfo(registry_pb2.GetServerInfoRequest(protocol_version=9)).pid

@@ -26,6 +26,11 @@ X = np.arange(3.0)
 C = grpc.StatusCode
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 class RawStream:
     """A stream that says whatever a test wants it to say."""
 

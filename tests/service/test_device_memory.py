@@ -16,7 +16,7 @@ from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
 from opdispatch_wire.values import fill_value
 from tests import simulated_accelerator
-from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.simulated_accelerator import Accelerator
 
@@ -34,9 +34,16 @@ accelerator = Accelerator()
 register_backend(accelerator)
 
 
-def counted(x):
+def totals():
     each = device_transfers().get("privateuseone:1")
     return (each.to_device, each.from_device, each.from_peers) if each else (0, 0, 0)
+
+
+before = totals()
+
+
+def counted(x):
+    return tuple(now - then for now, then in zip(totals(), before))
 
 """
 )
@@ -98,20 +105,40 @@ def accelerator() -> Iterator[Accelerator]:
     registration.close()
 
 
-@pytest.fixture
-def two(start_daemon: StartDaemon, write_library: WriteLibrary) -> RunningDaemon:
-    """A daemon whose two interpreters have a library each, and the device."""
-    daemon = start_daemon("--heartbeat", "0.1")
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
+    daemon = RunningDaemon(tmp_path_factory.mktemp("devices"), "--heartbeat", "0.1")
+    try:
+        daemon.wait_until_ready()
+        yield daemon
+    finally:
+        daemon.clean_up()
+
+
+def load_both(daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
+    """Its two interpreters have a library each then, and the device."""
     with daemon.connect() as session:
         session.load(write_library("left", ACCELERATOR + LEFT), interpreter="worker-1")
         session.load(write_library("right", ACCELERATOR + RIGHT), interpreter="worker-2")
     return daemon
 
 
+@pytest.fixture
+def two(lent_daemon: RunningDaemon, write_library: WriteLibrary) -> RunningDaemon:
+    return load_both(lent_daemon, write_library)
+
+
+def shown(session: oc.Session) -> DeviceTransfers:
+    """What worker-2 says that it has copied, with its last heartbeat."""
+    found = {each.name: each.transfers for each in session.interpreters()}
+    return found["worker-2"].get(DEVICE, DeviceTransfers(0, 0))
+
+
 def test_a_value_is_copied_from_device_memory_to_device_memory(
     two: RunningDaemon, accelerator: Accelerator
 ):
     with two.connect() as session:
+        before = shown(session)
         kept = session.put(accelerator.from_host(X, DEVICE), on="worker-1")
         made = session.call("left::make", kept, remote=True)
         assert session.ops.left.counted(X) == (48, 0, 0)
@@ -121,11 +148,10 @@ def test_a_value_is_copied_from_device_memory_to_device_memory(
         np.testing.assert_array_equal(total.numpy(), 2 * X)
         assert total.device == DEVICE
 
-        def shown() -> DeviceTransfers | None:
-            found = {each.name: each.transfers for each in session.interpreters()}
-            return found["worker-2"].get(DEVICE)
-
-        assert wait_for(lambda: shown() == DeviceTransfers(0, 48, 48), 10)
+        expected = DeviceTransfers(
+            before.to_device, before.from_device + 48, before.from_peers + 48
+        )
+        assert wait_for(lambda: shown(session) == expected, 10)
 
 
 @pytest.mark.parametrize("what", ["the handle", "the place", "all"])
@@ -156,10 +182,10 @@ def test_a_size_that_is_made_up_is_an_error_and_the_value_stays(
 
 
 def test_a_copy_whose_owner_died_before_it_was_said_to_be_right_is_not_used(
-    two: RunningDaemon, accelerator: Accelerator
+    daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
-    two.expects_errors = True
-    with two.connect() as session:
+    daemon.expects_errors = True
+    with load_both(daemon, write_library).connect() as session:
         kept = session.put(accelerator.from_host(X, DEVICE), on="worker-1")
         session.ops.right.kill(X)
         with pytest.raises(oc.RemoteValueGoneError):

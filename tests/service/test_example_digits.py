@@ -15,6 +15,11 @@ from tests.service.test_examples import blocks, run_command
 from tests.service.test_readme import commands
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def test_the_readme_shows_what_its_commands_print(
     shared_daemon: RunningDaemon, shared: oc.Session
 ) -> None:

@@ -33,6 +33,11 @@ FORGED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 @pytest.fixture
 def doors(tmp_path) -> Iterator[Doors]:
     """Doors of the test's own."""

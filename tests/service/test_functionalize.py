@@ -25,6 +25,11 @@ from tests.writeless_accelerator import HERE
 X = np.arange(6.0).reshape(2, 3)
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def program(x: Any) -> Any:
     """Views, writes through them, and views of what was written to."""
     rows = xp.unstack(x, axis=0)

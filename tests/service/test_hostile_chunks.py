@@ -23,6 +23,11 @@ X = np.arange(1000.0)
 KEY = "opdispatch_chunk_bytes"
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 @pytest.fixture
 def stream(channel: grpc.Channel) -> Iterator[RawStream]:
     stream = RawStream(channel)
@@ -184,12 +189,15 @@ def test_a_client_that_goes_in_the_middle_leaves_nothing(
 
 
 def test_a_chunk_for_a_call_under_way_ends_the_stream(
-    daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+    lent_daemon: RunningDaemon,
+    channel: grpc.Channel,
+    write_library: WriteLibrary,
+    tmp_path: Path,
 ):
     doors = Doors(tmp_path)
-    with daemon.connect() as session, grpc.insecure_channel(f"unix:{tmp_path}/daemon.sock") as ch:
+    with lent_daemon.connect() as session:
         session.load(write_library("doors", door_library("doors")))
-        stream = RawStream(ch)
+        stream = RawStream(channel)
         stream.call(1, "doors::enter", X, doors.folder, "a")
         assert doors.next_inside() == "a"
         say_chunk(stream, 1, bytes(8))

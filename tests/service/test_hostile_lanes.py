@@ -26,6 +26,11 @@ X = np.arange(3.0)
 Door = tuple[str, execution_pb2.Route | None]
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 @pytest.fixture(params=["daemon", "interpreter"])
 def door(unharmed: oc.Session, request: pytest.FixtureRequest) -> Door:
     """The path of a lane, and what calls on it need."""

@@ -16,6 +16,11 @@ from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def load(channel: grpc.Channel, **fields: object) -> registry_pb2.LoadLibraryReply:
     """Loads past the client's own checks."""
     stub = registry_pb2_grpc.RegistryServiceStub(channel)

@@ -19,6 +19,11 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 X = np.arange(3.0)
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def test_a_session_takes_the_lane_where_it_can(loaded: RunningDaemon):
     with loaded.connect() as session:
         assert session.lane == "local"
@@ -81,31 +86,33 @@ def test_a_session_finds_the_lane_of_the_daemon_that_comes_back(
         assert session.lane == "local"
 
 
-def test_two_calls_of_one_id_end_the_lane(daemon: RunningDaemon, write_library: WriteLibrary):
-    with daemon.connect() as session, raw_lane(session.server_info.lane) as lane:
+def test_two_calls_of_one_id_end_the_lane(
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    with lent_daemon.connect() as session, raw_lane(session.server_info.lane) as lane:
         session.load(write_library("gate", GATE))
         lane.greet()
-        lane.call(7, "gate::wait", X, str(daemon.folder), 1)
-        lane.call(7, "gate::wait", X, str(daemon.folder), 2)
+        lane.call(7, "gate::wait", X, str(tmp_path), 1)
+        lane.call(7, "gate::wait", X, str(tmp_path), 2)
         kind, payload = lane.hear() or (None, b"")
         assert kind is FrameKind.REFUSAL
         assert "$.id is 7" in str(lane_messages.refusal_error(payload))
         assert lane.hear() is None
-        (daemon.folder / "open").touch()
+        (tmp_path / "open").touch()
         assert session.check_invariants() == []
 
 
 def test_the_end_of_a_lane_is_the_end_of_its_calls_wait(
-    daemon: RunningDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("gate", GATE))
         with raw_lane(session.server_info.lane) as lane:
             lane.greet()
             for number in range(1, 4):
-                lane.call(number, "gate::wait", X, str(daemon.folder), number)
-            assert wait_for((daemon.folder / "entered-1").exists, 10)
-        (daemon.folder / "open").touch()
+                lane.call(number, "gate::wait", X, str(tmp_path), number)
+            assert wait_for((tmp_path / "entered-1").exists, 10)
+        (tmp_path / "open").touch()
         assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
-        with Background(session.ops.gate.wait, X, str(daemon.folder), 9) as last:
+        with Background(session.ops.gate.wait, X, str(tmp_path), 9) as last:
             assert last.result() == 9

@@ -13,20 +13,24 @@ import opdispatch as od
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.remote import MATH
-from tests.service.running_daemon import Background, wait_for
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_interpreters import pid_of
 from tests.service.test_programs import run
 
 X = np.arange(4.0)
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def test_a_program_takes_the_slots_of_its_libraries(
-    start_daemon: StartDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
     """`calc` runs two at a time, `more` one, whoever calls them how."""
-    daemon = start_daemon(workers=1)
     counting = MATH.replace("math", "calm").replace("max_concurrency = 2", "max_concurrency = 1")
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("calc", MATH))
         session.load(write_library("calm", counting))
 
@@ -96,10 +100,9 @@ def test_a_program_whose_interpreter_dies_runs_again_unless_it_writes(
 
 
 def test_a_library_that_is_replaced_serves_programs_that_are_known(
-    start_daemon: StartDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon(workers=1)
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("calc", MATH))
 
         @session.as_program
@@ -135,9 +138,8 @@ def test_a_program_waits_for_a_library_that_has_lost_its_only_interpreter(
 
 
 def test_the_callers_local_keys_count_for_every_step(
-    start_daemon: StartDaemon, write_library: WriteLibrary
+    lent_daemon: RunningDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon(workers=1)
     text = """\
 from opdispatch import Library
 
@@ -146,7 +148,7 @@ lib.define("which(Tensor x) -> Tensor")
 lib.impl("which", lambda x: x * 0, "CPU")
 lib.impl("which", lambda x: x * 0 + 1, "PythonTLSSnapshot")
 """
-    with daemon.connect() as session:
+    with lent_daemon.connect() as session:
         session.load(write_library("keys", text))
 
         @session.as_program

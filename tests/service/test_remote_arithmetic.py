@@ -18,6 +18,11 @@ X = np.arange(6.0).reshape(2, 3)
 
 
 @pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
+@pytest.fixture(scope="module")
 def standard(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
     with shared_daemon.connect() as session:
         session.load("opdispatch.array_library")

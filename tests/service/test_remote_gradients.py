@@ -25,6 +25,11 @@ X = np.array([[1.0, 2.0], [3.0, 4.0]])
 
 
 @pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
+@pytest.fixture(scope="module")
 def standard(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
     with shared_daemon.connect() as session:
         session.load("opdispatch.array_library")

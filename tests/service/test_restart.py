@@ -85,9 +85,9 @@ def test_the_same_content_is_loaded_already_after_a_restart(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     path = write_library("const", constant(1))
-    first = start_daemon("--library", str(path))
+    first = start_daemon("--library", str(path), workers=1)
     kill(first)
-    second = start_daemon("--library", str(path))
+    second = start_daemon("--library", str(path), workers=1)
     with second.connect() as session:
         assert [library.version for library in session.libraries()] == [1]
         assert session.load(path).already_loaded
@@ -146,13 +146,13 @@ def test_a_library_that_does_not_load_any_more_is_listed_with_its_error(
     module = modules / "fleeting.py"
     module.write_text(constant(1, namespace="fleeting"))
     environment = {"PYTHONPATH": ":".join([str(modules), *filter(None, sys.path)])}
-    first = start_daemon(environment=environment)
+    first = start_daemon(workers=1, environment=environment)
     with first.connect() as session:
         session.load("fleeting")
         session.load(write_library("const", constant(5)))
     kill(first)
     module.unlink()
-    second = start_daemon(environment=environment)
+    second = start_daemon(workers=1, environment=environment)
     second.expects_errors = True
     with second.connect() as session:
         states = {library.name: library.state for library in session.libraries()}
@@ -177,14 +177,14 @@ def test_a_library_that_does_not_load_any_more_is_listed_with_its_error(
 def test_a_library_whose_content_is_damaged_fails_alone(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    first = start_daemon()
+    first = start_daemon(workers=1)
     path = write_library("const", constant(5))
     with first.connect() as session:
         loaded = session.load(path)
         session.load(write_library("other", constant(6, namespace="other")))
     kill(first)
     (first.folder / "state" / "libraries" / loaded.sha256).write_text("tampered with")
-    second = start_daemon()
+    second = start_daemon(workers=1)
     second.expects_errors = True
     with second.connect() as session:
         assert [(v.name, v.state) for v in session.libraries()] == [
@@ -263,14 +263,14 @@ def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
 
 
 def test_it_is_back_in_service_soon(start_daemon: StartDaemon, write_library: WriteLibrary):
-    first = start_daemon()
+    first = start_daemon(workers=1)
     with first.connect() as session:
         for number in range(10):
             name = f"n{number}"
             session.load(write_library(name, constant(number, namespace=name)))
     kill(first)
     started = time.monotonic()
-    second = start_daemon()
+    second = start_daemon(workers=1)
     with second.connect() as session:
         assert session.call("n7::get", X) == 7
     # Two seconds is the aim on an idle machine; this catches what is out of all proportion.

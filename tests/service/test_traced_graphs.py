@@ -65,6 +65,11 @@ lib.impl("traced", traced, "CPU")
 
 
 @pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
+@pytest.fixture(scope="module")
 def session(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
     path = shared_daemon.folder / "tracing.py"
     path.write_text(LIBRARY)

@@ -62,6 +62,11 @@ WEIGHTS, SAMPLES = rng.normal(size=(2, 3)), rng.normal(size=(4, 3))
 
 
 @pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
+@pytest.fixture(scope="module")
 def session(
     shared_daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[oc.Session]:
