@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from opdispatch_server.environment_build import (
     check_python,
     python_of,
 )
-from opdispatch_server.interpreter_packages import write_packages
+from opdispatch_server.interpreter_packages import ABI, write_packages
 from opdispatch_server.library_home import LibraryHome
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 
@@ -203,7 +202,7 @@ def find_key(home: LibraryHome) -> str:
             home.requires_python,
             home.python,
             sys.version,
-            sysconfig.get_config_var("SOABI"),
+            ABI,
             version("opdispatch"),
             [_digest_file(path) for path in _local_files(home)],
         ]

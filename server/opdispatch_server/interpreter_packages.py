@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 OWN_PACKAGES = ("opdispatch", "opdispatch_wire", "opdispatch_server")
 _OF_THE_COMMAND_LINE = ("typer", "rich")
+# Of Python's extension modules. Asked for now, in one thread: of several that are the first to ask
+# sysconfig, some are told None.
+ABI: str | None = sysconfig.get_config_var("SOABI")
 BOOTSTRAP = Path(__file__).with_name("environment_bootstrap.py")
 
 
@@ -45,7 +48,7 @@ def write_packages(path: Path) -> None:
         for top in _top_levels(found):
             borrowed.setdefault(top, set()).add(folder)
     packages = {
-        "abi": sysconfig.get_config_var("SOABI"),
+        "abi": ABI,
         "own": own,
         "borrowed": {top: sorted(folders) for top, folders in sorted(borrowed.items())},
     }
