@@ -323,6 +323,8 @@ def check_agreement(
     def agree(call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
+            # Complex numbers as real ones are refused here, where NumPy warns.
+            warnings.simplefilter("error", np.exceptions.ComplexWarning)
             args, kwargs = converted(call[0], strict), call[1]
             try:
                 expected = theirs(
