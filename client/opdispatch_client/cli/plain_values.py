@@ -52,9 +52,10 @@ def _read(parameter: Any, value: Any) -> Any:
     several = parameter.multiple or parameter.nargs == -1
     if value is None:
         return () if several else None
-    kind, details = parameter.type_descriptor.annotation, parameter.type_descriptor.parameter_info
-    if details.parser is not None:
+    descriptor = getattr(parameter, "type_descriptor", None)  # none in other versions of typer
+    if descriptor is None or descriptor.parameter_info.parser is not None:
         return _NOT_PLAIN
+    kind, details = descriptor.annotation, descriptor.parameter_info
     if not several:
         return _read_one(kind, details, value)
     if typing.get_origin(kind) is not list or not isinstance(value, list | tuple):
