@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from opdispatch.arrays import find_backend, find_key_bits
+from opdispatch.arrays import FakeArray, find_backend, find_key_bits
+from opdispatch.arrays.lazy_array import LazyArray
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge
 from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.grad_mode import is_grad_enabled, no_grad
+from opdispatch.grad_mode import AUTOGRAD_STATE, NOT_RECORDING, is_grad_enabled, no_grad
 from opdispatch.tensor_indexing import getitem, setitem
 from opdispatch.tracing_state import is_traced, note_reading
 
@@ -81,7 +83,7 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         return getattr(namespace(), function)(other, self)
 
     def in_place(self: Any, other: Any, /) -> Any:
-        is_step = is_grad_enabled() and _has_one_history(self)
+        is_step = _is_recorded(self, other) and _has_one_history(self)
         edge = edge_of(self) if is_step else None
         result = forward(_as_it_is(self, edge, other, function), other)
         if result is NotImplemented:
@@ -96,8 +98,11 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
             self[...] = result
             return self
         check_may_be_written_to(self)  # which is recorded as one step, that of the calculation
-        with no_grad():
+        outer = AUTOGRAD_STATE.set(NOT_RECORDING[False])
+        try:
             self[...] = result
+        finally:
+            AUTOGRAD_STATE.reset(outer)
         rebase_history(self, node)
         return self
 
@@ -122,11 +127,23 @@ def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any
     return copied
 
 
+def _is_recorded(written: Any, other: Any) -> bool:
+    """Whether one of them requires gradients, and they are recorded."""
+    flags = getattr(written, "requires_grad", False), getattr(other, "requires_grad", False)
+    return True in flags and is_grad_enabled()
+
+
 def _has_one_history(written: Any) -> bool:
-    """Whether it is a tensor of ours, of plain elements: no level, trace or class has another."""
-    if not getattr(written, "_is_plain", False) or is_traced(written):
+    """Whether it is a tensor of plain elements: no level, trace or class has another history."""
+    from opdispatch.tensor import Tensor
+
+    if type(written) is not Tensor or is_traced(written):
         return False
-    return type(written.array) is np.ndarray or find_backend(type(written.array)) is not None
+    array = written.array
+    if type(array) is np.ndarray:
+        return True
+    is_other = isinstance(array, LevelArray | FakeArray | LazyArray)
+    return not is_other and find_backend(type(array)) is not None
 
 
 def _may_have_gradient(value: Any) -> bool:
