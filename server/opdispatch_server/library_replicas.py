@@ -74,7 +74,7 @@ class LibraryReplicas:
 
     async def interpreter_joined(self, session: InterpreterSession) -> None:
         """Tells a new interpreter of everything, and gives it what lacks one."""
-        await self._transaction.welcome(session, self._catalog.newest())
+        await self._transaction.welcome(session, self._catalog.newest)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid)
         await self._update_readiness()
         self._placement.note_change()

@@ -208,14 +208,19 @@ class LibraryTransaction:
                     following += self._followers.post(replica.session, message, _serves(replica))
         await finish(following)
 
-    async def welcome(self, session: InterpreterSession, active: Iterable[LibraryVersion]) -> None:
+    async def welcome(
+        self, session: InterpreterSession, versions: Callable[[], Iterable[LibraryVersion]]
+    ) -> None:
         """Tells a new interpreter of what is active, in the order of publication; it is ready
         as soon as it has been told.
+
+        ``versions`` is asked once nothing is published any more until then: nobody else tells
+        the interpreter of what is published before it is ready.
         """
         async with self._order:
             mirrors = [
                 task
-                for version in sorted(active, key=lambda version: version.epoch)
+                for version in sorted(versions(), key=lambda version: version.epoch)
                 if version.is_active
                 for task in self._followers.mirror(session, version, None)
             ]

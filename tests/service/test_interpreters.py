@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -289,3 +291,38 @@ def test_an_added_interpreter_must_be_within_reach():
         assert done.returncode == 2
         assert done.stderr.startswith(b"opdispatch: ")
         assert done.stderr.count(b"\n") == 1
+
+
+def test_an_interpreter_that_joins_is_told_of_what_is_published_meanwhile(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """Which it hears of only once: none of the libraries is published again."""
+    daemon = start_daemon(workers=4)
+    daemon.expects_errors = True
+    others = ("worker-2", "worker-3", "worker-4")
+    stopped = threading.Event()
+
+    def load_on_and_on() -> None:
+        with daemon.connect() as session:
+            for number in itertools.count():
+                if stopped.is_set():
+                    return
+                library = write_library(f"c{number}", constant(number, namespace=f"c{number}"))
+                session.load(library, interpreter="worker-1")
+
+    with daemon.connect() as session:
+        with Background(load_on_and_on) as loading:
+            for restarts in (1, 2):
+                for name in others:
+                    os.kill(pid_of(session, name), signal.SIGKILL)
+                expected = {"worker-1": 0, **dict.fromkeys(others, restarts)}
+                assert wait_for(
+                    lambda expected=expected: (
+                        {i.name: i.restarts for i in session.interpreters() if i.state == "ready"}
+                        == expected
+                    ),
+                    20,
+                )
+            stopped.set()
+        loading.result()
+        assert session.check_invariants() == []
