@@ -55,7 +55,12 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
 
 @contextmanager
 def stopped(daemon: RunningDaemon) -> Iterator[None]:
-    """While the daemon does nothing at all."""
+    """While the daemon does nothing at all.
+
+    Interpreters report after what they were told before: so they have heard which routes hold.
+    """
+    with daemon.connect() as session:
+        assert session.check_invariants() == []
     daemon.signal(signal.SIGSTOP)
     try:
         yield
