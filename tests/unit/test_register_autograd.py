@@ -315,6 +315,19 @@ def test_operators_that_can_have_none(lib, schema, reason):
 
 
 @pytest.mark.parametrize(
+    ("backward", "setup_context", "message"),
+    [
+        (None, None, "backward of reg::product is of type NoneType"),
+        (3, None, "backward of reg::product is of type int"),
+        (product_backward, "keep", "setup_context of reg::product is of type str"),
+    ],
+)
+def test_what_cannot_be_called_is_no_derivative(lib, backward, setup_context, message):
+    with pytest.raises(RegistrationError, match=message):
+        lib.register_autograd("product", backward, setup_context=setup_context)
+
+
+@pytest.mark.parametrize(
     "gradients", [lambda g: g * 3, lambda g: (g * 3, None), lambda g: (g * 3, None, None)]
 )
 def test_numbers_that_have_a_default_need_no_none(gradients):

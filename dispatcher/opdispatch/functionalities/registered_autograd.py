@@ -176,9 +176,10 @@ def make_registered_kernel(
     """A kernel for the key Autograd of ``operator()``, to be registered ``with_keyset``.
 
     Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
-    arguments are tensors, as PyTorch does.
+    arguments are tensors, as PyTorch does, and for what cannot be called.
     """
     _check_schema(schema)
+    _check_functions(schema, backward, setup_context)
     text = _RegisteredText(schema, setup_context is not None)
     return text.compile(
         title_of(schema),
@@ -323,6 +324,16 @@ def _check_schema(schema: FunctionSchema) -> None:
             hint="register a kernel for Autograd",
             operator=str(schema.name),
         )
+
+
+def _check_functions(schema: FunctionSchema, backward: object, setup_context: object) -> None:
+    for what, function in (("backward", backward), ("setup_context", setup_context)):
+        if not callable(function) and (function is not None or what == "backward"):
+            raise RegistrationError(
+                f"{what} of {schema.name} is of type {type(function).__name__}, which cannot be "
+                "called; expected a function",
+                operator=str(schema.name),
+            )
 
 
 def _facts(result: Any) -> Any:
