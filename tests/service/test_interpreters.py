@@ -312,17 +312,23 @@ def test_an_interpreter_that_joins_is_told_of_what_is_published_meanwhile(
 
     with daemon.connect() as session:
         with Background(load_on_and_on) as loading:
-            for restarts in (1, 2):
-                for name in others:
-                    os.kill(pid_of(session, name), signal.SIGKILL)
-                expected = {"worker-1": 0, **dict.fromkeys(others, restarts)}
-                assert wait_for(
-                    lambda expected=expected: (
-                        {i.name: i.restarts for i in session.interpreters() if i.state == "ready"}
-                        == expected
-                    ),
-                    20,
-                )
-            stopped.set()
+            try:
+                for restarts in (1, 2):
+                    for name in others:
+                        os.kill(pid_of(session, name), signal.SIGKILL)
+                    expected = {"worker-1": 0, **dict.fromkeys(others, restarts)}
+                    assert wait_for(
+                        lambda expected=expected: (
+                            {
+                                i.name: i.restarts
+                                for i in session.interpreters()
+                                if i.state == "ready"
+                            }
+                            == expected
+                        ),
+                        20,
+                    )
+            finally:
+                stopped.set()
         loading.result()
         assert session.check_invariants() == []
