@@ -10,7 +10,8 @@ preconditions      what functions are not defined for, and libraries do not refu
 library_functions  what a library has for them, where it differs, adapted
 kernels            kernels for arrays and tensors out of functions for arrays
 half_precision     what is added up in float32, and scalars beside bfloat16
-cuda               CuPy's functions, imported when they are needed
+cupy_functions     what CuPy has for them, where it differs, adapted
+cuda               kernels of CuPy's functions, imported when they are needed
 meta_kernels       shapes and dtypes of results; meta_* by topic
 creation           which backend makes an array: that of the device that is asked for
 indexing           what is behind x[...] and x[...] = value

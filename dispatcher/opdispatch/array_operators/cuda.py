@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.array_operators.cupy_functions import find_cupy_function
 from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.half_precision import (
+    in_float32_for_cupy,
+    keeping_dtype,
+    refusing_16_bits,
+)
 from opdispatch.array_operators.kernels import make_kernel
-from opdispatch.array_operators.library_functions import Kernel, find_function
+from opdispatch.array_operators.library_functions import Kernel
 from opdispatch.arrays import common_device, explain_device_error, split_device
 from opdispatch.arrays.common_device import device_mismatch
 from opdispatch.arrays.cupy_errors import INSTALL_HINT
@@ -32,7 +38,7 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
 
     @functools.cache
     def find() -> Kernel:
-        return own or find_function(_import("array_api_compat.cupy"), function)
+        return own or find_cupy_function(_import("array_api_compat.cupy"), function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         cupy = _import("cupy")
@@ -49,14 +55,16 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
             with cupy.cuda.Device(number) if number is not None else nullcontext():
                 args = tuple(_on_gpu(each, cupy) for each in args)
                 return find()(*args, **{key: _on_gpu(each, cupy) for key, each in kwargs.items()})
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            if error.status == _INVALID_DEVICE:
+        except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError) as error:
+            if getattr(error, "status", None) == _INVALID_DEVICE:
                 raise DeviceError(f"{name}: there is no device 'cuda:{number}'") from error
             if (explained := explain_device_error(error)) is not None:
                 raise explained from error
             raise
 
-    return make_kernel(function, call)
+    checked = refusing_16_bits(function, call)
+    unusual = in_float32_for_cupy(function, checked) or keeping_dtype(function, checked)
+    return make_kernel(function, checked, unusual)
 
 
 @functools.cache
@@ -71,7 +79,8 @@ def _import(name: str) -> Any:
 
 def _on_gpu(value: Any, cupy: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
-        return cupy.asarray(value)
+        # CuPy fills an array of no dimensions, with zeros if it is zero: -0.0 would be 0.0.
+        return cupy.asarray(value) if value.ndim else cupy.asarray(value.reshape(1)).reshape(())
     if isinstance(value, list):
         return [_on_gpu(each, cupy) for each in value]
     return value

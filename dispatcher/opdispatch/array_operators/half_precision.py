@@ -23,6 +23,7 @@ from opdispatch.arrays import MetaArray
 from opdispatch.errors import ArgumentError
 from opdispatch.scalar_type import find_dtype_of_name
 
+_BOOL = np.dtype(np.bool)
 _FLOAT32 = np.dtype(np.float32)
 _FLOAT16 = np.dtype(np.float16)
 _BFLOAT16 = find_dtype_of_name("bfloat16")
@@ -31,6 +32,14 @@ _PRODUCTS = ("linalg_matrix_power", "matmul", "tensordot", "vecdot")
 _SUMS = (
     *("clip", "cumulative_prod", "cumulative_sum", "linalg_matrix_norm", "linalg_trace"),
     *("linalg_vector_norm", "mean", "prod", "std", "sum", "var"),
+)
+
+# CuPy 14 makes float32 or float64 of bfloat16 in these, or has none of them for it.
+_WITHOUT_BFLOAT16 = (
+    *_SUMS,
+    *("atan2", "copysign", "hypot", "linalg_matrix_power", "logaddexp", "round", "tril", "triu"),
+    *("where", "fft_fft", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifftn", "fft_ihfft"),
+    *("fft_irfft", "fft_irfftn", "fft_rfft", "fft_rfftn"),
 )
 
 _FACTORIZATIONS = (
@@ -60,6 +69,37 @@ def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..
         if len(given) > 1 or kwargs.get("dtype") is not None:
             return result
         return _converted(result, given.pop())
+
+    return call_in_float32
+
+
+def in_float32_for_cupy(
+    function: ArrayFunction, call: Callable[..., Any]
+) -> Callable[..., Any] | None:
+    """``call``, a function of CuPy's, with bfloat16 converted to float32, and float32 back.
+
+    As on the host, transforms give numbers of 32 bits. None for operators that CuPy has for
+    bfloat16, products among them. ``nextafter`` is refused: what is next to a number in float32 is
+    something else.
+    """
+    name = function.schema.name.name
+    if name not in (*_WITHOUT_BFLOAT16, "nextafter"):
+        return None
+
+    def call_in_float32(*args: Any, **kwargs: Any) -> Any:
+        given = {each.dtype for each in args if getattr(each, "dtype", _BOOL) != _BOOL}
+        if _BFLOAT16 not in given:
+            return call(*args, **kwargs)
+        if name == "nextafter":
+            raise ArgumentError(
+                "array::nextafter has no bfloat16 on a GPU",
+                hint="move the tensor to the host with Tensor.to",
+                operator=name,
+            )
+        result = call(*(_widened(each) for each in args), **kwargs)
+        if len(given) > 1 or kwargs.get("dtype") is not None or result.dtype != _FLOAT32:
+            return result
+        return result if name.startswith("fft_") else _converted(result, given.pop())
 
     return call_in_float32
 
@@ -107,6 +147,10 @@ def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable
         return _converted(result, dtype)
 
     return call_keeping_dtype
+
+
+def _widened(value: Any) -> Any:
+    return value.astype(_FLOAT32) if getattr(value, "dtype", None) == _BFLOAT16 else value
 
 
 def _converted(value: Any, dtype: np.dtype[Any]) -> Any:

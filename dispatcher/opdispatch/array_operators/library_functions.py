@@ -17,9 +17,14 @@ Kernel = Callable[..., Any]
 
 def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
     """The function of a namespace of the standard that an operator stands for."""
+    return with_precondition(function.operator, find_unchecked(namespace, function))
+
+
+def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
+    """As ``find_function``, for arguments that the operator is for."""
     found: Kernel = functools.reduce(getattr, function.path, namespace)
     adapt = _ADAPTED.get(function.operator)
-    return with_precondition(function.operator, found if adapt is None else adapt(found))
+    return found if adapt is None else adapt(found)
 
 
 def _expm1(found: Kernel) -> Kernel:

@@ -90,11 +90,36 @@ def _cumulative(name: str) -> Check:
     return check
 
 
-def _along_axis(name: str) -> Check:
-    def check(x: Any, *, axis: int = -1, **options: Any) -> None:
-        check_axis(name, axis, len(x.shape))
+_OF_REAL_NUMBERS = frozenset({"fft_rfft", "fft_ihfft", "fft_rfftn"})
+_OF_HALF_A_SPECTRUM = frozenset({"fft_irfft", "fft_hfft", "fft_irfftn"})
+
+
+def _transform(name: str) -> Check:
+    def check(x: Any, *, n: int | None = None, axis: int = -1, **options: Any) -> None:
+        at = check_axis(name, axis, len(x.shape))
+        _check_points(name, x, None if n is None else (n,), (at,))
 
     return check
+
+
+def _transforms(name: str) -> Check:
+    def check(x: Any, *, s: Sequence[int] | None = None, axes: Axes = None, **options: Any) -> None:
+        ndim = len(x.shape)
+        if axes is None and s is not None:
+            axes = range(-len(s), 0)
+        _check_points(name, x, s, check_axes(name, axes, ndim, repeatable=True))
+
+    return check
+
+
+def _check_points(name: str, x: Any, asked: Sequence[int] | None, axes: Sequence[int]) -> None:
+    """Raises ArgumentError unless there is something to transform along each axis."""
+    _check_real(name, x)
+    points = [x.shape[axis] for axis in axes] if asked is None else list(asked)
+    if asked is None and points and name in _OF_HALF_A_SPECTRUM:
+        points[-1] = 2 * (points[-1] - 1)
+    if min(points, default=1) < 1:
+        raise refusal(name, f"needs points to transform, and was given {show(points)} of them")
 
 
 def _along_axes(name: str) -> Check:
@@ -102,6 +127,17 @@ def _along_axes(name: str) -> Check:
         check_axes(name, axes, len(x.shape), repeatable=True)
 
     return check
+
+
+def _check_real(name: str, x: Any) -> None:
+    if name in _OF_REAL_NUMBERS and x.dtype.kind == "c":
+        raise refusal(name, f"is for real numbers, not {x.dtype}, which has imaginary parts")
+
+
+def _searchsorted(x1: Any, x2: Any, **options: Any) -> None:
+    for each in (x1, x2):
+        if each.dtype.kind == "c":
+            raise refusal("searchsorted", f"goes by order, and {each.dtype} has none")
 
 
 def _tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> None:
@@ -146,6 +182,7 @@ _CHECKS: dict[str, Check] = {
     "full": _full,
     "full_like": _full_like,
     "linspace": _linspace,
+    "searchsorted": _searchsorted,
     "tensordot": _tensordot,
     "tensordot.dims": _tensordot,
     "linalg_cross": _cross,
@@ -155,11 +192,9 @@ _CHECKS: dict[str, Check] = {
     **{name: _cumulative(name) for name in ("cumulative_prod", "cumulative_sum")},
     **{name: _frequencies(name) for name in ("fft_fftfreq", "fft_rfftfreq")},
     **{
-        f"fft_{name}": _along_axis(f"fft_{name}")
+        f"fft_{name}": _transform(f"fft_{name}")
         for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
     },
-    **{
-        f"fft_{name}": _along_axes(f"fft_{name}")
-        for name in ("fftn", "ifftn", "rfftn", "irfftn", "fftshift", "ifftshift")
-    },
+    **{name: _along_axes(name) for name in ("fft_fftshift", "fft_ifftshift")},
+    **{f"fft_{name}": _transforms(f"fft_{name}") for name in ("fftn", "ifftn", "rfftn", "irfftn")},
 }

@@ -1,0 +1,102 @@
+"""Functions of the library ``array`` on a GPU, where CuPy's own would do something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import ArgumentError, DeviceMemoryError, Tensor
+from opdispatch import array_api as xp
+from opdispatch.scalar_type import find_dtype_of_name
+
+pytestmark = pytest.mark.gpu
+
+
+def there(values: Any, dtype: Any = "float64") -> Tensor:
+    return Tensor(np.array(values, dtype)).to("cuda")
+
+
+def here(tensor: Tensor) -> np.ndarray:
+    assert tensor.device == "cuda:0"
+    return np.asarray(tensor.to("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("of_systems", "of_sides"),
+    [((3, 3), (2, 3, 1)), ((2, 3, 3), (3, 2)), ((4, 1, 3, 3), (2, 3, 1)), ((2, 3, 3), (3,))],
+)
+def test_systems_are_solved_for_as_many_sides(of_systems: Any, of_sides: Any):
+    random = np.random.default_rng(0)
+    x1, x2 = random.normal(size=of_systems), random.normal(size=of_sides)
+    expected = np.linalg.solve(x1, x2)
+    np.testing.assert_allclose(here(xp.linalg.solve(there(x1), there(x2))), expected)
+
+
+@pytest.mark.parametrize("order", [np.inf, 1, 2])
+def test_the_norm_of_nothing_is_zero(order: float):
+    assert here(xp.linalg.vector_norm(there([]), ord=order)) == 0.0
+    found = here(xp.linalg.matrix_norm(there(np.empty((2, 0, 0))), ord=order))
+    np.testing.assert_array_equal(found, [0.0, 0.0])
+
+
+def test_places_are_searched_among_numbers_of_another_type():
+    found = xp.searchsorted(there([-1, 0, 1], "int8"), there([0, 1], "uint64"))
+    np.testing.assert_array_equal(here(found), [1, 2])
+
+
+def test_axes_are_not_left_out():
+    with pytest.raises(ArgumentError, match="was given 0 axes for the shape"):
+        xp.permute_dims(there([[1.0, 2.0]]), ())
+
+
+def test_a_zero_of_the_host_keeps_its_sign():
+    signs = xp.copysign(there([1.0, 2.0]), Tensor(np.array(-0.0)))
+    np.testing.assert_array_equal(here(signs), [-1.0, -2.0])
+
+
+def test_complex_numbers_are_not_taken_for_real_ones():
+    with pytest.raises(ArgumentError, match="is for real numbers, not complex128"):
+        xp.fft.rfft(there([1j, 2], "complex128"))
+
+
+def test_numbers_without_dimensions_are_taken_as_on_the_host():
+    one, two = there(2.0), there([3.0, 4.0])
+    np.testing.assert_array_equal(here(xp.cumulative_sum(one)), [2.0])
+    assert [x.shape for x in xp.meshgrid(one, two)] == [(2, 1), (2, 1)]
+    np.testing.assert_array_equal(here(xp.tensordot(one, two, axes=0)), [6.0, 8.0])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(xp.sum, xp.mean, xp.std, xp.cumulative_sum, xp.round, xp.tril, xp.linalg.vector_norm),
+        *(lambda x: xp.hypot(x, x), lambda x: xp.atan2(x, 2.0), lambda x: x @ x, lambda x: x + 0.1),
+        *(lambda x: xp.where(x > 0, x, 0.5), lambda x: xp.clip(x, 0.5), xp.exp, xp.sort),
+        *(lambda x: xp.linalg.matrix_power(x, 2), lambda x: xp.logaddexp(x, x), xp.fft.rfft),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_short_numbers_give_the_dtypes_of_the_host(call: Any, dtype: str):
+    x = Tensor(np.random.default_rng(0).normal(size=(4, 4)).astype(find_dtype_of_name(dtype)))
+    if call is xp.cumulative_sum:
+        x = x[0]
+    expected, found = call(x), call(x.to("cuda"))
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    wide = np.complex64 if expected.dtype.kind == "c" else np.float32
+    np.testing.assert_allclose(
+        here(found).astype(wide), np.asarray(expected).astype(wide), rtol=0.02, atol=0.02
+    )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_factorizations_want_more_bits(dtype: str):
+    with pytest.raises(ArgumentError, match=f"was given {dtype}; expected numbers of 32 bits"):
+        xp.linalg.inv(there(np.eye(2), find_dtype_of_name(dtype)))
+
+
+def test_what_there_is_no_room_for_has_the_figures():
+    with pytest.raises(DeviceMemoryError, match="cuda:0") as caught:
+        xp.zeros((1 << 45,), device="cuda")
+    assert caught.value.facts["asked"] == str(1 << 48)
