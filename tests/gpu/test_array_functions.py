@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opdispatch import ArgumentError, DeviceMemoryError, Tensor
+from opdispatch import ArgumentError, DeviceError, DeviceMemoryError, Tensor
 from opdispatch import array_api as xp
 from opdispatch.scalar_type import find_dtype_of_name
 
@@ -100,3 +100,15 @@ def test_what_there_is_no_room_for_has_the_figures():
     with pytest.raises(DeviceMemoryError, match="cuda:0") as caught:
         xp.zeros((1 << 45,), device="cuda")
     assert caught.value.facts["asked"] == str(1 << 48)
+
+
+def test_after_a_call_on_the_gpu_alone_the_host_is_still_seen():
+    x = there([1.0, 2.0])
+    for _ in range(2):
+        np.testing.assert_array_equal(here(xp.add(x, x)), [2.0, 4.0])
+    np.testing.assert_array_equal(here(xp.add(x, Tensor(np.array(1.0)))), [2.0, 3.0])
+    with pytest.raises(DeviceError, match="found at least two devices, cuda:0 and cpu!"):
+        xp.add(x, Tensor(np.array([1.0, 2.0])))
+    wide = xp.broadcast_to(x[0], (1 << 45,))
+    with pytest.raises(DeviceMemoryError, match="cuda:0"):
+        xp.add(wide, wide)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,3 +61,94 @@ def test_an_integer_on_a_gpu_is_an_index_though_cupys_arrays_are_none(cupy_stand
     for value in (True, 1.0, [1]):
         with pytest.raises(TypeError, match="only a tensor of one integer"):
             operator.index(there(value))
+
+
+# -- without looking for the device ----------------------------------------------------------------
+
+
+class Array:
+    """As much of ``cupy.ndarray`` as is looked at."""
+
+    def __init__(self, device: int = 0) -> None:
+        self.data = SimpleNamespace(device_id=device)
+
+
+class OutOfMemoryError(MemoryError):
+    """As ``cupy.cuda.memory.OutOfMemoryError``."""
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has CuPy find that many GPUs, of which the first is the current one."""
+
+    def find(count: int) -> None:
+        runtime = SimpleNamespace(
+            CUDARuntimeError=ZeroDivisionError,
+            getDeviceCount=lambda: count,
+            getDevice=lambda: 0,
+        )
+        memory = SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
+        cupy = SimpleNamespace(ndarray=Array, cuda=SimpleNamespace(runtime=runtime, memory=memory))
+        monkeypatch.setattr(cuda, "_import", lambda name: cupy)
+
+    return find
+
+
+FUNCTION_OF = {function.operator: function for function in FUNCTIONS}
+CALLS_OF_SHAPES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "exp": ((Array(),), {}),
+    "add.Tensor": ((Array(), Array()), {}),
+    "add.Scalar": ((Array(), 2.0), {}),
+    "reshape": ((Array(), (2, 2)), {"copy": None}),
+    "sum": ((Array(),), {"axis": 0, "dtype": None, "keepdims": False}),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("operator", CALLS_OF_SHAPES)
+def test_arrays_of_the_current_gpu_go_to_cupys_function_at_once(
+    gpus: Any, operator: str, count: int
+):
+    gpus(count)
+    args, kwargs = CALLS_OF_SHAPES[operator]
+    call = cuda._direct(
+        FUNCTION_OF[operator], lambda *args, **kwargs: ("CuPy", args, kwargs), lambda *args: 1 // 0
+    )
+    assert call is not None
+    assert call(*args, **kwargs) == ("CuPy", args, kwargs)
+
+
+@pytest.mark.parametrize("operator", CALLS_OF_SHAPES)
+def test_others_are_looked_at(gpus: Any, operator: str):
+    args, kwargs = CALLS_OF_SHAPES[operator]
+    for count, other in ((1, np.array(1.0)), (2, np.array(1.0)), (2, Array(1))):
+        gpus(count)
+        call = cuda._direct(
+            FUNCTION_OF[operator], lambda *args, **kwargs: 1 // 0, lambda *args, **kwargs: args
+        )
+        assert call is not None
+        assert call(other, *args[1:], **kwargs) == (other, *args[1:])
+
+
+@pytest.mark.parametrize("operator", ["exp", "add.Tensor", "reshape"])
+@pytest.mark.parametrize("failure", [OutOfMemoryError, ZeroDivisionError])
+def test_a_failure_of_the_gpu_is_explained_by_the_call_that_looks(
+    gpus: Any, operator: str, failure: type[Exception]
+):
+    gpus(1)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise failure
+
+    call = cuda._direct(FUNCTION_OF[operator], fail, lambda *args, **kwargs: "explained")
+    assert call is not None
+    args, kwargs = CALLS_OF_SHAPES[operator]
+    assert call(*args, **kwargs) == "explained"
+
+
+@pytest.mark.parametrize(
+    "operator", ["concat", "zeros", "zeros_like", "astype", "linalg_inv", "searchsorted"]
+)
+def test_lists_new_arrays_and_optional_ones_are_looked_at(gpus: Any, operator: str):
+    gpus(1)
+    assert cuda._direct(FUNCTION_OF[operator], lambda: None, lambda: None) is None

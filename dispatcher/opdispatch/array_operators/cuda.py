@@ -13,6 +13,7 @@ import numpy as np
 from opdispatch.array_operators.cupy_functions import find_cupy_function
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.half_precision import (
+    FACTORIZATIONS,
     in_float32_for_cupy,
     keeping_dtype,
     refusing_16_bits,
@@ -63,8 +64,71 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
             raise
 
     checked = refusing_16_bits(function, call)
+
+    def call_first(*args: Any, **kwargs: Any) -> Any:
+        result = checked(*args, **kwargs)
+        # From now on CuPy is there. Threads that do this at once have the same to put there.
+        direct = None if own else _direct(function, find(), checked)
+        kernel.__globals__["function"] = direct or checked
+        return result
+
     unusual = in_float32_for_cupy(function, checked) or keeping_dtype(function, checked)
-    return make_kernel(function, checked, unusual)
+    kernel = make_kernel(function, call_first, unusual)
+    return kernel
+
+
+def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | None:
+    """``call``, which has ``found`` called at once for arrays that are all on the current GPU.
+
+    To look for the device of a call takes longer than all else that is done for it. None for
+    operators that write, make arrays, or take lists of them, and for those that look at dtypes.
+    """
+    arguments = function.schema.arguments
+    tensors = [n for n, each in enumerate(arguments) if each.type.dispatches]
+    if (
+        function.schema.is_mutable
+        or not tensors
+        or any(str(arguments[n].type) != "Tensor" or arguments[n].kwarg_only for n in tensors)
+        or any(each.name == "device" for each in arguments)
+        or function.schema.name.name in FACTORIZATIONS
+    ):
+        return None
+    cupy = _import("cupy")
+    of_gpu = cupy.ndarray
+    failures = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError)
+    is_only = cupy.cuda.runtime.getDeviceCount() == 1
+    current = cupy.cuda.runtime.getDevice
+
+    def call_of_one(x: Any) -> Any:
+        if type(x) is of_gpu:
+            try:
+                return found(x)
+            except failures:
+                pass  # fails again, where it is said why
+        return call(x)
+
+    def call_of_two(x1: Any, x2: Any) -> Any:
+        if type(x1) is of_gpu and type(x2) is of_gpu:
+            try:
+                return found(x1, x2)
+            except failures:
+                pass
+        return call(x1, x2)
+
+    def call_of_more(*args: Any, **kwargs: Any) -> Any:
+        for n in tensors:
+            if type(args[n]) is not of_gpu:
+                return call(*args, **kwargs)
+        if is_only or {args[n].data.device_id for n in tensors} == {current()}:
+            try:
+                return found(*args, **kwargs)
+            except failures:
+                pass
+        return call(*args, **kwargs)
+
+    if is_only and len(arguments) == len(tensors) <= 2:
+        return call_of_one if len(tensors) == 1 else call_of_two
+    return call_of_more
 
 
 @functools.cache

@@ -42,7 +42,7 @@ _WITHOUT_BFLOAT16 = (
     *("fft_irfft", "fft_irfftn", "fft_rfft", "fft_rfftn"),
 )
 
-_FACTORIZATIONS = (
+FACTORIZATIONS = (
     *("linalg_cholesky", "linalg_det", "linalg_eigh", "linalg_eigvalsh", "linalg_inv"),
     *("linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_slogdet", "linalg_solve"),
     *("linalg_svd", "linalg_svdvals"),
@@ -107,7 +107,7 @@ def in_float32_for_cupy(
 def refusing_16_bits(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any]:
     """``call``; for a factorization, with ArgumentError for what LAPACK has no numbers of."""
     name = function.schema.name.name
-    if name not in _FACTORIZATIONS:
+    if name not in FACTORIZATIONS:
         return call
 
     def call_with_more(*args: Any, **kwargs: Any) -> Any:
