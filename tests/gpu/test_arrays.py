@@ -41,6 +41,15 @@ def test_every_element_arrives_and_comes_back(backend: CupyBackend, size: int, d
         np.testing.assert_array_equal(backend.to_host(backend.from_host(view, HERE)), view)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64, ">f8"])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_zero_keeps_its_sign(backend: CupyBackend, dtype: Any, shape: tuple[int, ...]):
+    source = np.full(shape, -0.0).astype(dtype)
+    array = backend.from_host(source, HERE)
+    assert np.signbit(backend.to_host(array).real).all()
+    assert backend.is_its_own(array)
+
+
 def test_a_large_upload_has_read_its_source_when_it_returns(backend: CupyBackend):
     source = np.ones(8 * pinned_uploads.PIECE_BYTES // 8)
     arrays = []

@@ -22,6 +22,7 @@ from opdispatch.array_operators.kernels import make_kernel
 from opdispatch.array_operators.library_functions import Kernel
 from opdispatch.arrays import common_device, explain_device_error, split_device
 from opdispatch.arrays.common_device import device_mismatch
+from opdispatch.arrays.cupy_backend import array_of_cupy
 from opdispatch.arrays.cupy_errors import INSTALL_HINT
 from opdispatch.errors import DeviceError
 
@@ -143,8 +144,7 @@ def _import(name: str) -> Any:
 
 def _on_gpu(value: Any, cupy: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
-        # CuPy fills an array of no dimensions, with zeros if it is zero: -0.0 would be 0.0.
-        return cupy.asarray(value) if value.ndim else cupy.asarray(value.reshape(1)).reshape(())
+        return array_of_cupy(cupy, np.asarray(value))
     if isinstance(value, list):
         return [_on_gpu(each, cupy) for each in value]
     return value

@@ -108,7 +108,7 @@ class CupyBackend(ArrayBackend):
         what = f"{array.nbytes} bytes cannot be put on {device!r}"
         with self._errors(what, device, array.nbytes) as cupy:
             if array.nbytes < LEAST_BYTES:
-                there = _with_room(cupy, lambda: cupy.asarray(array))
+                there = _with_room(cupy, lambda: array_of_cupy(cupy, array))
             else:
                 there = _with_room(cupy, lambda: cupy.empty(array.shape, array.dtype))
                 self._upload(cupy, np.ascontiguousarray(array), there)
@@ -255,6 +255,19 @@ class CupyBackend(ArrayBackend):
         if isinstance(error, DeviceLostError):
             self.lost = error
         return error
+
+
+def array_of_cupy(cupy: Any, array: HostArray) -> Any:
+    """A copy on the current GPU, bit for bit.
+
+    ``cupy.asarray`` fills an array without dimensions, with zeros if it is zero: -0.0 would be 0.0.
+    """
+    if array.ndim or array.dtype.kind not in "fc":
+        return cupy.asarray(array)
+    native = array.astype(array.dtype.newbyteorder("="))
+    there = cupy.empty((), native.dtype)
+    there.set(native)
+    return there
 
 
 def _on(cupy: Any, device: str) -> Any:
