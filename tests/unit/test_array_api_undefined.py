@@ -73,6 +73,14 @@ def test_what_is_not_defined_is_refused(call: Any):
         call()
 
 
+@pytest.mark.parametrize("transform", [xp.fft.fftn, xp.fft.rfftn, xp.fft.irfftn])
+@pytest.mark.parametrize("s", [(-1,), (2, -1), (-1, 3)])
+def test_all_of_an_axis_is_transformed_for_minus_one(transform: Any, s: tuple[int, ...]):
+    axes = tuple(range(len(s)))
+    expected = getattr(np.fft, transform.__name__.removeprefix("fft_"))(MATRIX.array, s, axes)
+    np.testing.assert_allclose(transform(MATRIX, s=s, axes=axes), expected, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "call",
     [

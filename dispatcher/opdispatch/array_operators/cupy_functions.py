@@ -59,8 +59,8 @@ def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
 
     def permute_dims(x: Any, axes: Any) -> Any:
         if len(axes) != x.ndim:
-            given = f"{len(axes)} axes for the shape {show(x.shape)}"
-            raise refusal("permute_dims", f"was given {given}")
+            reason = f"was given {len(axes)} axes for the shape {show(x.shape)}"
+            raise refusal("permute_dims", reason)
         return found(x, axes)
 
     return permute_dims

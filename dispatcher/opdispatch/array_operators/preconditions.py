@@ -97,27 +97,36 @@ _OF_HALF_A_SPECTRUM = frozenset({"fft_irfft", "fft_hfft", "fft_irfftn"})
 def _transform(name: str) -> Check:
     def check(x: Any, *, n: int | None = None, axis: int = -1, **options: Any) -> None:
         at = check_axis(name, axis, len(x.shape))
-        _check_points(name, x, None if n is None else (n,), (at,))
+        _check_points(name, x, _points(name, x, (at,)) if n is None else (n,))
 
     return check
 
 
 def _transforms(name: str) -> Check:
     def check(x: Any, *, s: Sequence[int] | None = None, axes: Axes = None, **options: Any) -> None:
-        ndim = len(x.shape)
         if axes is None and s is not None:
             axes = range(-len(s), 0)
-        _check_points(name, x, s, check_axes(name, axes, ndim, repeatable=True))
+        chosen = check_axes(name, axes, len(x.shape), repeatable=True)
+        if s is None:
+            _check_points(name, x, _points(name, x, chosen))
+        else:  # -1 is all of an axis; that there is a number for each axis, libraries check
+            given = zip(s, chosen, strict=False)
+            _check_points(name, x, [x.shape[axis] if n == -1 else n for n, axis in given])
 
     return check
 
 
-def _check_points(name: str, x: Any, asked: Sequence[int] | None, axes: Sequence[int]) -> None:
-    """Raises ArgumentError unless there is something to transform along each axis."""
-    _check_real(name, x)
-    points = [x.shape[axis] for axis in axes] if asked is None else list(asked)
-    if asked is None and points and name in _OF_HALF_A_SPECTRUM:
+def _points(name: str, x: Any, axes: Sequence[int]) -> list[int]:
+    """How many points are transformed along each axis, if nothing else is said."""
+    points = [x.shape[axis] for axis in axes]
+    if points and name in _OF_HALF_A_SPECTRUM:
         points[-1] = 2 * (points[-1] - 1)
+    return points
+
+
+def _check_points(name: str, x: Any, points: Sequence[int]) -> None:
+    if name in _OF_REAL_NUMBERS and x.dtype.kind == "c":
+        raise refusal(name, f"is for real numbers, not {x.dtype}, which has imaginary parts")
     if min(points, default=1) < 1:
         raise refusal(name, f"needs points to transform, and was given {show(points)} of them")
 
@@ -127,11 +136,6 @@ def _along_axes(name: str) -> Check:
         check_axes(name, axes, len(x.shape), repeatable=True)
 
     return check
-
-
-def _check_real(name: str, x: Any) -> None:
-    if name in _OF_REAL_NUMBERS and x.dtype.kind == "c":
-        raise refusal(name, f"is for real numbers, not {x.dtype}, which has imaginary parts")
 
 
 def _searchsorted(x1: Any, x2: Any, **options: Any) -> None:
