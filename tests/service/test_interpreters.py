@@ -166,7 +166,8 @@ def test_what_a_kernel_has_started_goes_with_its_interpreter(
     )
     session.load(write_library("forks", text))
     pid = session.ops.forks.start(X)
-    assert pid in daemon.processes()
+    # A program's environment can be read a moment after it has been started.
+    assert wait_for(lambda: pid in daemon.processes(), 10)
     assert daemon.stop() == 0
     # It has been killed, and may take a moment to be gone where the cores are busy.
     assert wait_for(lambda: not daemon.processes(), 10)
