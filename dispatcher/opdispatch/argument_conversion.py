@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from opdispatch.basic_conversion import BASIC_CONVERTERS, Converter, anything, nothing, refusal
 from opdispatch.schema_type import (
     ANY,
@@ -22,6 +24,7 @@ from opdispatch.schema_type import (
     STR,
     SYM_BOOL,
     SYM_INT,
+    TENSOR,
     DictType,
     ListType,
     OptionalType,
@@ -30,6 +33,7 @@ from opdispatch.schema_type import (
     TypeVariable,
     UnionType,
 )
+from opdispatch.tensor import Tensor
 
 
 @cache
@@ -77,11 +81,13 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     # One number for a list of a declared size is repeated.
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
     takes_none = isinstance(element, OptionalType)
+    takes_tensors = element is TENSOR
     takes_ints = (element.element if isinstance(element, OptionalType) else element) in _INTS
 
     def convert(value: Any) -> list[Any]:
-        # Mostly they are small ints, as axes, extents and indices are: no call for each of them.
-        if takes_ints and type(value) is list:
+        # Mostly they are small ints, as axes, extents and indices are, or tensors of the commonest
+        # types: no call for each of them.
+        if takes_ints and (type(value) is tuple or type(value) is list):
             for item in value:
                 if item is None:
                     if not takes_none:
@@ -89,7 +95,13 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
                 elif type(item) is not int or item > _SMALL or item < -_SMALL:
                     break
             else:
-                return value[:]
+                return list(value)
+        elif takes_tensors and (type(value) is list or type(value) is tuple):
+            for item in value:
+                if type(item) is not np.ndarray and type(item) is not Tensor:
+                    break
+            else:
+                return list(value)
         if type(value) is not list and not isinstance(value, list | tuple):
             if broadcasts and size is not None and value is not None:
                 try:

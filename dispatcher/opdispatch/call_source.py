@@ -54,7 +54,10 @@ _EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
 
 # True of what is known to be a tensor, and its key bits (or KeyError): the commonest types first.
 _IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
+_IS_USUAL_TENSOR = "((_t := _type({0})) is _ndarray or _t is _Tensor)"
 _BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
+
+_BITS_OF_ELEMENT = "_CPU if (_t := _type(_e)) is _ndarray else _bits_of(_e)"
 
 
 class _Missing:
@@ -66,7 +69,7 @@ class _Missing:
         return "<missing>"
 
 
-_MISSING = _Missing()
+MISSING: Any = _Missing()
 
 
 class CallSource:
@@ -78,7 +81,7 @@ class CallSource:
     def __init__(self, schema: FunctionSchema) -> None:
         self.schema = schema
         self.globals: dict[str, Any] = {
-            "_M": _MISSING,
+            "_M": MISSING,
             "_PLAIN": PLAIN_KEY_BITS,
             "_CPU": PLAIN_KEY_BITS[np.ndarray],
             "_ndarray": np.ndarray,
@@ -134,6 +137,34 @@ class CallSource:
         fallback = f"return _packet._interpret_call(*{self._collected()})"
         first = ["_op = _packet._only"]  # once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
+
+    def packet_of_several(self, function: str) -> str:
+        """``__call__`` of a packet whose ``_only`` is the overload for tensors, and takes no more.
+
+        Parameters have no names here, since those of the other overloads may be others.
+        """
+        given = ", ".join(self.names)
+        types = ", ".join(f"_type({name})" for name in self.names)
+        are_tensors = " and ".join(_IS_USUAL_TENSOR.format(name) for name in self.names)
+        # A conditional expression reads no more than it needs.
+        kept = f"_packet._by_types.get(({types},))"
+        choose = f"_packet._choose(({given},), {{}})"
+        lines = [
+            f"if _extra or _more or {self.names[-1]} is _M:",
+            f"    return _packet._call_any([{given}], _extra, _more)",
+            "_op = _packet._only",
+            f"if _op is None or not ({are_tensors}): return ({kept} or {choose})({given})",
+            "try:",
+            *(f"    {line}" for line in self._find_kernel()),
+            "except _errors:",
+            "    _k = None",
+            f"if _k is None: return {choose}({given})",
+            f"_r = _k({given})",
+            *self._returns(),
+        ]
+        parameters = "".join(f", {name}=_M" for name in self.names)
+        head = f"def {function}(_packet{parameters}, /, *_extra, **_more):"
+        return "\n    ".join([head, *lines]) + "\n"
 
     def redispatch(self, function: str) -> str:
         """``redispatch``: the keys are given; local sets do not count."""
@@ -233,16 +264,17 @@ class CallSource:
         """Lines that add the key bits of a tensor argument to ``_b``, or raise KeyError."""
         name, kind = self.values[place], argument.type
         # Mostly the tensors of a call have the same bits, and a union makes a new int.
-        add = [f"_c = {_BITS.format(name)}", "if _c is not _b: _b |= _c"]
+        union = "if _c is not _b: _b |= _c"
+        add = [f"_c = {_BITS.format(name)}", union]
         if kind is TENSOR:
             return add
         if isinstance(kind, OptionalType):
             return [f"if {name} is not None:", *(f"    {line}" for line in add)]
         assert isinstance(kind, ListType)
-        loop = f"for _t in {name}:"
+        loop = f"for _e in {name}:"
         if isinstance(kind.element, OptionalType):
-            return [loop, "    if _t is not None: _b |= _bits_of(_t)"]
-        return [loop, "    _b |= _bits_of(_t)"]
+            return [loop, "    if _e is not None: _b |= _bits_of(_e)"]
+        return [loop, *(f"    {line}" for line in (f"_c = {_BITS_OF_ELEMENT}", union))]
 
     def _is_tensor(self, place: int, argument: Argument) -> list[str]:
         """Lines that raise KeyError if a tensor argument is none; for when no bits are read."""
@@ -338,7 +370,7 @@ def _is_converted(argument: Argument) -> bool:
 def _accepts_anything(convert: Callable[[Any], Any]) -> bool:
     """Whether a converter would take even the stand-in for an argument that was not given."""
     try:
-        convert(_MISSING)
+        convert(MISSING)
     except TypeError:
         return False
     return True
@@ -356,9 +388,9 @@ def _given(
     All that can go by name does; see Note [Compiled for one schema]. With ``extra`` arguments,
     which come after all others, that is not possible, and not needed: the call is refused.
     """
-    args = [value for value in positional_only if value is not _MISSING]
+    args = [value for value in positional_only if value is not MISSING]
     if extra:
         args += [*(value for _, value in positional), *extra]
         positional = []
-    named = {name: value for name, value in [*positional, *keyword_only] if value is not _MISSING}
+    named = {name: value for name, value in [*positional, *keyword_only] if value is not MISSING}
     return args, named | more

@@ -8,8 +8,8 @@ surplus or unusual argument), it hands over to the readable twin, ``OperatorHand
 which gives the same answer or the error. ``OPDISPATCH_COMPILE=0`` leaves everything to the twin.
 
 ``redispatch`` and ``redispatch_boxed`` have compiled forms of the same kind, and so has the call
-of a packet that has one overload: it is the call of the handle, in one function. What is
-generated is in ``call_source.py``.
+of a packet that has one overload, or one for tensors alone: it is the call of the handle, in one
+function. What is generated is in ``call_source.py``.
 
 Note [Compiled for one schema]
     Generated parameters have the names of one schema. An entry's schema never changes while it
@@ -42,19 +42,23 @@ _packet_classes: WeakValueDictionary[tuple[type, str], type] = WeakValueDictiona
 P = TypeVar("P")
 
 
-def packet_class_for(base: type[P], schema: FunctionSchema) -> type[P]:
-    """``base`` with a ``__call__`` for packets that have one overload, of that schema.
+def packet_class_for(
+    base: type[P], schema: FunctionSchema, *, is_only_overload: bool = True
+) -> type[P]:
+    """``base`` with a ``__call__`` for packets that have an overload of that schema.
 
     It calls the handle that is the packet's ``_only``. While that is None, and whenever it is in
-    doubt, it hands over to the packet's ``_interpret_call(args, kwargs)``.
+    doubt, it hands over to methods of the packet. If there are other overloads, this one must be
+    chosen for tensors, and take nothing else.
     """
     if not COMPILE:
         return base
-    shape = _shape_of(schema)
+    shape = _shape_of(schema) if is_only_overload else f"of several, {_shape_of(schema)}"
     cls: type[P] | None = _packet_classes.get((base, shape))
     if cls is None:
         source = CallSource(schema)
-        cls = _subclass(base, f"<opdispatch packet {shape}>", source, [source.packet("__call__")])
+        write = source.packet if is_only_overload else source.packet_of_several
+        cls = _subclass(base, f"<opdispatch packet {shape}>", source, [write("__call__")])
         _packet_classes[base, shape] = cls
     return cls
 

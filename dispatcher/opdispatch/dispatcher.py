@@ -7,6 +7,7 @@ has one default, in ``library.py``.
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -230,6 +231,13 @@ class Dispatcher:
         raise ArgumentError(
             f"no overload of {name} takes these arguments. " + " ".join(refusals), operator=name
         )
+
+    def finder_of(self, name: OperatorName | str) -> Callable[[], OperatorHandle]:
+        """``get_schema`` for a kernel, which is made before its operator is published.
+
+        Its handle is looked up when a kernel first asks: one that was had before stays slow.
+        """
+        return functools.cache(functools.partial(self.get_schema, name))
 
     def not_found(self, name: str) -> OperatorNotFoundError:
         """The error for a name that is not there, with the ones that look like it."""

@@ -5,7 +5,8 @@ Note [What attributes remember]
     several, the one that takes arguments of some types whatever their values are: the first one, if
     it takes tensors, or the only one that could. So a call by name costs little more than a call of
     a handle. A packet that a namespace makes for an operator with one overload has its call
-    compiled for that overload's schema. Both forget as soon as an overload of that name comes or
+    compiled for that overload's schema; for one with several, for the overload that is chosen for
+    tensors, if that takes nothing else. Both forget as soon as an overload of that name comes or
     goes: ``Ops`` listens to the dispatcher, is told with the registration mutex held, and whatever
     is kept is looked up with the mutex held. So nothing that is kept can be older than the last
     change. A compiled packet that has forgotten does not learn again, since the next overload may
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
+from opdispatch.call_source import MISSING
 from opdispatch.compiled_call import packet_class_for
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
@@ -26,7 +28,6 @@ from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.schema_type import TENSOR, OptionalType
 
-_MISSING: Any = object()
 _NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
 _NEVER = {TENSOR: _NO_TENSORS, OptionalType(TENSOR): _NO_TENSORS - {type(None)}}
 """What arguments of a type are never given."""
@@ -43,9 +44,9 @@ class OpOverloadPacket:
         # Overloads by types of arguments, whatever values of these types they are given.
         self._by_types: dict[tuple[type, ...], OperatorHandle] = {}
 
-    def __call__(self, x: Any = _MISSING, y: Any = _MISSING, /, *others: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
-        if y is not _MISSING and not kwargs:
+        if y is not MISSING and not kwargs:
             if not others:  # as most calls of packets with several overloads
                 if (handle := self._by_types.get((type(x), type(y)))) is not None:
                     return handle(x, y)
@@ -55,8 +56,15 @@ class OpOverloadPacket:
                     return handle(x, y, *others)
         elif not kwargs and (handle := self._by_types.get((type(x),))) is not None:
             return handle(x)
-        args = (x, y, *others) if y is not _MISSING else () if x is _MISSING else (x,)
+        args = (x, y, *others) if y is not MISSING else () if x is MISSING else (x,)
         return self._interpret_call(args, kwargs)
+
+    def _call_any(
+        self, parameters: Sequence[Any], others: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """What a packet compiled for tensors does with other arguments than just these."""
+        args = [value for value in parameters if value is not MISSING]
+        return OpOverloadPacket.__call__(self, *args, *others, **kwargs)
 
     def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call in readable steps; what compiled packets do whenever they are in doubt."""
@@ -84,7 +92,7 @@ class OpOverloadPacket:
         The caller holds publications.
         """
         handle = self._dispatcher.resolve_overload(self._name, args, {})
-        first = next((name for name in names if not name.overload_name), names[0])
+        first = _first(names)
         taken = handle.schema.arguments[: len(args)]
         takes_tensors = all(argument.type is TENSOR for argument in taken)
         others = [h for name in names if (h := self._dispatcher.find_schema(name)) is not handle]
@@ -125,6 +133,11 @@ class OpOverloadPacket:
         return f"<OpOverloadPacket {self._name}>"
 
 
+def _first(names: Sequence[OperatorName]) -> OperatorName:
+    """The overload that is tried before all others."""
+    return next((name for name in names if not name.overload_name), names[0])
+
+
 def _is_out_of_question(handle: OperatorHandle, args: Sequence[Any]) -> bool:
     """Whether an overload takes no arguments of these types, whatever their values are."""
     taken = handle.schema.arguments
@@ -137,12 +150,24 @@ def _is_out_of_question(handle: OperatorHandle, args: Sequence[Any]) -> bool:
 def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
     """A packet, compiled if it can be. The caller holds the mutex."""
     names = dispatcher.overloads(name)
-    only = dispatcher.find_schema(names[0]) if len(names) == 1 else None
-    if only is None:
+    handle = dispatcher.find_schema(_first(names))
+    is_only = len(names) == 1
+    if handle is None or not (is_only or _takes_only_tensors(handle)):
         return OpOverloadPacket(dispatcher, name)
-    packet = packet_class_for(OpOverloadPacket, only.schema)(dispatcher, name)
-    packet._single = packet._only = only
+    made = packet_class_for(OpOverloadPacket, handle.schema, is_only_overload=is_only)
+    packet = made(dispatcher, name)
+    packet._only = handle
+    if is_only:
+        packet._single = handle
     return packet
+
+
+def _takes_only_tensors(handle: OperatorHandle) -> bool:
+    """Whether each of its arguments, and there are some, is a tensor that must be given."""
+    taken = handle.schema.arguments
+    return bool(taken) and not any(
+        each.type is not TENSOR or each.has_default or each.kwarg_only for each in taken
+    )
 
 
 class OpNamespace:

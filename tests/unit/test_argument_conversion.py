@@ -224,9 +224,27 @@ def test_an_integer_that_python_does_not_print_is_refused_too():
         converter_of(INT)(10**5000)
 
 
-def test_a_list_is_always_a_new_one():
-    items = [1, 2]
-    assert converter_of(ListType(INT))(items) is not items
+@pytest.mark.parametrize(
+    ("text", "items"), [("int[]", (1, 2)), ("Tensor[]", (ARRAY, TENSOR)), ("str[]", ("a", "b"))]
+)
+def test_a_list_is_always_a_new_one(text, items):
+    convert = converter_of(type_of(text))
+    for one in (list(items), tuple(items)):
+        made = convert(one)
+        assert type(made) is list
+        assert made is not one
+        assert all(one is another for one, another in zip(made, items, strict=True))
+
+
+def test_a_list_of_tensors_has_nothing_else():
+    class Picture(np.ndarray):
+        pass
+
+    convert = converter_of(type_of("Tensor[]"))
+    picture = np.ones(1).view(Picture)
+    assert convert([np.ones(1), picture])[1] is picture
+    with pytest.raises(TypeError, match=r"got int, at \[1\] of Tensor\[\]"):
+        convert([np.ones(1), 3])
 
 
 def test_the_default_of_a_list_becomes_a_list_of_its_own_each_time():

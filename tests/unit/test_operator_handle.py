@@ -11,6 +11,7 @@ from opdispatch import (
     NoKernelError,
     ReturnError,
     Tensor,
+    capture_dispatch_trace,
     parse_schema,
 )
 from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
@@ -176,6 +177,26 @@ def test_a_redispatch_binds_its_arguments_as_a_call_does(define):
     ):
         with pytest.raises(ArgumentError, match=message):
             op.redispatch(cpu, *args)
+
+
+def test_what_a_kernel_passes_on_is_not_converted_again_and_its_returns_are_checked(define):
+    received, results = [], [X, Tensor(X), (X,), "no tensor"]
+
+    def cpu(x, n, *, k):
+        received.append((n, k))
+        return results.pop(0)
+
+    op = define("t::f(Tensor x, int[1] n, *, int? k=None) -> Tensor", CPU=cpu)
+    keys, n = DispatchKeySet.of(K.CPU), [1, 2]
+    for expected in results[:2]:  # the first call learns the way
+        assert op.redispatch_converted(keys, X, n, k=3) is expected
+    assert received[1][0] is n
+    for _ in results[:2]:
+        with pytest.raises(ReturnError, match=r"t::f returned what its schema does not promise"):
+            op.redispatch_converted(keys, X, n, k=3)
+    with capture_dispatch_trace() as lines, pytest.raises(IndexError):
+        op.redispatch_converted(keys, X, n, k=3)
+    assert [(line.kind, line.key) for line in lines] == [("redispatch", "CPU")]
 
 
 # -- boxed calls -------------------------------------------------------------------------------

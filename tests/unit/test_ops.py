@@ -1,9 +1,12 @@
 """``ops.namespace.name.overload``: operators by attribute, always the ones of now."""
 
+import sys
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from opdispatch import (
     ArgumentError,
@@ -11,6 +14,8 @@ from opdispatch import (
     DispatchKey,
     KernelFunction,
     OperatorNotFoundError,
+    Tensor,
+    compiled_call,
     parse_schema,
 )
 from opdispatch.ops import Ops
@@ -220,6 +225,81 @@ def test_the_only_overload_that_could_take_a_number_is_remembered(ops, add):
             "tensors",
             "longer",
         ]
+
+
+TEXTS = (
+    "(Tensor x, Tensor y) -> str",
+    "(Tensor x, Scalar y) -> str",
+    "(Scalar x, Tensor y) -> str",
+    "(Tensor y, Tensor x) -> str",
+    "(Tensor x) -> str",
+    "(Tensor[] x) -> str",
+    "(Tensor x, Tensor y, int n=1) -> str",
+    "(Tensor x, *, Tensor y) -> str",
+    "() -> str",
+)
+VALUES = (
+    X,
+    Tensor(X),
+    np.array(2.0),
+    np.float32(1.5),
+    2,
+    2.5,
+    None,
+    "a",
+    [X, X],
+    X.view(np.matrix),
+)
+values = st.sampled_from(VALUES)
+
+
+@given(
+    st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4),
+    st.booleans(),
+    st.lists(
+        st.tuples(st.lists(values, max_size=3), st.dictionaries(st.sampled_from("xyn"), values)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_a_packet_calls_the_overload_that_is_meant(texts, has_default, calls):
+    dispatcher = Dispatcher()
+    for place, text in enumerate(texts):
+        name = "" if has_default and place == len(texts) // 2 else f".o{place}"
+        schema = parse_schema(f"t::f{name}{text}")
+        dispatcher.register_def(schema)
+        kernel = KernelFunction.from_unboxed(lambda *args, _name=name, **kwargs: _name)
+        dispatcher.register_impl(schema.name, K.CompositeImplicitAutograd, kernel)
+    packet = Ops(dispatcher).t.f
+
+    def outcome(call):
+        try:
+            return call()
+        except (ArgumentError, TypeError) as error:  # of an argument that is given twice
+            return type(error)
+
+    for args, kwargs in [*calls, *calls]:  # what the first one teaches, the second one uses
+        expected = outcome(
+            lambda a=args, k=kwargs: dispatcher.resolve_overload("t::f", a, k)(*a, **k)
+        )
+        assert outcome(lambda a=args, k=kwargs: packet(*a, **k)) == expected
+
+
+def test_a_known_call_of_the_overload_for_tensors_takes_one_step(ops, add, monkeypatch):
+    monkeypatch.setattr(compiled_call, "COMPILE", True)
+    add("t::f.tensors(Tensor x, Tensor y) -> str", "tensors")
+    add("t::f.scalar(Tensor x, Scalar y) -> str", "scalar")
+    taken = []
+    packet = ops.t.f
+    assert packet(X, X) == "tensors"
+    sys.setprofile(
+        lambda frame, event, _: taken.append(frame.f_code.co_name) if event == "call" else None
+    )
+    try:
+        packet(X, X)
+    finally:
+        sys.setprofile(None)
+    assert taken[:2] == ["__call__", "<lambda>"]
 
 
 def test_a_number_is_for_no_overload_that_takes_a_tensor_or_nothing(ops, add, monkeypatch):

@@ -16,8 +16,6 @@ grad_operator   the way back as an operator
 
 from __future__ import annotations
 
-import functools
-
 from opdispatch.array_derivatives.decompositions import DECOMPOSITIONS
 from opdispatch.array_derivatives.elementwise import BINARY, CHOICES, UNARY
 from opdispatch.array_derivatives.fft import FFT
@@ -32,7 +30,6 @@ from opdispatch.array_derivatives.reductions import REDUCTIONS
 from opdispatch.array_operators import functional_variants
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
-from opdispatch.functionalities.autograd_kernel_text import FindOperator
 from opdispatch.functionalities.derivative import Formulas
 from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
 from opdispatch.library import Library
@@ -65,16 +62,14 @@ def register_derivatives(library: Library) -> None:
         register_grad(library)
         for name, formulas in [*DERIVATIVES.items(), *((name, {}) for name in CONSTANT)]:
             schema = dispatcher.get_schema(f"{library.ns}::{name}").schema
-            kernel = make_derivative_kernel(schema, formulas, _finder(library, name))
+            kernel = make_derivative_kernel(
+                schema, formulas, dispatcher.finder_of(f"{library.ns}::{name}")
+            )
             library.impl(name, kernel, "Autograd", with_keyset=True)
         for names, make in (
             (WRITES, make_write_kernel),
             ((*VIEWS, *MATH_BIT_VIEWS), make_view_kernel),
         ):
             for name in names:
-                kernel = make(_finder(library, name))
+                kernel = make(dispatcher.finder_of(f"{library.ns}::{name}"))
                 library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)
-
-
-def _finder(library: Library, name: str) -> FindOperator:
-    return functools.cache(lambda: library.dispatcher.get_schema(f"{library.ns}::{name}"))

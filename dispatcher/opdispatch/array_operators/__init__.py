@@ -64,7 +64,8 @@ def register(library: Library) -> None:
                     kernel = make_placed(library.dispatcher, function, kernel)
                 library.impl(name, kernel, key)
             if function.is_creation:
-                library.impl(name, make_selection(library.dispatcher, function), "BackendSelect")
+                find = library.dispatcher.finder_of(f"{NAMESPACE}::{name}")
+                library.impl(name, make_selection(find), "BackendSelect")
         for function in INDEXING:
             name = library.define(str(function.schema))
             writes = function.schema.is_mutable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from opdispatch.array_operators.dtypes import check_complex
@@ -16,25 +17,28 @@ from opdispatch.arrays import (
 )
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher
+from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor import Tensor
 
+_ON_HOST = DispatchKeySet(CPU_BITS)
 
-def make_selection(dispatcher: Dispatcher, function: ArrayFunction) -> Kernel:
+
+def make_selection(operator: Callable[[], OperatorHandle]) -> Kernel:
     """The kernel for ``BackendSelect``, as PyTorch's: it goes on with the key of the device.
 
-    For a backend without a kernel of its own, the array is made on the host.
+    For a backend without a kernel of its own, what is wanted is made on the host.
     """
-    name = f"array::{function.operator}"
 
-    def select(*args: Any, **kwargs: Any) -> Any:
-        device = kwargs.get("device")
-        backend = backend_of_device("cpu" if device is None else str(device))
-        operator = dispatcher.get_schema(name)
+    def select(*args: Any, device: str | None, **options: Any) -> Any:
+        op = operator()
+        if device is None:
+            return op.redispatch_converted(_ON_HOST, *args, device=None, **options)
+        backend = backend_of_device(device)
         keys = DispatchKeySet(backend.key_bits)
-        if operator.has_kernel_for_dispatch_key(keys.highest_priority_key):
-            return operator.redispatch(keys, *args, **kwargs)
-        array = operator.redispatch(DispatchKeySet(CPU_BITS), *args, **{**kwargs, "device": None})
-        return backend.from_host(array, str(device))
+        if op.has_kernel_for_dispatch_key(keys.highest_priority_key):
+            return op.redispatch_converted(keys, *args, device=device, **options)
+        made = op.redispatch_converted(_ON_HOST, *args, device=None, **options)
+        return made.to(device) if type(made) is Tensor else backend.from_host(made, device)
 
     return select
 

@@ -57,6 +57,8 @@ def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
     for dtype in (one, other):
         if dtype.kind in DOUBTFUL_KINDS:
             check_numbers(name, dtype)
+    if one is other:
+        return
     kinds = {kind_of_numbers(one), kind_of_numbers(other)}
     if len(kinds) == 1 or kinds <= {"f", "c"}:
         return

@@ -6,8 +6,8 @@ compiled: what it does beside calling the library's own function is what a small
     def add(x1, x2):
         if type(x1) is Tensor or type(x2) is Tensor:
             return wrap(add(plain(x1), plain(x2)))
-        if x1.dtype is not x2.dtype or x1.dtype.kind in DOUBTFUL_KINDS:
-            check_pair("add", x1.dtype, x2.dtype)
+        if (one := x1.dtype) is not x2.dtype or one.kind in DOUBTFUL_KINDS:
+            check_pair("add", one, x2.dtype)
         return function(x1, x2)
 """
 
@@ -163,12 +163,12 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
         first, *others = promoted
         checked = [f"check_scalar({name!r}, {first}.dtype, {each})" for each in scalars]
         lines = [line for call in checked for line in ([f"if {call}:", *last] if last else [call])]
-        is_small = f" or {first}.dtype.itemsize == 2" if otherwise else ""
+        is_small = " or one.itemsize == 2" if otherwise else ""
         for other in others:
-            doubts = f"{first}.dtype is not {other}.dtype or {first}.dtype.kind in DOUBTFUL_KINDS"
+            doubts = f"(one := {first}.dtype) is not {other}.dtype or one.kind in DOUBTFUL_KINDS"
             lines += [
                 f"if {doubts}{is_small}:",
-                f"    check_pair({name!r}, {first}.dtype, {other}.dtype)",
+                f"    check_pair({name!r}, one, {other}.dtype)",
                 *last,
             ]
         if lines:
@@ -189,12 +189,14 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
 
 def check_all(name: str, values: Sequence[Any]) -> None:
     """Raises ArgumentError unless the arrays, and those of lists, have a common type."""
-    arrays: list[Any] = []
+    first = None
     for value in values:
-        arrays += value if isinstance(value, list | tuple) else [value]
-    dtypes = list(dict.fromkeys(each.dtype for each in arrays if each is not None))
-    for dtype in dtypes:
-        check_pair(name, dtypes[0], dtype)
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if each is None or each.dtype is first:
+                continue
+            if first is None:
+                first = each.dtype
+            check_pair(name, first, each.dtype)
 
 
 def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:

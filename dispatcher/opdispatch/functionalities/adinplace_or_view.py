@@ -39,10 +39,10 @@ def make_write_kernel(operator: FindOperator) -> Kernel:
 
     def write(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(first, Tensor):
-            return operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
+            return operator().redispatch_converted(_BELOW[keys.bits], first, *args, **kwargs)
         counter = counter_of(first)
         before = counter.value  # an inference tensor has none: refused before it is written to
-        result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
+        result = operator().redispatch_converted(_BELOW[keys.bits], first, *args, **kwargs)
         counter.value = max(counter.value, before + 1)
         return result
 
@@ -56,7 +56,7 @@ def make_view_kernel(operator: FindOperator) -> Kernel:
     """
 
     def view(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = operator().redispatch(_BELOW[keys.bits], first, *args, **kwargs)
+        result = operator().redispatch_converted(_BELOW[keys.bits], first, *args, **kwargs)
         if not isinstance(first, Tensor):
             return result
         if not first.key_bits & ADINPLACE_OR_VIEW_BIT and is_inference(first):

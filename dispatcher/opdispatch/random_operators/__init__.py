@@ -11,13 +11,10 @@ of PyTorch. All are tagged ``nondeterministic_seeded``, as PyTorch's are (``tags
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from opdispatch.array_derivatives.namespace import masked, zeros_like
-from opdispatch.arrays import CPU_BITS, backend_of_device
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.dispatcher import Dispatcher
+from opdispatch.array_operators.creation import make_selection
 from opdispatch.functionalities.adinplace_or_view import make_write_kernel
 from opdispatch.functionalities.autograd_kernel_text import FindOperator
 from opdispatch.functionalities.derivative import Formulas
@@ -41,7 +38,10 @@ NONDETERMINISTIC = "nondeterministic_seeded"
 
 def register(library: Library) -> None:
     """Registers all of them with a library of that namespace, in one publication."""
-    find = functools.partial(_finder, library.dispatcher)
+
+    def find(name: str) -> FindOperator:
+        return library.dispatcher.finder_of(f"{NAMESPACE}::{name}")
+
     with library.dispatcher.transaction():
         factories, constant, writes, [native_dropout, dropout] = (
             [library.define(schema, tags=NONDETERMINISTIC) for schema in schemas]
@@ -51,7 +51,7 @@ def register(library: Library) -> None:
             for name, kernel in make_kernels(place).items():
                 library.impl(name, kernel, place.key)
         for name in factories:
-            library.impl(name, _make_selection(find(name)), "BackendSelect")
+            library.impl(name, make_selection(find(name)), "BackendSelect")
         library.impl(dropout, _make_dropout(find(native_dropout)))
         derivatives: dict[str, Formulas] = {
             **{key: {} for key in constant},
@@ -65,28 +65,6 @@ def register(library: Library) -> None:
         for name in writes:
             kernel = make_write_kernel(find(name))
             library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)
-
-
-def _finder(dispatcher: Dispatcher, name: str) -> FindOperator:
-    return functools.cache(lambda: dispatcher.get_schema(f"{NAMESPACE}::{name}"))
-
-
-def _make_selection(operator: FindOperator) -> Kernel:
-    """The kernel for ``BackendSelect``: it goes on with the key of the device that is asked for.
-
-    For a backend without kernels of its own, the numbers are made on the host.
-    """
-
-    def select(*args: Any, **kwargs: Any) -> Any:
-        device = str(kwargs["device"] or "cpu")
-        keys = DispatchKeySet(backend_of_device(device).key_bits)
-        op = operator()
-        if op.has_kernel_for_dispatch_key(keys.highest_priority_key):
-            return op.redispatch(keys, *args, **kwargs)
-        made = op.redispatch(DispatchKeySet(CPU_BITS), *args, **{**kwargs, "device": None})
-        return made.to(device)
-
-    return select
 
 
 def _make_dropout(native: FindOperator) -> Kernel:
