@@ -25,7 +25,7 @@ For ``(Tensor x, int n=1) -> Tensor`` it is, but for the order of a few lines::
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,22 @@ class CallSource:
         unusual = "_extra or _more or _on and _local().trace is not None"
         return self._function(function, ["_op", "_keys"], [], unusual, body, fallback)
 
+    def redispatch_converted(self, function: str) -> str:
+        """``redispatch_converted``: arguments are all there, and as they should be.
+
+        A list is a new one again: a kernel may change its own, and the caller may keep this one.
+        """
+        values = list(map(_fresh, self.names, self.schema.arguments))
+        lines = [
+            f"def {function}({self._parameters(['_op', '_keys'])}):",
+            "    _k = _op._entry.redispatches.get(_keys.bits)",
+            "    if _k is None or _extra or _more or _on and _local().trace is not None:",
+            f"        return _op.interpret_redispatch(_keys, *{self._collected()})",
+            f"    _r = _k({self._arguments(values)})",
+            *(f"    {line}" for line in self._returns()),
+        ]
+        return "\n".join(lines) + "\n"
+
     def boxed(self) -> str:
         """``redispatch_boxed``: a stack is taken as it is, and its returns are checked."""
         lines = [
@@ -213,7 +229,7 @@ class CallSource:
             # Outside the handler, or the twin's errors would drag this one along.
             "    if _k is None:",
             f"        {fallback}",
-            f"    _r = _k({self._arguments()})",
+            f"    _r = _k({self._arguments(self.values)})",
             *(f"    {line}" for line in self._returns()),
         ]
         return "\n".join(lines) + "\n"
@@ -308,9 +324,9 @@ class CallSource:
             return [f"if {name} is not None: {convert}"]
         return [convert]
 
-    def _arguments(self) -> str:
+    def _arguments(self, values: Sequence[str]) -> str:
         """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""
-        places = list(zip(self.names, self.values, self.schema.arguments, strict=True))
+        places = list(zip(self.names, values, self.schema.arguments, strict=True))
         parts = [value for _, value, argument in places if not argument.kwarg_only]
         named = [(n, v, a) for n, v, a in places if a.kwarg_only]
         if all(name == argument.name for name, _, argument in named):
@@ -365,6 +381,16 @@ def _is_converted(argument: Argument) -> bool:
     except TypeError:  # PyTorch's schemas may have defaults of the wrong type
         return False
     return converted is argument.default and isinstance(converted, int | float | str | None)
+
+
+def _fresh(name: str, argument: Argument) -> str:
+    """What is called that, or a new list if it is one."""
+    match argument.type:
+        case ListType():
+            return f"{name}[:]"
+        case OptionalType(ListType()):
+            return f"{name} and {name}[:]"
+    return name
 
 
 def _accepts_anything(convert: Callable[[Any], Any]) -> bool:

@@ -7,7 +7,7 @@ off, and calls it. Whenever anything is out of the ordinary (a first call, a tra
 surplus or unusual argument), it hands over to the readable twin, ``OperatorHandle.interpret_call``,
 which gives the same answer or the error. ``OPDISPATCH_COMPILE=0`` leaves everything to the twin.
 
-``redispatch`` and ``redispatch_boxed`` have compiled forms of the same kind, and so has the call
+The three kinds of redispatch have compiled forms of the same kind, and so has the call
 of a packet that has one overload, or one for tensors alone: it is the call of the handle, in one
 function. What is generated is in ``call_source.py``.
 
@@ -71,7 +71,12 @@ def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
     cls = _classes.get(shape)
     if cls is None:
         source = CallSource(schema)
-        functions = [source.call("__call__"), source.redispatch("redispatch"), source.boxed()]
+        functions = [
+            source.call("__call__"),
+            source.redispatch("redispatch"),
+            source.redispatch_converted("redispatch_converted"),
+            source.boxed(),
+        ]
         cls = _subclass(OperatorHandle, f"<opdispatch call {shape}>", source, functions)
         _classes[shape] = cls
     return cls

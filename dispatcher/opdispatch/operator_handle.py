@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
 from opdispatch.call_watch import CallWatch
 from opdispatch.dispatch_key import DispatchKey
@@ -24,7 +22,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.function_schema import FunctionSchema, OperatorName
-from opdispatch.local_dispatch_key_set import LOCAL_STATE, SWITCHED_ON, LocalState
+from opdispatch.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.operator_dump import (
     RegisteredKernel,
     TableRow,
@@ -35,7 +33,6 @@ from opdispatch.operator_dump import (
 from opdispatch.operator_state import OperatorState, Resolution, is_fallthrough
 from opdispatch.registration import Registration
 from opdispatch.signature import Signature
-from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.dispatcher import Dispatcher
@@ -168,15 +165,9 @@ class OperatorHandle:
     def redispatch_converted(self, keys: DispatchKeySet, /, *args: Any, **kwargs: Any) -> Any:
         """``redispatch`` by a kernel of this operator that passes on what it was given.
 
-        All arguments must be there, as the schema's types have them: nobody looks again.
+        All arguments must be there, converted: compiled code does not look at them again.
         """
-        kernel = self._entry.redispatches.get(keys.bits)
-        if kernel is None or (SWITCHED_ON and LOCAL_STATE.get().trace is not None):
-            return self.interpret_redispatch(keys, args, kwargs)
-        result = kernel(*args, **kwargs)
-        if type(result) is Tensor or type(result) is np.ndarray:
-            return result  # whoever made the call finds out if the schema has no tensor here
-        return self.call_signature.check_result(result)
+        return self.interpret_redispatch(keys, args, kwargs)
 
     def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call in readable steps; what compiled code does whenever it is in doubt."""

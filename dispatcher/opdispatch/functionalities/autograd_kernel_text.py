@@ -145,7 +145,9 @@ class AutogradKernelText(ABC):
 
     def redispatch(self) -> str:
         """The call below the key."""
-        return f"_operator().redispatch({', '.join(['_below[_keys.bits]', *self.passed])})"
+        return (
+            f"_operator().redispatch_converted({', '.join(['_below[_keys.bits]', *self.passed])})"
+        )
 
     def edges(self, places: Sequence[int] | None = None) -> list[str]:
         """The node's edges and facts: those of the arguments at ``places``, otherwise of those that

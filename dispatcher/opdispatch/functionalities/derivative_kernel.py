@@ -73,7 +73,7 @@ class _DerivativeText(AutogradKernelText):
             _node.kept = [_a1 and its version if _r0 else None, ..., axis]
             _node.number = _next_number()
             _token = _enter()
-            try: _result = _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
+            try: _result = _operator().redispatch_converted(_below[_keys.bits], _a0, _a1, axis=axis)
             finally: _leave(_token)
             if _type(_result) is not _Tensor or _result is _a0 or _result is _a1:
                 return _finish(_node, _result, (_a0, _a1))
@@ -81,7 +81,7 @@ class _DerivativeText(AutogradKernelText):
                 the node is what has made the result
             if _watched: _note_recorded(_node)
             return _result
-        return _operator().redispatch(_below[_keys.bits], _a0, _a1, axis=axis)
+        return _operator().redispatch_converted(_below[_keys.bits], _a0, _a1, axis=axis)
     """
 
     def __init__(self, schema: FunctionSchema, derivative: Derivative) -> None:

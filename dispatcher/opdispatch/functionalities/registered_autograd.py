@@ -214,7 +214,7 @@ class _RegisteredText(AutogradKernelText):
             _outer = _set_state(_not_recording[_state().inference_mode])
             try:
                 _token = _enter()
-                try: _result = _operator().redispatch(_below[_keys.bits], _a0, _a1)
+                try: _result = _operator().redispatch_converted(_below[_keys.bits], _a0, _a1)
                 finally: _leave(_token)
                 if _type(_result) is not _Tensor or _result is _a0:
                     _result = _as_tensors(_result, (_a0, _a1))
@@ -229,7 +229,7 @@ class _RegisteredText(AutogradKernelText):
             if _watched: _note_recorded(_node)
             return _result
         _token = _enter()  # as PyTorch, whether or not the call is recorded
-        try: return _operator().redispatch(_below[_keys.bits], _a0, _a1)
+        try: return _operator().redispatch_converted(_below[_keys.bits], _a0, _a1)
         finally: _leave(_token)
     """
 
