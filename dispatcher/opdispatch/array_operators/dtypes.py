@@ -23,8 +23,8 @@ records to it, but have numbers.
 
 _ACCEPTED = "bool, integers, floating-point and complex numbers"
 _KINDS = "biufc"
-# Which scalars go with arrays of which kinds.
-_KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "fc"}
+KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "fc"}
+"""NumPy's kinds of the arrays that a Python scalar goes with, by its type."""
 
 
 def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
@@ -90,7 +90,7 @@ def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
     if dtype.kind in DOUBTFUL_KINDS:
         check_numbers(name, dtype)
         return True
-    if dtype.kind in _KINDS_OF_SCALAR[type(scalar)] or dtype.kind not in _KINDS:
+    if dtype.kind in KINDS_OF_SCALAR[type(scalar)] or dtype.kind not in _KINDS:
         return False
     raise ArgumentError(
         f"array::{name} was given an array of {dtype} and the {type(scalar).__name__} {scalar!r}, "

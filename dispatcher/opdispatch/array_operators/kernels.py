@@ -20,6 +20,7 @@ from numpy.exceptions import DTypePromotionError
 
 from opdispatch.array_operators.dtypes import (
     DOUBTFUL_KINDS,
+    KINDS_OF_SCALAR,
     check_complex,
     check_numbers,
     check_pair,
@@ -71,6 +72,7 @@ def make_kernel(
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
+        "KINDS_OF_SCALAR": KINDS_OF_SCALAR,
         "check_pair": check_pair,
         "check_scalar": check_scalar,
         "check_numbers": check_numbers,
@@ -161,8 +163,15 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
     scalars = [each for each in function.promoted if arguments[each] == "Scalar"]
     if function.promoted and all(arguments[each] == "Tensor" for each in promoted):
         first, *others = promoted
-        checked = [f"check_scalar({name!r}, {first}.dtype, {each})" for each in scalars]
-        lines = [line for call in checked for line in ([f"if {call}:", *last] if last else [call])]
+        lines = [
+            line
+            for each in scalars
+            for line in (
+                f"if {first}.dtype.kind not in KINDS_OF_SCALAR[type({each})]:",
+                f"    doubtful = check_scalar({name!r}, {first}.dtype, {each})",
+                *([f"    if doubtful: {otherwise}"] if otherwise else []),
+            )
+        ]
         is_small = " or one.itemsize == 2" if otherwise else ""
         for other in others:
             doubts = f"(one := {first}.dtype) is not {other}.dtype or one.kind in DOUBTFUL_KINDS"
