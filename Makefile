@@ -6,7 +6,8 @@ BIN    := $(VENV)/bin
 CUDA ?= 12
 # pip's options for torch alone, such as an index that has builds without CUDA.
 TORCH_OPTIONS ?=
-PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# What is never imported need not be compiled: that takes longer than to unpack it.
+INSTALL := -m pip --quiet --disable-pip-version-check install --no-compile
 
 # Where it is set, each of the many processes of the tests would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,7 +31,7 @@ help: ## list the targets
 $(VENV)/.stamp-%: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) with opdispatch[$*] ..."
-	@$(PIP) install --editable '.[$*]'
+	@$(BIN)/python $(INSTALL) --editable '.[$*]'
 	@touch $@
 
 demo: $(VENV)/.stamp-demo ## the main job, end to end, in under a minute
@@ -70,18 +71,18 @@ gpu: $(VENV)/.stamp-dev $(VENV)/.stamp-cuda$(CUDA) ## the tests and the benchmar
 # Its own environment: PyTriton needs NumPy 1.
 peers: ## install Ray and Triton, for `make bench` to compare with
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	@.venv-peers/bin/python -m pip --quiet --disable-pip-version-check install 'ray>=2.40' 'nvidia-pytriton>=0.7'
+	@.venv-peers/bin/python $(INSTALL) 'ray>=2.40' 'nvidia-pytriton>=0.7'
 
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
 .venv-conformance/.torch:
 	@test -x .venv-conformance/bin/python || $(PYTHON) -m venv .venv-conformance
 	@echo "setting up .venv-conformance with torch ..."
-	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install $(TORCH_OPTIONS) 'torch==2.13.0'
+	@.venv-conformance/bin/python $(INSTALL) $(TORCH_OPTIONS) 'torch==2.13.0'
 	@touch $@
 
 .venv-conformance/.stamp: pyproject.toml .venv-conformance/.torch
 	@echo "setting up .venv-conformance with opdispatch[conformance] ..."
-	@.venv-conformance/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[conformance]'
+	@.venv-conformance/bin/python $(INSTALL) --editable '.[conformance]'
 	@touch $@
 
 conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
@@ -97,7 +98,7 @@ stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, eve
 # Its own environment: grpcio-tools 1.81.1 needs protobuf 6.
 protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
 	@test -x .venv-protos/bin/python || $(PYTHON) -m venv .venv-protos
-	@.venv-protos/bin/python -m pip --quiet --disable-pip-version-check install 'grpcio-tools==1.81.1' googleapis-common-protos
+	@.venv-protos/bin/python $(INSTALL) 'grpcio-tools==1.81.1' googleapis-common-protos
 	@.venv-protos/bin/python proto/generate.py
 
 clean: ## remove what the targets made
