@@ -103,11 +103,12 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
     """The type that arrays, types and Python scalars are promoted to.
 
-    Raises ArgumentError where the standard defines none, and where there are only scalars.
+    Raises ArgumentError where the standard defines none, and ValueError, as other libraries do,
+    where there are only scalars.
     """
     dtypes = [_dtype_of(each) for each in arrays_and_dtypes if type(each) not in SCALARS]
     if not dtypes:
-        raise ArgumentError("result_type takes at least one array or type")
+        raise ValueError("result_type takes at least one array or type")
     common = dtypes[0]
     for dtype in dtypes:
         check_pair("result_type", common, dtype)
