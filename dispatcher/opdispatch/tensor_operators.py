@@ -257,7 +257,15 @@ class TensorOperators:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("iteration over a 0-d tensor")
         return (self[place] for place in range(len(self)))
+
+    def __format__(self, spec: str) -> str:
+        """Its number's, if something is asked for and it has no dimensions."""
+        if spec and not self.shape:
+            return format(self.item(), spec)
+        return super().__format__(spec)
 
     def item(self) -> Any:
         """The number in a tensor of one element. Raises ValueError if it has another number."""

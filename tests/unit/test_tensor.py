@@ -8,6 +8,7 @@ import pytest
 
 from opdispatch import (
     BackendComponent,
+    DataDependentOutputError,
     DeviceError,
     DispatchKey,
     DispatchKeySet,
@@ -148,6 +149,17 @@ def test_a_tensor_prints_its_array_and_what_is_out_of_the_ordinary():
     assert repr(Tensor(np.ones(1), requires_grad=True)) == (
         "Tensor(array([1.]), requires_grad=True)"
     )
+
+
+def test_a_tensor_without_dimensions_is_formatted_as_its_number():
+    number = Tensor(np.array(1.25), requires_grad=True)
+    assert f"{number:.1f} {number}" == "1.2 Tensor(array(1.25), requires_grad=True)"
+    assert f"{Tensor(np.array(1 + 2j)).conj():.1f}" == "1.0-2.0j"
+    assert f"{Tensor(np.array(7)):03d}" == "007"
+    with pytest.raises(TypeError, match="unsupported format string"):
+        f"{Tensor(np.ones(1)):.1f}"
+    with pytest.raises(DataDependentOutputError, match="were asked for"):
+        f"{Tensor(MetaArray((), 'float64')):.1f}"
 
 
 def test_a_notebook_shows_what_a_tensor_is():
