@@ -32,9 +32,9 @@ _CPU = _by_operator(
         fp32: """
             fft_fft fft_ifft fft_rfft fft_irfft fft_hfft fft_ihfft
             fft_fftn fft_ifftn fft_rfftn fft_irfftn
-            linalg_cholesky linalg_eigh linalg_eigvalsh linalg_inv linalg_matrix_rank
-            linalg_matrix_rank.Tensor linalg_qr linalg_solve linalg_svd linalg_svdvals
-            linalg_trace prod
+            linalg_cholesky linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh linalg_inv
+            linalg_matrix_rank linalg_matrix_rank.Tensor linalg_qr linalg_solve linalg_svd
+            linalg_svdvals linalg_trace prod
         """,
         promote: "concat stack",
     }

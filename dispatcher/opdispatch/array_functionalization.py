@@ -58,8 +58,8 @@ def _permuted(base: Any, mutated: Any, reapply_views: bool, axes: Sequence[int])
     return _view("permute_dims", reapply_views)(mutated, back)
 
 
-def _squeezed(base: Any, mutated: Any, reapply_views: bool, axis: int) -> Any:
-    return _view("squeeze", reapply_views)(mutated, [axis])
+def _squeezed(base: Any, mutated: Any, reapply_views: bool, axis: Sequence[int]) -> Any:
+    return _view("squeeze", reapply_views)(mutated, axis)
 
 
 def _expanded(base: Any, mutated: Any, reapply_views: bool, axis: Sequence[int]) -> Any:

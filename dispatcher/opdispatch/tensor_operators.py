@@ -9,7 +9,7 @@ Note [Operators of its own]
     daemon has it loaded. And operators that are loaded elsewhere have kernels there that ask the
     daemon: no way to add two tensors. So there, tensors have a dispatcher of their own.
 
-https://data-apis.org/array-api/2024.12/API_specification/array_object.html
+https://data-apis.org/array-api/2025.12/API_specification/array_object.html
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class TensorOperators:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """``opdispatch.array_api``. Raises ArgumentError for a revision that it is not of."""
-        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
             raise ArgumentError(
                 f"there is no namespace for revision {api_version!r} of the array API standard; "
                 f"there is one for {namespace().__array_api_version__}"

@@ -42,6 +42,8 @@ FUNCTIONS_OF_ONE = {
     "cumulative_sum": (lambda x: xp.cumulative_sum(x, axis=0), lambda x: torch.cumsum(x, 0)),
     "linalg_cholesky": (xp.linalg.cholesky, LA.cholesky),
     "linalg_diagonal": (xp.linalg.diagonal, LA.diagonal),
+    "linalg_eig": (lambda x: xp.linalg.eig(x)[1], lambda x: LA.eig(x)[1]),
+    "linalg_eigvals": (xp.linalg.eigvals, LA.eigvals),
     "linalg_eigh": (lambda x: xp.linalg.eigh(x)[1], lambda x: LA.eigh(x)[1]),
     "linalg_eigvalsh": (xp.linalg.eigvalsh, LA.eigvalsh),
     "linalg_inv": (xp.linalg.inv, LA.inv),

@@ -106,6 +106,7 @@ CALLS = [
     *("reshape(f, (6,), copy=True)", "roll(f, 1)", "roll(f, (1, 1), axis=(0, 1))", "squeeze(g, 0)"),
     *("squeeze(g, axis=(0,))", "stack([v, v], axis=1)", "tile(v, (2, 2))", "unstack(f)"),
     *("unstack(f, axis=1)", "argmax(f)", "argmin(f, axis=0, keepdims=True)", "count_nonzero(b)"),
+    *("expand_dims(f, axis=(0, -1))", "searchsorted(v, 1.5)"),
     *("count_nonzero(f, axis=0)", "nonzero(b)", "searchsorted(v, v, side='right')"),
     *("searchsorted(i, i, sorter=argsort(i))", "where(b, i, 0)", "where(b, 1.5, v[0])"),
     *(
@@ -129,6 +130,8 @@ CALLS = [
     *("var(f, correction=1.0)", "all(b)", "any(f, axis=0)", "diff(i)", "diff(f, axis=0, n=1)"),
     *("diff(v, prepend=v, append=v)", "linalg.cholesky(m)", "linalg.cross(v, v + 1)"),
     *("linalg.det(m)", "linalg.diagonal(f, offset=1)", "linalg.eigh(m)", "linalg.eigvalsh(m)"),
+    *("linalg.eig(m)", "linalg.eigvals(m)"),
+    *("isin(i, i[0])", "isin(i, 2, invert=True)", "isin(1, i)", "isin(f, 1.5)"),
     *(
         "linalg.inv(m)",
         "linalg.matmul(m, m)",
@@ -185,7 +188,7 @@ def test_functions_give_what_those_of_numpy_give(call: str):
 
 
 # Each vector of these may be the other way round, as the library likes it.
-OF_ANY_SIGN = ("linalg.eigh", "linalg.qr", "linalg.svd")
+OF_ANY_SIGN = ("linalg.eig", "linalg.eigh", "linalg.qr", "linalg.svd")
 
 
 @pytest.mark.gpu

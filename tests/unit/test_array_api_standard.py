@@ -17,25 +17,27 @@ from opdispatch import array_api as xp
 from opdispatch.array_api.data_types import DTYPES
 from opdispatch.array_operators.functions import BINARY, UNARY
 
-# https://data-apis.org/array-api/2024.12/API_specification. Of expand_dims, earlier revisions have
+# https://data-apis.org/array-api/2025.12/API_specification. Of expand_dims, earlier revisions have
 # the axis as a keyword with the default 0.
 SIGNATURES = """
 arange(start, /, stop=None, step=1, *, dtype=None, device=None)
 asarray(obj, /, *, dtype=None, device=None, copy=None)
 astype(x, dtype, /, *, copy=True, device=None)
 broadcast_arrays(*arrays)
+broadcast_shapes(*shapes)
 broadcast_to(x, /, shape)
 can_cast(from_, to, /)
 clip(x, /, min=None, max=None)
 concat(arrays, /, *, axis=0)
 diff(x, /, *, axis=-1, n=1, prepend=None, append=None)
-expand_dims(x, /, axis=0)
+expand_dims(x, /, axis=(0,))
 eye(n_rows, n_cols=None, /, *, k=0, dtype=None, device=None)
 flip(x, /, *, axis=None)
 from_dlpack(x, /, *, device=None, copy=None)
 full(shape, fill_value, *, dtype=None, device=None)
 full_like(x, /, fill_value, *, dtype=None, device=None)
 isdtype(dtype, kind)
+isin(x1, x2, /, *, invert=False)
 linspace(start, stop, /, num, *, dtype=None, device=None, endpoint=True)
 meshgrid(*arrays, indexing='xy')
 moveaxis(x, source, destination, /)
@@ -70,7 +72,8 @@ SHARED = {
         *UNARY,
         *("matrix_transpose", "nonzero", "linalg.matrix_transpose"),
         *("unique_all", "unique_counts", "unique_inverse", "unique_values"),
-        *(f"linalg.{name}" for name in ("det", "eigh", "eigvalsh", "inv", "slogdet", "svdvals")),
+        *(f"linalg.{name}" for name in ("det", "eig", "eigh", "eigvals", "eigvalsh")),
+        *(f"linalg.{name}" for name in ("inv", "slogdet", "svdvals")),
     ],
     "(x1, x2, /)": [*BINARY, "matmul", "linalg.matmul", "linalg.outer", "linalg.solve"],
     "(type, /)": ["finfo", "iinfo"],
@@ -337,11 +340,65 @@ def test_several_arrays_are_in_what_the_standard_says():
     for result in (xp.unstack(x), xp.nonzero(x)):
         assert type(result) is tuple
     for result in (xp.broadcast_arrays(x, x), xp.meshgrid(x[0], x[1])):
-        assert type(result) is list
-    assert xp.broadcast_arrays() == xp.meshgrid() == []
+        assert type(result) is tuple
+    assert xp.broadcast_arrays() == xp.meshgrid() == xp.broadcast_shapes() == ()
+    assert type(xp.__array_namespace_info__().devices()) is tuple
     found = xp.unique_all(x)
     assert found._fields == ("values", "indices", "inverse_indices", "counts")
     assert pickle.loads(pickle.dumps(found)).counts.array.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_eigenvalues_of_any_matrix_are_complex(dtype):
+    x = xp.asarray([[[0, 1], [-1, 0]], [[2, 0], [0, 3]]], dtype=np.dtype(dtype))
+    found = xp.linalg.eig(x)
+    assert found._fields == ("eigenvalues", "eigenvectors")
+    values, vectors = found
+    assert values.dtype == vectors.dtype == xp.linalg.eigvals(x).dtype
+    assert values.dtype == np.result_type(dtype, np.complex64)
+    np.testing.assert_allclose(x @ vectors, vectors * xp.expand_dims(values, -2), atol=1e-6)
+    np.testing.assert_allclose(xp.linalg.eigvals(x), values)
+    assert xp.linalg.eig(x[:0])[1].shape == (0, 2, 2)
+
+
+def test_what_is_in_another_array_is_found_by_value():
+    x = xp.asarray([[1, 2], [3, 2**62]])
+    assert xp.isin(x, xp.asarray([2, 3], dtype=xp.int8)).array.tolist() == [[0, 1], [1, 0]]
+    assert xp.isin(x, 2**62, invert=True).array.tolist() == [[1, 1], [1, 0]]
+    assert xp.isin(2**62 - 1, x).array.tolist() is False
+    assert xp.isin(xp.asarray([xp.nan, -0.0]), xp.asarray([xp.nan, 0.0])).array.tolist() == [0, 1]
+    largest = xp.asarray([2**64 - 1, 0], dtype=xp.uint64)
+    for number, expected in ((2**64 - 1, [1, 0]), (-1, [0, 0]), (2**63, [0, 0]), (0, [0, 1])):
+        assert xp.isin(largest, number).array.tolist() == expected
+    assert xp.isin(xp.zeros(2, dtype=xp.int8), 300).array.tolist() == [0, 0]
+    with pytest.raises(ArgumentError, match="no common type"):
+        xp.isin(x, 1.5)
+
+
+def test_a_number_is_searched_as_an_array_of_it_is():
+    for x in (xp.asarray([1, 3, 5]), xp.asarray([1.0, 3.0, 5.0])):
+        for number in (0, 3, 3.5, 9):
+            for side in ("left", "right"):
+                found = xp.searchsorted(x, number, side=side)
+                assert found.shape == ()
+                assert int(found) == int(xp.searchsorted(x, xp.asarray([number]), side=side)[0])
+
+
+def test_several_dimensions_are_added_where_the_result_has_them():
+    x = xp.reshape(xp.arange(6), (2, 3))
+    assert xp.expand_dims(x, (0, -1)).shape == (1, 2, 3, 1)
+    assert xp.expand_dims(x, (3, 1)).shape == (2, 1, 3, 1)
+    assert xp.expand_dims(x, ()).shape == (2, 3)
+    for axes in ((0, 0), (0, -4), (4, 0)):
+        with pytest.raises((ValueError, IndexError)):
+            xp.expand_dims(x, axes)
+
+
+def test_shapes_are_broadcast_without_arrays():
+    assert xp.broadcast_shapes((2, 1), (3,), ()) == (2, 3)
+    assert xp.broadcast_shapes((0, 1), (1, 4)) == (0, 4)
+    with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
+        xp.broadcast_shapes((2,), (3,))
 
 
 def test_a_tensor_without_dimensions_has_nothing_to_go_through():

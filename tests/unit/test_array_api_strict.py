@@ -163,6 +163,7 @@ CALLS: dict[str, Any] = {
         side=st.sampled_from(["left", "right"]),
         sorter=st.just(np.arange(3)),
     ),
+    "isin": either_way(["int8", "int16", "int64", "uint8"]),
     "where": spread(
         st.tuples(of(BOOL), X | SCALAR, X | SCALAR)
         | THREE.map(lambda arrays: (arrays[0] != 0, *arrays[1:]))
@@ -176,7 +177,7 @@ CALLS: dict[str, Any] = {
     ),
     "take": call(X, of(INTEGERS, [(0,), (2,), ()], True).map(lambda a: a % 2), axis=AXIS),
     "take_along_axis": call(X, INDEX, axis=PLACE),
-    "expand_dims": call(X, axis=PLACE),
+    "expand_dims": call(X, axis=PLACE | SEVERAL),
     "flip": call(X, axis=AXES),
     "roll": call(X, st.integers(-5, 5) | SEVERAL, axis=AXES),
     "squeeze": call(of(shapes=SHAPES.filter(len)), PLACE | SEVERAL),
@@ -219,7 +220,7 @@ CALLS: dict[str, Any] = {
     },
     **{f"{prefix}matrix_transpose": call(of(shapes=MATRICES)) for prefix in ("", "linalg.")},
     "linalg.cholesky": call(POSITIVE, upper=BOTH),
-    **{f"linalg.{name}": call(POSITIVE) for name in ("eigh", "eigvalsh", "inv")},
+    **{f"linalg.{name}": call(POSITIVE) for name in ("eig", "eigh", "eigvals", "eigvalsh", "inv")},
     **{f"linalg.{name}": call(SQUARE) for name in ("det", "slogdet")},
     "linalg.svd": call(MATRIX, full_matrices=BOTH),
     "linalg.svdvals": call(MATRIX),

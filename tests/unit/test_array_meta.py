@@ -70,7 +70,7 @@ def with_each_shape(*others):
 AXIS = [0, -1, 1, -3, 5]
 AXES = [None, 0, -1, 2, 5, (), (0,), (-1, 0), (0, 0), (1, 7)]
 DTYPE = [None, np.dtype("int8"), np.dtype("complex64")]
-OF_SQUARE = ["det", "eigh", "eigvalsh", "inv", "slogdet", "svdvals"]
+OF_SQUARE = ["det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "slogdet", "svdvals"]
 SCALARS = [True, 2, 300, 1.5, 2j]
 KEEP = [False, True]
 NEW = {"dtype": [None, np.dtype("float32"), np.dtype("int8")]}
@@ -125,6 +125,10 @@ CALLS = {
         *every(Of((3,)), Of((2, 2)), side=["left"], sorter=[Of((3,), "int64"), Of((2,), "int64")]),
         *every(Of((3,)), Of((2, 2)), side=["left"], sorter=[Of((3,), "float32")]),
     ],
+    "searchsorted.Scalar": with_each_shape(*SCALARS),
+    "isin": each_pair(invert=KEEP),
+    "isin.Scalar": with_each_shape(*SCALARS),
+    "isin.ScalarFirst": [((scalar, Of(shape)), {}) for shape in SHAPES for scalar in SCALARS],
     "diff": [
         *each_shape(axis=AXIS, n=[0, 1, 2, 5, -1]),
         *each_shape(axis=[-1], n=[0, 1], prepend=[Of((), 1), Of((2, 1), 1), Of((3,), 1)]),
@@ -199,7 +203,7 @@ CALLS = {
         for call in every(Of(shape), indices, axis=AXIS)
     ],
     "unstack": each_shape(axis=AXIS),
-    "expand_dims": each_shape(axis=AXIS),
+    "expand_dims": each_shape(axis=[*AXIS, (0, 1), (-1, 0), (0, -5), (1, 1), ()]),
     "squeeze": [
         *with_each_shape(0, 1, -2, (), (0,), (1,), (0, 1), (1, 1)),
         ((Of((1, 3, 1)), (0, 2)), {}),
@@ -439,7 +443,7 @@ def test_a_numpy_array_may_be_among_the_arguments():
 
 
 HUGE = (2**20, 2**20)
-FACTORS = ["svd", "qr", "inv", "det", "pinv", "eigh", "matrix_norm"]
+FACTORS = ["svd", "qr", "inv", "det", "pinv", "eig", "eigh", "matrix_norm"]
 
 
 def test_no_memory_goes_into_a_huge_shape():

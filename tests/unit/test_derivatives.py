@@ -254,6 +254,11 @@ def positive(x):
     return xp.matmul(x, xp.conj(xp.matrix_transpose(x))) + xp.eye(x.shape[-1])
 
 
+def far_apart(x):
+    """Of a real matrix, one with real eigenvalues and no symmetry."""
+    return x + xp.asarray(np.diag([0.0, 10.0, 25.0]))
+
+
 def singular():
     x = real(2, 3, 3)
     x[0, 2] = 2 * x[0, 1]
@@ -288,6 +293,7 @@ def decomposition_calls():
     for make in (real, complex_):
         for upper in (False, True):
             yield Call("linalg_cholesky", make(2, 2, 2), prepare=positive, upper=upper)
+        yield Call("linalg_eigvals", make(2, 3, 3))
         yield Call("linalg_eigvalsh", make(3, 3), prepare=hermitian)
         yield Call("linalg_svdvals", make(2, 3))
         yield Call("linalg_svdvals", make(2, 3, 2))
@@ -296,6 +302,7 @@ def decomposition_calls():
     yield Call("linalg_qr", real(2, 3, 2))
     yield Call("linalg_qr", complex_(3, 2))
     yield Call("linalg_eigh", real(3, 3), prepare=hermitian)
+    yield Call("linalg_eig", real(3, 3), prepare=far_apart)
     yield Call("linalg_svd", real(3, 3))
     yield Call("linalg_svd", real(2, 3, 2), full_matrices=False)
     yield Call("linalg_svd", real(2, 3), full_matrices=False)
@@ -445,6 +452,19 @@ def test_many_from_the_same_place_are_added_up():
     weights = np.random.default_rng(1).standard_normal(1000)
     [found] = grad(xp.sum(xp.take(x, Tensor(places)) * Tensor(weights)), x)
     np.testing.assert_allclose(found.array, np.bincount(places, weights))
+
+
+def test_eigenvectors_of_any_phase_have_the_same_derivative():
+    """What depends on their directions alone: complex eigenvalues, and complex matrices."""
+    weights = Tensor(real(3, 3))
+    for x in (real(3, 3), complex_(3, 3)):
+
+        def loss(values):
+            found = xp.linalg.eig(values)
+            sizes = xp.abs(found.eigenvectors) ** 2
+            return xp.sum(sizes * weights * xp.expand_dims(xp.abs(found.eigenvalues), 0))
+
+        assert gradcheck(loss, [leaf(x)])
 
 
 @pytest.mark.parametrize(

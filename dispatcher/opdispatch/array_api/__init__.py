@@ -1,4 +1,4 @@
-"""The Python array API standard, revision 2024.12, over dispatched operators.
+"""The Python array API standard, revision 2025.12, over dispatched operators.
 
     from opdispatch import array_api as xp
 
@@ -9,7 +9,7 @@ Its arrays are ``opdispatch.Tensor``; every function calls an operator of the li
 the keys of its arguments, and takes plain arrays, too. What has no arrays as results, such as
 ``isdtype``, asks NumPy.
 
-https://data-apis.org/array-api/2024.12
+https://data-apis.org/array-api/2025.12
 
 operators    the operators that it calls
 functions    what is made from them
@@ -39,7 +39,7 @@ from opdispatch.array_api.functions import make_functions
 from opdispatch.array_api.info import __array_namespace_info__
 from opdispatch.array_operators.functions import FUNCTIONS
 
-__array_api_version__ = "2024.12"
+__array_api_version__ = "2025.12"
 
 e = 2.718281828459045
 inf = float("inf")
@@ -52,7 +52,7 @@ _made = make_functions(
 )
 
 
-def broadcast_arrays(*arrays: Any) -> list[Any]:
+def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     """``broadcast_arrays`` of the array API standard: views, by ``broadcast_to``.
 
     The operator of that name says that its results are new, and they share memory; who writes to
@@ -60,14 +60,22 @@ def broadcast_arrays(*arrays: Any) -> list[Any]:
     """
     shapes: list[Any] = [getattr(each, "shape", None) for each in arrays]
     if None in shapes:
-        return list(_made["broadcast_arrays"](list(arrays)))  # which refuses them
+        return tuple(_made["broadcast_arrays"](list(arrays)))  # which refuses them
     shape = np.broadcast_shapes(*shapes)
-    return [_made["broadcast_to"](each, shape) for each in arrays]
+    return tuple(_made["broadcast_to"](each, shape) for each in arrays)
 
 
-def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """``broadcast_shapes`` of the array API standard.
+
+    Raises ValueError, with two of the shapes, if they cannot be broadcast.
+    """
+    return np.broadcast_shapes(*shapes)
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
     """``meshgrid`` of the array API standard."""
-    return list(_made["meshgrid"](list(arrays), indexing=indexing)) if arrays else []
+    return tuple(_made["meshgrid"](list(arrays), indexing=indexing)) if arrays else ()
 
 
 globals().update({name: made for name, made in _made.items() if name not in globals()})
@@ -78,6 +86,7 @@ __all__ = [
     "__array_namespace_info__",
     "asarray",
     "broadcast_arrays",
+    "broadcast_shapes",
     "can_cast",
     "e",
     "fft",

@@ -76,7 +76,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         "new_tensor": new_tensor,
         **{f"default_{each.name}": each.default for each in first.arguments},
     }
-    if names == _BINARY:
+    if names == _BINARY and len(first.arguments) == 2:
         scope |= {f"operator_{each}": getattr(packet, each) for each in names}
         lines = [
             "    if type(x2) in SCALARS:",
@@ -121,7 +121,7 @@ def _documentation(name: str, overloads: Sequence[FunctionSchema]) -> str:
     listed = "\n".join(f"    {schema}" for schema in overloads)
     return (
         f"``{path}`` of the array API standard.\n\n{listed}\n\n"
-        "https://data-apis.org/array-api/2024.12/API_specification/generated/"
+        "https://data-apis.org/array-api/2025.12/API_specification/generated/"
         f"array_api.{path}.html"
     )
 

@@ -31,9 +31,9 @@ class NamespaceInfo:
             "indexing": np.dtype(np.intp),
         }
 
-    def devices(self) -> list[str]:
-        """Those that this process can use: ``["cpu", "cuda:0"]``."""
-        return ["cpu", *_accelerators()]
+    def devices(self) -> tuple[str, ...]:
+        """Those that this process can use: ``("cpu", "cuda:0")``."""
+        return ("cpu", *_accelerators())
 
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
         """The element types, of one kind or of several."""

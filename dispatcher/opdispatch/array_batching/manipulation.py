@@ -65,7 +65,8 @@ def _stack(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _expand_dims(call: BatchedCall) -> tuple[Any, Any]:
-    return call.run(axis=axis_below(call, call.value("axis"), call.ndim(0) + 1)), 0
+    axes = call.value("axis")
+    return call.run(axis=axes_below(call, axes, call.ndim(0) + len(axes))), 0
 
 
 def _flip(call: BatchedCall) -> tuple[Any, Any]:

@@ -132,10 +132,10 @@ def _with_tolerance(call: BatchedCall) -> tuple[Any, Any]:
 
 
 _OF_MATRICES: Sequence[str] = (
-    *("linalg_cholesky", "linalg_det", "linalg_diagonal", "linalg_eigh", "linalg_eigvalsh"),
-    *("linalg_inv", "linalg_matrix_norm", "linalg_matrix_norm.ord", "linalg_matrix_power"),
-    *("linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_slogdet", "linalg_svd"),
-    *("linalg_svdvals", "linalg_trace"),
+    *("linalg_cholesky", "linalg_det", "linalg_diagonal", "linalg_eig", "linalg_eigh"),
+    *("linalg_eigvals", "linalg_eigvalsh", "linalg_inv", "linalg_matrix_norm"),
+    *("linalg_matrix_norm.ord", "linalg_matrix_power", "linalg_matrix_rank", "linalg_pinv"),
+    *("linalg_qr", "linalg_slogdet", "linalg_svd", "linalg_svdvals", "linalg_trace"),
 )
 
 PRODUCTS: dict[str, Rule] = {

@@ -15,6 +15,7 @@ from opdispatch.array_batching.alignment import (
 from opdispatch.array_derivatives.namespace import xp
 from opdispatch.array_operators.meta_shapes import refusal
 from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.tensor import Tensor
 
 
 def _reduction(call: BatchedCall) -> tuple[Any, Any]:
@@ -81,6 +82,16 @@ def _searchsorted(call: BatchedCall) -> tuple[Any, Any]:
     sorter = call.place("sorter")
     if call.dims[0] is None and call.dims[sorter] is None:
         return call.run(), 0
+    return _one_by_one(call, 1, xp.int64)
+
+
+def _isin(call: BatchedCall) -> tuple[Any, Any]:
+    """In one array, whatever is looked for; in several, one after the other."""
+    return (call.run(), 0) if call.dims[1] is None else _one_by_one(call, 0, xp.bool)
+
+
+def _one_by_one(call: BatchedCall, place: int, dtype: Any) -> tuple[Any, Any]:
+    """Results of that dtype in the shape of one of the arguments; of no dimensions for a number."""
     found = []
     for n in range(call.batch_size):
         args = [
@@ -89,7 +100,9 @@ def _searchsorted(call: BatchedCall) -> tuple[Any, Any]:
         ]
         found.append(call.run(args))
     if not found:
-        return xp.zeros((0, *call.shape(1)), dtype=xp.int64, device=call.args[1].device), 0
+        shape = call.shape(place) if isinstance(call.args[place], Tensor) else ()
+        device = next(each.device for each in call.args if isinstance(each, Tensor))
+        return xp.zeros((0, *shape), dtype=dtype, device=device), 0
     return xp.stack(found), 0
 
 
@@ -103,5 +116,6 @@ REDUCTIONS: dict[str, Rule] = {
     "sort": along_axis,
     "diff": _diff,
     "linalg_vector_norm": _reduction,
-    "searchsorted": _searchsorted,
+    **dict.fromkeys(("searchsorted", "searchsorted.Scalar"), _searchsorted),
+    **dict.fromkeys(("isin", "isin.Scalar", "isin.ScalarFirst"), _isin),
 }

@@ -55,6 +55,27 @@ def _eigh(grads: Sequence[Any], results: Sequence[Any]) -> Any:
     return xp.matmul(xp.matmul(vectors, inner), adjoint(vectors))
 
 
+def _eig(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
+    """Also of a real matrix: its eigenvalues and eigenvectors are complex."""
+    of_values, of_vectors = grads
+    values, vectors = results
+    back = adjoint(vectors)
+    inner = zeros_like(vectors)
+    if of_vectors is not None:
+        along = xp.matmul(back, of_vectors)
+        # Vectors have the length 1: what would change it does not count.
+        kept = _right(xp.real(xp.linalg.diagonal(along)))
+        inner = (along - xp.matmul(back, vectors * kept)) / _differences(xp.conj(values))
+    diagonal = zeros_like(values) if of_values is None else of_values
+    inner = xp.where(_identity(inner), _right(diagonal), inner)
+    grad = xp.linalg.solve(back, xp.matmul(inner, back))
+    return grad if x.dtype.kind == "c" else xp.real(grad)
+
+
+def _eigvals(grad: Any, x: Any) -> Any:
+    return _eig((grad, None), x, xp.linalg.eig(x))
+
+
 def _eigvalsh(grad: Any, x: Any) -> Any:
     vectors = xp.linalg.eigh(x).eigenvectors
     return xp.matmul(vectors * _right(grad), adjoint(vectors))
@@ -130,7 +151,9 @@ def _svdvals(grad: Any, x: Any) -> Any:
 
 DECOMPOSITIONS: dict[str, Formulas] = {
     "linalg_cholesky": {"x": _cholesky},
+    "linalg_eig": {"x": _eig},
     "linalg_eigh": {"x": _eigh},
+    "linalg_eigvals": {"x": _eigvals},
     "linalg_eigvalsh": {"x": _eigvalsh},
     "linalg_qr": {"x": _qr},
     "linalg_svd": {"x": _svd},

@@ -13,6 +13,7 @@ CONSTANT = (
     ),
     *("isfinite", "isinf", "isnan", "logical_not", "signbit", "all", "any", "nonzero"),
     *("argmax", "argmin", "argsort", "count_nonzero", "searchsorted"),
+    *("searchsorted.Scalar", "isin", "isin.Scalar", "isin.ScalarFirst"),
     *("linalg_matrix_rank", "linalg_matrix_rank.Tensor"),
     *("empty_like", "full_like", "ones_like", "zeros_like"),
 )

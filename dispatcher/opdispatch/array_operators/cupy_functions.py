@@ -66,10 +66,27 @@ def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
     return permute_dims
 
 
+def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
+    """CuPy's are real numbers where there are no matrices."""
+
+    def of_matrices(x: Any) -> Any:
+        results = found(x)
+        if x.size:
+            return results
+        dtype = np.result_type(x.dtype, np.complex64)
+        if not isinstance(results, tuple):
+            return results.astype(dtype)
+        return tuple(each.astype(dtype) for each in results)
+
+    return of_matrices
+
+
 def _searchsorted(found: Kernel, of_numpy: Kernel) -> Kernel:
     """CuPy's compares as C++ does, for which -1 is more than an unsigned 1."""
 
     def searchsorted(x1: Any, x2: Any, **options: Any) -> Any:
+        if not hasattr(x2, "dtype"):
+            x2 = array_namespace(x1).asarray(x2)
         if x1.dtype != x2.dtype:
             common = np.result_type(x1.dtype, x2.dtype)
             x1, x2 = x1.astype(common), x2.astype(common)
@@ -107,7 +124,8 @@ _ADAPTED: dict[str, Adapt] = {
     "linalg_solve": _solve,
     "meshgrid": _meshgrid,
     "permute_dims": _permute_dims,
-    "searchsorted": _searchsorted,
+    **dict.fromkeys(("linalg_eig", "linalg_eigvals"), _eigenvalues),
+    **dict.fromkeys(("searchsorted", "searchsorted.Scalar"), _searchsorted),
     **dict.fromkeys(("cumulative_prod", "cumulative_sum"), _cumulative),
     **dict.fromkeys(("tensordot", "tensordot.dims"), _tensordot),
     **dict.fromkeys(("linalg_matrix_norm", "linalg_matrix_norm.ord", "linalg_vector_norm"), _norm),

@@ -3,7 +3,7 @@
 NumPy promotes more than the array API standard defines, and CuPy not always as NumPy does. What the
 standard leaves undefined is an error here, so that it means the same on every device.
 
-https://data-apis.org/array-api/2024.12/API_specification/type_promotion.html
+https://data-apis.org/array-api/2025.12/API_specification/type_promotion.html
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The operators of the namespace ``array``: the functions of the Python array API standard.
 
-Names, arguments and their order are the standard's, revision 2024.12, with its extensions
+Names, arguments and their order are the standard's, revision 2025.12, with its extensions
 ``linalg`` and ``fft`` as ``array::linalg_det`` and ``array::fft_fft``. Where the standard lets a
 Python scalar stand for an array, there is an overload, named as PyTorch names such.
 
-https://data-apis.org/array-api/2024.12
+https://data-apis.org/array-api/2025.12
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ tensordot(Tensor x1, Tensor x2, *, int axes=2) -> Tensor
 tensordot.dims(Tensor x1, Tensor x2, *, int[][] axes) -> Tensor
 vecdot(Tensor x1, Tensor x2, *, int axis=-1) -> Tensor
 concat(Tensor[] arrays, *, int? axis=0) -> Tensor
-expand_dims(Tensor(a) x, int axis=0) -> Tensor(a)
+expand_dims(Tensor(a) x, int[1] axis=0) -> Tensor(a)
 flip(Tensor(a) x, *, {_AXES}) -> Tensor(a)
 moveaxis(Tensor(a) x, int[1] source, int[1] destination) -> Tensor(a)
 permute_dims(Tensor(a) x, int[] axes) -> Tensor(a)
@@ -95,9 +95,13 @@ argmin(Tensor x, *, int? axis=None, bool keepdims=False) -> Tensor
 count_nonzero(Tensor x, *, {_AXES}, bool keepdims=False) -> Tensor
 nonzero(Tensor x) -> Tensor[]
 searchsorted(Tensor x1, Tensor x2, *, str side="left", Tensor? sorter=None) -> Tensor
+searchsorted.Scalar(Tensor x1, Scalar x2, *, str side="left", Tensor? sorter=None) -> Tensor
 where(Tensor condition, Tensor x1, Tensor x2) -> Tensor
 where.ScalarSelf(Tensor condition, Scalar x1, Tensor x2) -> Tensor
 where.ScalarOther(Tensor condition, Tensor x1, Scalar x2) -> Tensor
+isin(Tensor x1, Tensor x2, *, bool invert=False) -> Tensor
+isin.Scalar(Tensor x1, Scalar x2, *, bool invert=False) -> Tensor
+isin.ScalarFirst(Scalar x1, Tensor x2, *, bool invert=False) -> Tensor
 unique_all(Tensor x) -> (Tensor values, Tensor indices, Tensor inverse_indices, Tensor counts)
 unique_counts(Tensor x) -> (Tensor values, Tensor counts)
 unique_inverse(Tensor x) -> (Tensor values, Tensor inverse_indices)
@@ -120,7 +124,9 @@ linalg_cholesky(Tensor x, *, bool upper=False) -> Tensor
 linalg_cross(Tensor x1, Tensor x2, *, int axis=-1) -> Tensor
 linalg_det(Tensor x) -> Tensor
 linalg_diagonal(Tensor(a) x, *, int offset=0) -> Tensor(a)
+linalg_eig(Tensor x) -> (Tensor eigenvalues, Tensor eigenvectors)
 linalg_eigh(Tensor x) -> (Tensor eigenvalues, Tensor eigenvectors)
+linalg_eigvals(Tensor x) -> Tensor
 linalg_eigvalsh(Tensor x) -> Tensor
 linalg_inv(Tensor x) -> Tensor
 linalg_matrix_norm(Tensor x, *, bool keepdims=False, str? ord="fro") -> Tensor
@@ -196,6 +202,7 @@ _ALL_PROMOTED = frozenset(
 _PROMOTED = {
     "clip": ("x", "min", "max"),
     "concat": ("arrays",),
+    "isin": ("x1", "x2"),
     "stack": ("arrays",),
     "where": ("x1", "x2"),
 }

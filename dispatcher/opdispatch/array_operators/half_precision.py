@@ -43,9 +43,9 @@ _WITHOUT_BFLOAT16 = (
 )
 
 FACTORIZATIONS = (
-    *("linalg_cholesky", "linalg_det", "linalg_eigh", "linalg_eigvalsh", "linalg_inv"),
-    *("linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_slogdet", "linalg_solve"),
-    *("linalg_svd", "linalg_svdvals"),
+    *("linalg_cholesky", "linalg_det", "linalg_eig", "linalg_eigh", "linalg_eigvals"),
+    *("linalg_eigvalsh", "linalg_inv", "linalg_matrix_rank", "linalg_pinv", "linalg_qr"),
+    *("linalg_slogdet", "linalg_solve", "linalg_svd", "linalg_svdvals"),
 )
 
 

@@ -14,7 +14,7 @@ A schema has no type for slices, so an index is four lists with an item for each
 What is left out is None, and ``indices`` is empty where there is no array. The entries mean what
 they mean to NumPy, all of them together. Basic indices give views.
 
-https://data-apis.org/array-api/2024.12/API_specification/indexing.html
+https://data-apis.org/array-api/2025.12/API_specification/indexing.html
 https://numpy.org/doc/stable/user/basics.indexing.html
 """
 

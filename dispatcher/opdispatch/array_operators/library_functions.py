@@ -196,6 +196,26 @@ def _where(found: Kernel) -> Kernel:
     return where
 
 
+def _isin(found: Kernel) -> Kernel:
+    """NumPy's goes by floats where an integer is beside uint64, and CuPy's takes no scalar."""
+
+    def isin(x1: Any, x2: Any, *, invert: bool = False) -> Any:
+        array = x1 if hasattr(x1, "dtype") else x2
+        x1, x2 = (x if x is array else _as_element(x, array) for x in (x1, x2))
+        return found(x1, x2, invert=invert)
+
+    return isin
+
+
+def _as_element(number: Any, array: Any) -> Any:
+    """An array of a number: of the other one's type, if that is of integers and has it."""
+    namespace, dtype = array_namespace(array), None
+    if type(number) is int and array.dtype.kind in "iu":
+        known = namespace.iinfo(array.dtype)
+        dtype = array.dtype if known.min <= number <= known.max else None
+    return namespace.asarray(number, dtype=dtype)
+
+
 def _unstack(found: Kernel) -> Kernel:
     """NumPy's makes numbers of an array with one dimension, and no views."""
 
@@ -216,6 +236,7 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "diff": _diff,
     "expm1": _expm1,
     "flip": _flip,
+    **dict.fromkeys(("isin.Scalar", "isin.ScalarFirst"), _isin),
     "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
     "linalg_trace": _beyond_matrix,
     "meshgrid": _meshgrid,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from array_api_compat.numpy import linalg as of_numpy
 
 from opdispatch.array_operators.meta_dtypes import (
     INDEX,
@@ -252,7 +253,9 @@ META_LINALG: dict[str, Callable[..., Any]] = {
     "linalg_cross": _cross,
     "linalg_det": _of_square("det", np.linalg.det, _number),
     "linalg_diagonal": _diagonal,
+    "linalg_eig": _of_square("eig", of_numpy.eig, _vector, _matrix),
     "linalg_eigh": _of_square("eigh", np.linalg.eigh, _vector, _matrix),
+    "linalg_eigvals": _of_square("eigvals", of_numpy.eigvals, _vector),
     "linalg_eigvalsh": _of_square("eigvalsh", np.linalg.eigvalsh, _vector),
     "linalg_inv": _of_square("inv", np.linalg.inv, _matrix),
     "linalg_matrix_norm": _matrix_norm,

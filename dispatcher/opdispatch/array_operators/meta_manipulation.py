@@ -113,9 +113,11 @@ def _unstack(x: MetaArray, *, axis: int = 0) -> list[MetaArray]:
     return [MetaArray(shape, x.dtype) for _ in range(x.shape[place])]
 
 
-def _expand_dims(x: MetaArray, axis: int = 0) -> MetaArray:
-    place = check_axis("expand_dims", axis, len(x.shape) + 1)
-    return MetaArray((*x.shape[:place], 1, *x.shape[place:]), x.dtype)
+def _expand_dims(x: MetaArray, axis: int | Sequence[int] = 0) -> MetaArray:
+    axes = as_tuple(axis)
+    ndim = len(x.shape) + len(axes)
+    places, extents = check_axes("expand_dims", axes, ndim), iter(x.shape)
+    return MetaArray(tuple(1 if n in places else next(extents) for n in range(ndim)), x.dtype)
 
 
 def _squeeze(x: MetaArray, axis: int | Sequence[int]) -> MetaArray:

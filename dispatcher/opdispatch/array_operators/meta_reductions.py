@@ -92,7 +92,7 @@ def _argsort(
 
 
 def _searchsorted(
-    x1: MetaArray, x2: MetaArray, *, side: str = "left", sorter: MetaArray | None = None
+    x1: MetaArray, x2: Any, *, side: str = "left", sorter: MetaArray | None = None
 ) -> MetaArray:
     name = "searchsorted"
     if len(x1.shape) != 1:
@@ -104,7 +104,11 @@ def _searchsorted(
         raise refusal(name, f"was given a sorter and an array of shapes {shapes}, which differ")
     if sorter is not None and sorter.dtype.kind not in "iu":
         raise refusal(name, f"takes a sorter of integers, not of {sorter.dtype}")
-    return MetaArray(x2.shape, INDEX)
+    return MetaArray(x2.shape if isinstance(x2, MetaArray) else (), INDEX)
+
+
+def _isin(x1: Any, x2: Any, *, invert: bool = False) -> MetaArray:
+    return MetaArray(x1.shape if isinstance(x1, MetaArray) else (), np.dtype(np.bool))
 
 
 def _diff(
@@ -152,7 +156,8 @@ META_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "cumulative_sum": _cumulative("cumulative_sum", np.cumsum),
     "sort": _sort,
     "argsort": _argsort,
-    "searchsorted": _searchsorted,
+    **dict.fromkeys(("searchsorted", "searchsorted.Scalar"), _searchsorted),
+    **dict.fromkeys(("isin", "isin.Scalar", "isin.ScalarFirst"), _isin),
     "diff": _diff,
     "repeat.Tensor": _depends_on_elements("repeat"),
     **{

@@ -140,8 +140,9 @@ def _along_axes(name: str) -> Check:
 
 def _searchsorted(x1: Any, x2: Any, **options: Any) -> None:
     for each in (x1, x2):
-        if each.dtype.kind == "c":
-            raise refusal("searchsorted", f"goes by order, and {each.dtype} has none")
+        if isinstance(each, complex) or getattr(each, "dtype", x1.dtype).kind == "c":
+            kind = getattr(each, "dtype", "complex")
+            raise refusal("searchsorted", f"goes by order, and {kind} has none")
 
 
 def _tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> None:
@@ -187,6 +188,7 @@ _CHECKS: dict[str, Check] = {
     "full_like": _full_like,
     "linspace": _linspace,
     "searchsorted": _searchsorted,
+    "searchsorted.Scalar": _searchsorted,
     "tensordot": _tensordot,
     "tensordot.dims": _tensordot,
     "linalg_cross": _cross,
