@@ -6,13 +6,27 @@ https://dmlc.github.io/dlpack/latest/python_spec.html
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opdispatch.arrays import FakeArray
-from opdispatch.errors import DeviceError
+from opdispatch.errors import AutogradError, DeviceError
+from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.tensor_operators import namespace
 from opdispatch.tracing_state import note_reading
+
+_OPERATORS = {
+    **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
+    "absolute": "abs",
+    "conjugate": "conj",
+    "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift",
+    "power": "pow",
+    "right_shift": "bitwise_right_shift",
+}
+"""The standard's names of NumPy's functions, where they are others."""
 
 
 class TensorExchange:
@@ -21,6 +35,7 @@ class TensorExchange:
     __slots__ = ()
 
     array: Any
+    requires_grad_flag: bool
 
     if TYPE_CHECKING:
 
@@ -32,6 +47,8 @@ class TensorExchange:
             """Raises ArgumentError for another layout."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if any(map(_is_recorded, inputs)) and AUTOGRAD_STATE.get().grad_mode:
+            return _record(ufunc, method, inputs, kwargs)
         for value in (*inputs, *kwargs.get("out", ())):
             note_reading(value, "a tensor in a function of NumPy's")
         given = kwargs.get("out", ())
@@ -82,6 +99,26 @@ class TensorExchange:
             kind = type(self.array).__name__
             raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
         return method
+
+
+def _is_recorded(value: Any) -> bool:
+    return isinstance(value, TensorExchange) and value.requires_grad_flag
+
+
+def _record(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator gives that does the same: ``np.float64(2) * x`` has gradients as ``2 * x``.
+
+    As in PyTorch, NumPy's scalars are numbers. Raises AutogradError if there is no such operator.
+    """
+    name = _OPERATORS.get(ufunc.__name__, ufunc.__name__)
+    function = getattr(namespace(), name, None)
+    if function is None or method != "__call__" or kwargs:
+        called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        raise AutogradError(
+            f"np.{called} leaves no history, and was given a tensor that requires gradients",
+            hint="use the function of opdispatch.array_api, or give it x.detach()",
+        )
+    return function(*(each.item() if isinstance(each, np.generic) else each for each in inputs))
 
 
 def _array_of(value: Any) -> Any:

@@ -54,6 +54,47 @@ def test_nothing_is_recorded_of_others(x):
     assert not xp.sin(x.detach()).requires_grad
 
 
+@pytest.mark.parametrize(
+    ("numpys", "ours"),
+    [
+        (lambda x: np.float64(2) * x, lambda x: 2.0 * x),
+        (lambda x: np.sqrt(2) / x, lambda x: 2**0.5 / x),
+        (lambda x: np.array([1.0, 2.0, 3.0]) + x, lambda x: x + Tensor(np.array([1.0, 2.0, 3.0]))),
+        (lambda x: np.eye(3) @ x, lambda x: Tensor(np.eye(3)) @ x),
+        (np.sin, xp.sin),
+        (lambda x: np.arctan2(x, 2.0), lambda x: xp.atan2(x, 2.0)),
+        (lambda x: np.power(x, 3), lambda x: x**3),
+    ],
+)
+def test_functions_of_numpy_are_recorded_where_there_is_an_operator(x, numpys, ours):
+    found, expected = numpys(x), ours(x)
+    assert found.requires_grad
+    assert found.dtype == expected.dtype
+    assert found.array.tolist() == expected.array.tolist()
+    weights = Tensor(np.array([1.0, -2.0, 0.5]))
+    for each, other in zip(grad(found, x, weights), grad(expected, x, weights), strict=True):
+        assert each.array.tolist() == other.array.tolist()
+    for plain in (x.detach(), Tensor(np.ones(3))):
+        assert type(numpys(plain)) is np.ndarray
+    with no_grad():
+        assert type(numpys(x)) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (np.sum, "add.reduce"),
+        (np.cbrt, "cbrt"),
+        (lambda x: np.add(x, 1.0, out=np.ones(3)), "add"),
+        (lambda x: np.ones(3).__iadd__(x), "add"),
+    ],
+)
+def test_other_functions_of_numpy_would_lose_a_history(x, call, named):
+    with pytest.raises(AutogradError, match=rf"np\.{named} leaves no history"):
+        call(x)
+    call(x.detach())
+
+
 def test_requires_grad_is_for_leaves_of_numbers_with_derivatives(x):
     with pytest.raises(AutogradError, match="floating-point and complex types"):
         Tensor(np.ones(3, np.int64), requires_grad=True)
