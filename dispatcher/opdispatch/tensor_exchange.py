@@ -6,12 +6,13 @@ https://dmlc.github.io/dlpack/latest/python_spec.html
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opdispatch.arrays import FakeArray
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import AutogradError, DeviceError
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.tensor_operators import namespace
@@ -47,8 +48,12 @@ class TensorExchange:
             """Raises ArgumentError for another layout."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if any(map(_is_recorded, inputs)) and AUTOGRAD_STATE.get().grad_mode:
-            return _record(ufunc, method, inputs, kwargs)
+        if followed := list(filter(_is_followed, inputs)):
+            operator = None if kwargs or method != "__call__" else _find_operator(ufunc)
+            if operator is not None:
+                return operator(*map(_as_number, inputs))
+            if not any(isinstance(each.array, LevelArray) for each in followed):
+                raise _lost_history(ufunc, method)
         for value in (*inputs, *kwargs.get("out", ())):
             note_reading(value, "a tensor in a function of NumPy's")
         given = kwargs.get("out", ())
@@ -101,24 +106,30 @@ class TensorExchange:
         return method
 
 
-def _is_recorded(value: Any) -> bool:
-    return isinstance(value, TensorExchange) and value.requires_grad_flag
+def _is_followed(value: Any) -> bool:
+    """Whether gradients or a transform go by the operators that a tensor is given to."""
+    if not isinstance(value, TensorExchange):
+        return False
+    is_recorded = value.requires_grad_flag and AUTOGRAD_STATE.get().grad_mode
+    return is_recorded or isinstance(value.array, LevelArray)
 
 
-def _record(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operator gives that does the same: ``np.float64(2) * x`` has gradients as ``2 * x``.
+def _find_operator(ufunc: np.ufunc) -> Callable[..., Any] | None:
+    """The function of ``opdispatch.array_api`` that does the same."""
+    return getattr(namespace(), _OPERATORS.get(ufunc.__name__, ufunc.__name__), None)
 
-    As in PyTorch, NumPy's scalars are numbers. Raises AutogradError if there is no such operator.
-    """
-    name = _OPERATORS.get(ufunc.__name__, ufunc.__name__)
-    function = getattr(namespace(), name, None)
-    if function is None or method != "__call__" or kwargs:
-        called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        raise AutogradError(
-            f"np.{called} leaves no history, and was given a tensor that requires gradients",
-            hint="use the function of opdispatch.array_api, or give it x.detach()",
-        )
-    return function(*(each.item() if isinstance(each, np.generic) else each for each in inputs))
+
+def _as_number(value: Any) -> Any:
+    """NumPy's scalars are numbers, as PyTorch has it: ``np.float64(2) * x`` is ``2.0 * x``."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _lost_history(ufunc: np.ufunc, method: str) -> AutogradError:
+    called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+    return AutogradError(
+        f"np.{called} leaves no history, and was given a tensor that requires gradients",
+        hint="use the function of opdispatch.array_api, or give it x.detach()",
+    )
 
 
 def _array_of(value: Any) -> Any:

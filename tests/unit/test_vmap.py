@@ -110,12 +110,19 @@ def test_control_flow_that_depends_on_a_sample(read):
 
 @pytest.mark.parametrize(
     "leave",
-    [np.sin, np.asarray, np.from_dlpack, lambda a: a.to_sparse()],
+    [np.cbrt, np.sum, np.asarray, np.from_dlpack, lambda a: a.to_sparse()],
 )
 def test_other_libraries_do_not_get_the_elements(leave):
     for transform in (vmap, func.grad):
         with pytest.raises(TransformError, match="would be lost to the transform"):
             transform(lambda a: (leave(a), xp.sum(a))[1])(X)
+
+
+def test_functions_of_numpy_that_are_operators_are_those():
+    function = lambda a: xp.sum(np.float64(2) * np.sin(a))  # noqa: E731
+    assert vmap(function)(X).array == pytest.approx(2 * np.sin(X).sum(axis=1))
+    for found in (func.grad(function)(X), vmap(func.grad(function))(X)):
+        np.testing.assert_allclose(found.array, 2 * np.cos(X))
 
 
 def test_writing_samples_to_what_is_the_same_for_all():
