@@ -26,13 +26,16 @@ lib.define("enter_(Tensor(a!) self, str folder, str label) -> Tensor(a!)")
 
 
 def wait(folder, label):
-    # Before anybody hears of it: the test may end then, and what it has written goes with it.
-    outside = os.open(os.path.join(folder, "outside"), os.O_RDONLY)
-    inside = os.open(os.path.join(folder, "inside"), os.O_WRONLY)
-    os.write(inside, label.encode() + b"\\n")
-    os.close(inside)
-    os.read(outside, 1)
-    os.close(outside)
+    # Neither waits for the test to have it open, too: that may have ended, and this call lives on.
+    outside = os.open(os.path.join(folder, "outside"), os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        inside = os.open(os.path.join(folder, "inside"), os.O_WRONLY | os.O_NONBLOCK)
+        os.write(inside, label.encode() + b"\\n")
+        os.close(inside)
+        os.set_blocking(outside, True)
+        os.read(outside, 1)
+    finally:
+        os.close(outside)
 
 
 def enter(x, folder, label):
