@@ -389,7 +389,7 @@ def _fresh(name: str, argument: Argument) -> str:
         case ListType():
             return f"{name}[:]"
         case OptionalType(ListType()):
-            return f"{name} and {name}[:]"
+            return f"None if {name} is None else {name}[:]"
     return name
 
 

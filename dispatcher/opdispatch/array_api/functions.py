@@ -76,7 +76,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
         "new_tensor": new_tensor,
         **{f"default_{each.name}": each.default for each in first.arguments},
     }
-    if names == _BINARY and len(first.arguments) == 2:
+    if names == _BINARY:
         scope |= {f"operator_{each}": getattr(packet, each) for each in names}
         lines = [
             "    if type(x2) in SCALARS:",
