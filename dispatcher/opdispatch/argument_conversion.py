@@ -72,37 +72,13 @@ def _optional(convert_element: Converter) -> Converter:
     return convert
 
 
-_INTS = (INT, SYM_INT)
-_SMALL = 0x3FFFFFFF  # Python compares such numbers faster
-
-
 def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     convert_item = converter_of(element)
     # One number for a list of a declared size is repeated.
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
-    takes_none = isinstance(element, OptionalType)
-    takes_tensors = element is TENSOR
-    takes_ints = (element.element if isinstance(element, OptionalType) else element) in _INTS
 
     def convert(value: Any) -> list[Any]:
-        # Mostly they are small ints, as axes, extents and indices are, or tensors of the commonest
-        # types: no call for each of them.
-        if takes_ints and (type(value) is tuple or type(value) is list):
-            for item in value:
-                if item is None:
-                    if not takes_none:
-                        break
-                elif type(item) is not int or item > _SMALL or item < -_SMALL:
-                    break
-            else:
-                return list(value)
-        elif takes_tensors and (type(value) is list or type(value) is tuple):
-            for item in value:
-                if type(item) is not np.ndarray and type(item) is not Tensor:
-                    break
-            else:
-                return list(value)
-        if type(value) is not list and not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple):
             if broadcasts and size is not None and value is not None:
                 try:
                     return [convert_item(value)] * size
@@ -114,7 +90,49 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
         except TypeError:
             raise _first_refusal(convert_item, value, expected) from None
 
-    return convert
+    takes_none = isinstance(element, OptionalType)
+    if (element.element if isinstance(element, OptionalType) else element) in (INT, SYM_INT):
+        return _usual_ints(convert, takes_none)
+    return _usual_tensors(convert) if element is TENSOR else convert
+
+
+def _usual_ints(convert: Converter, takes_none: bool) -> Converter:
+    """``convert``, but for small ints, as axes, extents and indices are: no call for each."""
+    # Names of this function are read faster than others, and small numbers compared faster.
+    type_of, int_, list_, tuple_, most, least = type, int, list, tuple, 0x3FFFFFFF, -0x3FFFFFFF
+
+    def convert_ints(value: Any) -> list[Any]:
+        if type_of(value) is tuple_ or type_of(value) is list_:
+            for item in value:
+                if type_of(item) is not int_:
+                    if takes_none and item is None:
+                        continue
+                    break
+                if item > most or item < least:
+                    break
+            else:
+                return [*value]
+        converted: list[Any] = convert(value)
+        return converted
+
+    return convert_ints
+
+
+def _usual_tensors(convert: Converter) -> Converter:
+    """``convert``, but for tensors of the commonest types: no call for each of them."""
+    type_of, list_, tuple_, ndarray, tensor = type, list, tuple, np.ndarray, Tensor
+
+    def convert_tensors(value: Any) -> list[Any]:
+        if type_of(value) is list_ or type_of(value) is tuple_:
+            for item in value:
+                if type_of(item) is not ndarray and type_of(item) is not tensor:
+                    break
+            else:
+                return [*value]
+        converted: list[Any] = convert(value)
+        return converted
+
+    return convert_tensors
 
 
 def _first_refusal(convert_item: Converter, values: Any, expected: str) -> TypeError:

@@ -192,6 +192,26 @@ class CallSource:
         ]
         return "\n".join(lines) + "\n"
 
+    def link(self, function: str) -> str:
+        """``_link``: ``redispatch_converted`` for a kernel that has been found.
+
+        Nothing, if a keyword-only argument has a name that cannot be a parameter's.
+        """
+        if len(self.keyword_only) < sum(a.kwarg_only for a in self.schema.arguments):
+            return ""
+        positional = [*self.positional_only, *self.positional]
+        star = ["*"] if self.keyword_only else []
+        values = list(map(_fresh, self.names, self.schema.arguments))
+        lines = [
+            f"def {function}(_op, _keys, _k):",
+            "    _check = _op.call_signature.check_result",
+            f"    def _call({', '.join([*positional, *star, *self.keyword_only])}):",
+            f"        _r = _k({self._arguments(values)})",
+            *(f"        {line}" for line in self._returns("_check")),
+            "    return _call",
+        ]
+        return "\n".join(lines) + "\n"
+
     def boxed(self) -> str:
         """``redispatch_boxed``: a stack is taken as it is, and its returns are checked."""
         lines = [
@@ -347,10 +367,10 @@ class CallSource:
         ]
         return f"_given({', '.join(parts)})"
 
-    def _returns(self) -> list[str]:
+    # The entry's, since the operator may be gone by the time its kernel returns.
+    def _returns(self, check_result: str = "_op._entry.signature.check_result") -> list[str]:
         returns = self.schema.returns
-        # The entry's, since the operator may be gone by the time its kernel returns.
-        check = "return _op._entry.signature.check_result(_r)"
+        check = f"return {check_result}(_r)"
         if not returns:
             return ["if _r is None: return None", check]
         if len(returns) == 1 and returns[0].type is TENSOR:

@@ -7,7 +7,8 @@ off, and calls it. Whenever anything is out of the ordinary (a first call, a tra
 surplus or unusual argument), it hands over to the readable twin, ``OperatorHandle.interpret_call``,
 which gives the same answer or the error. ``OPDISPATCH_COMPILE=0`` leaves everything to the twin.
 
-The three kinds of redispatch have compiled forms of the same kind, and so has the call
+The three kinds of redispatch have compiled forms of the same kind; kernels that are layers get one
+with the kernel already found (``KernelFunction.from_layer``). So has the call
 of a packet that has one overload, or one for tensors alone: it is the call of the handle, in one
 function. What is generated is in ``call_source.py``.
 
@@ -75,6 +76,7 @@ def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
             source.call("__call__"),
             source.redispatch("redispatch"),
             source.redispatch_converted("redispatch_converted"),
+            source.link("_link"),
             source.boxed(),
         ]
         cls = _subclass(OperatorHandle, f"<opdispatch call {shape}>", source, functions)

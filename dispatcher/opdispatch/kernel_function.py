@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BoxedFunction = Callable[["OperatorHandle", DispatchKeySet, list[Any]], None]
 UnboxedFunction = Callable[..., Any]
+KeysBelow = Callable[[DispatchKeySet], DispatchKeySet]
 
 
 class KernelFunction:
@@ -41,13 +42,22 @@ class KernelFunction:
     for one operator must agree on it.
     """
 
-    __slots__ = ("_adapted", "_boxed", "function", "is_fallthrough", "signature", "with_keyset")
+    __slots__ = (
+        "_adapted",
+        "_boxed",
+        "_keys_below",
+        "function",
+        "is_fallthrough",
+        "signature",
+        "with_keyset",
+    )
 
     def __init__(
         self,
         function: Callable[..., Any] | None,
         *,
         boxed: BoxedFunction | None = None,
+        keys_below: KeysBelow | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
         signature: FunctionSchema | None = None,
@@ -57,6 +67,7 @@ class KernelFunction:
         self.with_keyset = with_keyset
         self.is_fallthrough = is_fallthrough
         self._boxed = boxed
+        self._keys_below = keys_below
         # The unboxed function as it is called for the signature it was last called for. A
         # pair replaced as a whole, so that no lock is needed.
         self._adapted: tuple[Signature, UnboxedFunction] | None = None
@@ -104,6 +115,18 @@ class KernelFunction:
         return cls(function, boxed=boxed, with_keyset=with_keyset)
 
     @classmethod
+    def from_layer(
+        cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: KeysBelow
+    ) -> KernelFunction:
+        """A kernel that does something around the one for other keys, mostly those below.
+
+        ``make(below)`` is a function of all the operator's arguments. ``below`` is the operator's
+        ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is looked up when
+        the function is made, which is once for all calls with the same keys.
+        """
+        return cls(_callable(make), keys_below=keys_below)
+
+    @classmethod
     def fallthrough(cls) -> KernelFunction:
         """A kernel that is never called: calls pass on to the next key."""
         return cls(None, is_fallthrough=True)
@@ -114,14 +137,26 @@ class KernelFunction:
         return self._boxed is not None
 
     @property
+    def is_layer(self) -> bool:
+        """Whether the kernel goes on with another one, which it is made for."""
+        return self._keys_below is not None
+
+    @property
     def documentation(self) -> str:
         """The docstring of the function, or ""."""
         return (inspect.getdoc(self.function) or "") if self.function is not None else ""
 
     def unboxed(self, op: OperatorHandle, keys: DispatchKeySet) -> UnboxedFunction:
-        """The kernel as a function of ``op``'s arguments, for calls with ``keys``."""
+        """The kernel as a function of ``op``'s arguments, for calls with ``keys``.
+
+        It is for ``op`` as it is now: whoever keeps it does so in its ``OperatorState``.
+        """
         if self._boxed is not None:
             return unboxed_from_boxed(self._boxed, op, keys)
+        if self._keys_below is not None:
+            assert self.function is not None, "a layer has what makes it"
+            layer: UnboxedFunction = self.function(op.redispatch_function(self._keys_below(keys)))
+            return layer
         signature, adapted = op.call_signature, self._adapted
         if adapted is None or adapted[0] is not signature:
             assert self.function is not None, "a fallthrough is never called"

@@ -7,7 +7,6 @@ lib.impl("sobel", sobel_cpu, "CPU")
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from functools import singledispatch
@@ -186,11 +185,9 @@ class Library:
     ) -> RegistrationHandle:
         """Registers the derivative of an operator: see ``opdispatch.register_autograd``."""
         name = self._qualify(op_name)
-        dispatcher = self.dispatcher
-        find = functools.cache(lambda: dispatcher.get_schema(name))
-        schema = dispatcher.get_schema(name).schema
-        kernel = make_registered_kernel(schema, backward, setup_context, find)
-        return self.impl(op_name, kernel, "Autograd", with_keyset=True)
+        schema = self.dispatcher.get_schema(name).schema
+        kernel = make_registered_kernel(schema, backward, setup_context)
+        return self.impl(op_name, kernel, "Autograd")
 
     def close(self) -> None:
         """Undoes everything the library has registered, in one publication. Idempotent.

@@ -13,6 +13,7 @@ Note [A handle follows its name]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
@@ -168,6 +169,25 @@ class OperatorHandle:
         All arguments must be there, converted: compiled code does not look at them again.
         """
         return self.interpret_redispatch(keys, args, kwargs)
+
+    def redispatch_function(self, keys: DispatchKeySet) -> Callable[..., Any]:
+        """``redispatch_converted`` for these keys, as a function of the arguments alone.
+
+        The kernel is looked up now, unless calls are traced: to be kept in an ``OperatorState``.
+        """
+        handle, state = self._follow()
+        if LOCAL_STATE.get().trace is None:
+            function = state.redispatches.get(keys.bits)
+            if function is None and (kernel := state.find_kernel(keys.bits)) is not None:
+                function = kernel.unboxed(handle, keys)
+                state.remember(state.redispatches, keys.bits, function)
+            if function is not None:
+                return handle._link(keys, function)
+        return partial(handle.redispatch_converted, keys)  # which raises, or is seen
+
+    def _link(self, keys: DispatchKeySet, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``redispatch_converted`` of what ``function`` is for; compiled code calls that."""
+        return partial(self.redispatch_converted, keys)
 
     def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call in readable steps; what compiled code does whenever it is in doubt."""

@@ -156,6 +156,13 @@ class OperatorState:
         key = table_key(bits)
         return key, self.slot(key)
 
+    def find_kernel(self, bits: int) -> KernelFunction | None:
+        """The kernel that a call with ``bits`` arrives at, if there is one that can be called."""
+        registration, _ = self.resolve(bits)[1]
+        if registration is None or is_fallthrough(registration):
+            return None
+        return registration.kernel
+
     def calls_in(self, local: LocalState) -> dict[int, Callable[..., Any]] | None:
         """``calls`` of tasks in a state: of its own where it adds keys to them or takes some.
 

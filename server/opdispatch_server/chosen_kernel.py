@@ -48,7 +48,8 @@ class ChosenKernels:
         """The kernel of the library that a request names.
 
         It can be called though the operator has changed or gone since, if its library
-        defined it, and unless it is a boxed one, which takes the operator as an argument.
+        defined it, and unless it is a boxed one, which takes the operator as an argument, or a
+        layer, which goes on with the operator as it is then.
         Raises InternalError if there is no such kernel, and OperatorNotFoundError.
         """
         place, bits = request.kernel.registration, request.kernel.dispatch_keys
@@ -62,7 +63,11 @@ class ChosenKernels:
         if signature is None or kernel.is_boxed:
             op = dispatcher.get_schema(name)
             return ChosenKernel(name, signature or op.signature, _boxed(kernel, op, keys))
-        chosen = ChosenKernel(name, signature, self._unboxed(place, kernel, signature, keys))
+        if kernel.is_layer:
+            call = _layer(kernel, signature, dispatcher, name, keys)
+        else:
+            call = self._unboxed(place, kernel, signature, keys)
+        chosen = ChosenKernel(name, signature, call)
         if len(self._ready) < MOST_KERNELS:
             self._ready[request.operator, place, bits] = chosen
         return chosen
@@ -86,5 +91,20 @@ def _boxed(
     def call(stack: list[Any]) -> list[Any]:
         kernel.call_boxed(op, keys, stack)
         return stack
+
+    return call
+
+
+def _layer(
+    kernel: KernelFunction,
+    signature: Signature,
+    dispatcher: Dispatcher,
+    name: OperatorName,
+    keys: DispatchKeySet,
+) -> Callable[[list[Any]], list[Any]]:
+    def call(stack: list[Any]) -> list[Any]:
+        function = kernel.unboxed(dispatcher.get_schema(name), keys)
+        args, kwargs = signature.split(stack)
+        return signature.box_returns(function(*args, **kwargs))
 
     return call

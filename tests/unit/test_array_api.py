@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import re
@@ -353,6 +354,15 @@ def test_types_without_a_common_one_are_refused(one: str, other: str):
     for call in (lambda: x + y, lambda: xp.result_type(y, x), lambda: ops.array.add(x, y)):
         with pytest.raises(ArgumentError, match="has no common type"):
             call()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["uint8", "uint64", "int8"])))
+def test_nor_need_three_have_one_of_which_the_first_has_one_with_each(order: tuple[str, ...]):
+    arrays = [np.ones(2, dtype) for dtype in order]
+    for call in (ops.array.concat, ops.array.stack, lambda values: ops.array.clip(*values)):
+        for values in (arrays, [Tensor(each).to("meta") for each in arrays]):
+            with pytest.raises(ArgumentError, match="has no common type"):
+                call(values)
 
 
 @pytest.mark.parametrize(

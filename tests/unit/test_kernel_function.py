@@ -129,10 +129,10 @@ def test_a_kernel_knows_what_it_was_made_from():
     assert KernelFunction.from_fallback(fallback).function is fallback
 
 
-@pytest.mark.parametrize("make", ["from_unboxed", "from_boxed", "from_fallback"])
+@pytest.mark.parametrize("make", ["from_unboxed", "from_boxed", "from_fallback", "from_layer"])
 def test_a_kernel_must_be_callable(make):
     with pytest.raises(RegistrationError, match="a kernel must be callable, and 3 is not"):
-        getattr(KernelFunction, make)(3)
+        getattr(KernelFunction, make)(*((3, set) if make == "from_layer" else (3,)))
 
 
 def test_one_kernel_serves_several_operators_of_different_schemas(define, caller):

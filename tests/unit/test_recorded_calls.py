@@ -12,7 +12,6 @@ from opdispatch import (
     DispatchKey,
     ExcludeDispatchKeyGuard,
     IncludeDispatchKeyGuard,
-    KernelFunction,
     Tensor,
     local_dispatch_key_set,
     no_grad,
@@ -38,12 +37,8 @@ def record(define):
 
     def record(schema, kernel, formulas):
         op = define(schema, CPU=kernel)
-        autograd = make_derivative_kernel(op.schema, formulas, lambda: op)
-        op.dispatcher.register_impl(
-            op.name,
-            DispatchKey.Autograd,
-            KernelFunction.from_unboxed(autograd, with_keyset=True),
-        )
+        autograd = make_derivative_kernel(op.schema, formulas)
+        op.dispatcher.register_impl(op.name, DispatchKey.Autograd, autograd)
         return op
 
     return record

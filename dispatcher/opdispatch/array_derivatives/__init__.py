@@ -29,6 +29,7 @@ from opdispatch.array_derivatives.products import PRODUCTS
 from opdispatch.array_derivatives.reductions import REDUCTIONS
 from opdispatch.array_operators import functional_variants
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
+from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
 from opdispatch.functionalities.derivative import Formulas
 from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
@@ -58,18 +59,16 @@ DERIVATIVES |= {f"{name}_copy": DERIVATIVES[name] for name in functional_variant
 def register_derivatives(library: Library) -> None:
     """Registers all of them with the library that has the operators, in one publication."""
     dispatcher = library.dispatcher
+
+    def schema_of(name: str) -> FunctionSchema:
+        return dispatcher.get_schema(f"{library.ns}::{name}").schema
+
     with dispatcher.transaction():
         register_grad(library)
         for name, formulas in [*DERIVATIVES.items(), *((name, {}) for name in CONSTANT)]:
-            schema = dispatcher.get_schema(f"{library.ns}::{name}").schema
-            kernel = make_derivative_kernel(
-                schema, formulas, dispatcher.finder_of(f"{library.ns}::{name}")
-            )
-            library.impl(name, kernel, "Autograd", with_keyset=True)
-        for names, make in (
-            (WRITES, make_write_kernel),
-            ((*VIEWS, *MATH_BIT_VIEWS), make_view_kernel),
-        ):
-            for name in names:
-                kernel = make(dispatcher.finder_of(f"{library.ns}::{name}"))
-                library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)
+            library.impl(name, make_derivative_kernel(schema_of(name), formulas), "Autograd")
+        for name in WRITES:
+            library.impl(name, make_write_kernel(schema_of(name)), "ADInplaceOrView")
+        for name in (*VIEWS, *MATH_BIT_VIEWS):
+            find = dispatcher.finder_of(f"{library.ns}::{name}")
+            library.impl(name, make_view_kernel(schema_of(name), find), "ADInplaceOrView")

@@ -65,7 +65,7 @@ def register(library: Library) -> None:
                 library.impl(name, kernel, key)
             if function.is_creation:
                 find = library.dispatcher.finder_of(f"{NAMESPACE}::{name}")
-                library.impl(name, make_selection(find), "BackendSelect")
+                library.impl(name, make_selection(function.schema, find), "BackendSelect")
         for function in INDEXING:
             name = library.define(str(function.schema))
             writes = function.schema.is_mutable

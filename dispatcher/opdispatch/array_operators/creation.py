@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from opdispatch.array_operators.dtypes import check_complex
@@ -17,30 +16,46 @@ from opdispatch.arrays import (
 )
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functionalities.layer_text import FindOperator, LayerText
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor import Tensor
 
 _ON_HOST = DispatchKeySet(CPU_BITS)
 
 
-def make_selection(operator: Callable[[], OperatorHandle]) -> Kernel:
-    """The kernel for ``BackendSelect``, as PyTorch's: it goes on with the key of the device.
+def make_selection(schema: FunctionSchema, operator: FindOperator) -> KernelFunction:
+    """The kernel of ``operator()`` for ``BackendSelect``, as PyTorch's: it goes on with the key of
+    the device.
 
     For a backend without a kernel of its own, what is wanted is made on the host.
     """
+    title = f"selection of {schema.name}"
+    return _SelectionText(schema).compile(
+        title, lambda _: _ON_HOST, _operator=operator, _make_on_device=_make_on_device
+    )
 
-    def select(*args: Any, device: str | None, **options: Any) -> Any:
-        op = operator()
-        if device is None:
-            return op.redispatch_converted(_ON_HOST, *args, device=None, **options)
-        backend = backend_of_device(device)
-        keys = DispatchKeySet(backend.key_bits)
-        if op.has_kernel_for_dispatch_key(keys.highest_priority_key):
-            return op.redispatch_converted(keys, *args, device=device, **options)
-        made = op.redispatch_converted(_ON_HOST, *args, device=None, **options)
-        return made.to(device) if type(made) is Tensor else backend.from_host(made, device)
 
-    return select
+class _SelectionText(LayerText):
+    """The text of such a kernel; what is below it is the host's."""
+
+    def lines(self) -> list[str]:
+        """The call below, unless there is a device."""
+        passed = ", ".join(each for each in self.passed if each != "device=device")
+        return [
+            f"if device is None: return {self.below()}",
+            f"return _make_on_device(_operator(), device, {passed})",
+        ]
+
+
+def _make_on_device(op: OperatorHandle, device: str, *args: Any, **options: Any) -> Any:
+    backend = backend_of_device(device)
+    keys = DispatchKeySet(backend.key_bits)
+    if op.has_kernel_for_dispatch_key(keys.highest_priority_key):
+        return op.redispatch_converted(keys, *args, device=device, **options)
+    made = op.redispatch_converted(_ON_HOST, *args, device=None, **options)
+    return made.to(device) if type(made) is Tensor else backend.from_host(made, device)
 
 
 def make_placed(dispatcher: Dispatcher, function: ArrayFunction, kernel: Kernel) -> Kernel:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.exceptions import DTypePromotionError
 
 from opdispatch.array_operators.dtypes import (
@@ -182,6 +183,15 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
             ]
         if lines:
             return lines
+    if [arguments[each] for each in function.promoted] == ["Tensor[]"]:
+        arrays = function.promoted[0]
+        return [
+            f"one = {arrays}[0].dtype if {arrays} else None",
+            f"for each in {arrays}:",
+            "    if each.dtype is not one:",
+            f"        check_all({name!r}, ({arrays},))",
+            "        break",
+        ]
     if any(arguments[each] != "Tensor" for each in promoted):
         return [f"check_all({name!r}, ({', '.join(promoted)},))"]
     single = [each for each, kind in arguments.items() if kind == "Tensor"]
@@ -197,15 +207,17 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
 
 
 def check_all(name: str, values: Sequence[Any]) -> None:
-    """Raises ArgumentError unless the arrays, and those of lists, have a common type."""
-    first = None
+    """Raises ArgumentError unless any two of the arrays, and of those in lists, have a common type.
+
+    uint8 has one with uint64 and one with int8; the three of them have none.
+    """
+    dtypes: list[np.dtype[Any]] = []
     for value in values:
         for each in value if isinstance(value, list | tuple) else (value,):
-            if each is None or each.dtype is first:
-                continue
-            if first is None:
-                first = each.dtype
-            check_pair(name, first, each.dtype)
+            if each is not None and each.dtype not in dtypes:
+                for dtype in dtypes:
+                    check_pair(name, dtype, each.dtype)
+                dtypes.append(each.dtype)
 
 
 def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:

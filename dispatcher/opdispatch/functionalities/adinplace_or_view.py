@@ -24,55 +24,76 @@ from opdispatch.autograd.variable import (
 )
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.autograd.view_of import MADE_UNDER_NO_GRAD, ViewOf
-from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET, DispatchKeySet
-from opdispatch.functionalities.autograd import KeysBelow
-from opdispatch.functionalities.autograd_kernel_text import FindOperator
+from opdispatch.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functionalities.layer_text import FindOperator, LayerText
 from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.tensor import Tensor
 
-Kernel = Callable[..., Any]
-_BELOW = KeysBelow(AFTER_ADINPLACEORVIEW_KEYSET)
+_keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 
 
-def make_write_kernel(operator: FindOperator) -> Kernel:
-    """For an operator that writes to its first argument; to be registered ``with_keyset``."""
-
-    def write(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(first, Tensor):
-            return operator().redispatch_converted(_BELOW[keys.bits], first, *args, **kwargs)
-        counter = counter_of(first)
-        before = counter.value  # an inference tensor has none: refused before it is written to
-        result = operator().redispatch_converted(_BELOW[keys.bits], first, *args, **kwargs)
-        counter.value = max(counter.value, before + 1)
-        return result
-
-    return write
+def make_write_kernel(schema: FunctionSchema) -> KernelFunction:
+    """For an operator that writes to its first argument."""
+    return _WriteText(schema).compile(
+        f"write of {schema.name}", _keys_below, _counter_of=counter_of
+    )
 
 
-def make_view_kernel(operator: FindOperator) -> Kernel:
-    """For an operator whose results share its first argument's elements, or may.
+class _WriteText(LayerText):
+    """The text of a kernel that counts. An inference tensor has no counter: it is refused before it
+    is written to."""
 
-    To be registered ``with_keyset``.
-    """
+    def lines(self) -> list[str]:
+        """The call below, and one version more."""
+        return [
+            f"if not _isinstance({self.names[0]}, _Tensor): return {self.below()}",
+            f"_counter = _counter_of({self.names[0]})",
+            "_before = _counter.value",
+            f"_result = {self.below()}",
+            "_now = _counter.value",
+            "_counter.value = _before + 1 if _now <= _before else _now",
+            "return _result",
+        ]
 
-    def view(keys: DispatchKeySet, first: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = operator().redispatch_converted(_BELOW[keys.bits], first, *args, **kwargs)
-        if not isinstance(first, Tensor):
-            return result
-        if not first.key_bits & ADINPLACE_OR_VIEW_BIT and is_inference(first):
-            for each in result if isinstance(result, list) else (result,):
-                make_inference(each)
-        elif isinstance(result, Tensor):
-            if shares_elements(first, result):
-                _note(first, result, partial(_replay, operator, args, kwargs))
-        elif isinstance(result, list):
-            for place, each in enumerate(result):
-                if isinstance(each, Tensor) and shares_elements(first, each):
-                    replay = partial(_replay_one, operator, args, kwargs, place)
-                    _note(first, each, replay, "is one of several")
-        return result
 
-    return view
+def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFunction:
+    """For ``operator()``, whose results share its first argument's elements, or may."""
+    title = f"view of {schema.name}"
+    return _ViewText(schema).compile(title, _keys_below, _operator=operator, _note=_note_results)
+
+
+class _ViewText(LayerText):
+    """The text of a kernel that notes what its results are views of."""
+
+    def lines(self) -> list[str]:
+        """The call below; nothing is noted of a plain array."""
+        first, *others = self.positional
+        named = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
+        given = f"({''.join(f'{name}, ' for name in others)}), {{{named}}}"
+        return [
+            f"_result = {self.below()}",
+            f"if _isinstance({first}, _Tensor): _note(_operator, {first}, _result, {given})",
+            "return _result",
+        ]
+
+
+def _note_results(
+    operator: FindOperator, first: Tensor, result: Any, args: Any, kwargs: Any
+) -> None:
+    """Notes what the results of a call are. ``args`` and ``kwargs`` are its other arguments."""
+    if not first.key_bits & ADINPLACE_OR_VIEW_BIT and is_inference(first):
+        for each in result if isinstance(result, list) else (result,):
+            make_inference(each)
+    elif isinstance(result, Tensor):
+        if shares_elements(first, result):
+            _note(first, result, partial(_replay, operator, args, kwargs))
+    elif isinstance(result, list):
+        for place, each in enumerate(result):
+            if isinstance(each, Tensor) and shares_elements(first, each):
+                replay = partial(_replay_one, operator, args, kwargs, place)
+                _note(first, each, replay, "is one of several")
 
 
 def _replay(operator: FindOperator, args: Any, kwargs: Any, base: Any) -> Any:
@@ -83,7 +104,7 @@ def _replay_one(operator: FindOperator, args: Any, kwargs: Any, place: int, base
     return operator()(base, *args, **kwargs)[place]
 
 
-def _note(first: Tensor, result: Tensor, replay: Kernel, made_by: str = "") -> None:
+def _note(first: Tensor, result: Tensor, replay: Callable[..., Any], made_by: str = "") -> None:
     """Makes ``result`` a view of ``first``, or of what that is a view of."""
     given = first.autograd_meta
     counter = counter_of(first) if given is None or given.counter is None else given.counter

@@ -1,30 +1,24 @@
-"""What the texts of kernels for the key Autograd have in common; each is of one schema.
-
-All names of ours start with ``_``: an argument may have any other. Keyword-only arguments with
-names that cannot be those of parameters come in ``_named``.
-"""
+"""What the texts of kernels for the key Autograd have in common; each is of one schema."""
 
 from __future__ import annotations
 
-import keyword
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.autograd.node import next_number
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, AutogradMeta, edge_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
+from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
 from opdispatch.function_schema import FunctionSchema
-from opdispatch.functionalities.autograd import BELOW, edges_of
+from opdispatch.functionalities.autograd import edges_of
 from opdispatch.functionalities.derivative import has_tensors
+from opdispatch.functionalities.layer_text import LayerText
 from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import LOCAL_STATE
-from opdispatch.operator_handle import OperatorHandle
 from opdispatch.schema_type import ListType
 from opdispatch.tensor import Tensor
-
-FindOperator = Callable[[], OperatorHandle]
-"""Asked when a kernel is called: a handle that is had before its operator is published is slow."""
 
 
 def _is_recorded(values: Sequence[Any]) -> bool:
@@ -33,16 +27,7 @@ def _is_recorded(values: Sequence[Any]) -> bool:
 
 
 _SCOPE: dict[str, Any] = {
-    "__name__": __name__,  # so that tracebacks of callers know whose lines these are
-    "_Tensor": Tensor,
-    "_type": type,
-    "_isinstance": isinstance,
-    "_len": len,
-    "_tuple": tuple,
-    "_list": list,
-    "_enumerate": enumerate,
     "_state": AUTOGRAD_STATE.get,
-    "_below": BELOW,
     "_leave": LOCAL_STATE.reset,
     "_edge_of": edge_of,
     "_edges_of": edges_of,
@@ -69,52 +54,31 @@ def history_of(result: str, number: str) -> list[str]:
     ]
 
 
-class AutogradKernelText(ABC):
+class AutogradKernelText(LayerText):
     """The text of a kernel: a call that is not recorded costs little, and one that is no more than
     what is kept of it."""
 
     def __init__(self, schema: FunctionSchema, places: Sequence[int]) -> None:
         """``places`` are those of the arguments that gradients are recorded of."""
-        self.arguments = arguments = schema.arguments
-        usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
-        self.by_name = all(usable)
-        self.names = [
-            a.name if a.kwarg_only and self.by_name else f"_a{n}" for n, a in enumerate(arguments)
-        ]
-        pairs = list(zip(self.names, arguments, strict=True))
-        self.positional = [name for name, a in pairs if not a.kwarg_only]
-        keyword_only = [(name, a.name) for name, a in pairs if a.kwarg_only]
-        if self.by_name:
-            star = ["*"] if keyword_only else []
-            self.parameters = [*self.positional, *star, *(name for name, _ in keyword_only)]
-            self.passed = [*self.positional, *(f"{name}={name}" for name, _ in keyword_only)]
-            self.first = []
-        else:
-            self.parameters = self.passed = [*self.positional, "**_named"]
-            self.first = [f"{name} = _named[{given!r}]" for name, given in keyword_only]
+        super().__init__(schema)
         self.places = list(places)
         self.flags = [f"_r{place}" for place in places]
         """Names of what says whether gradients are recorded of these arguments."""
 
-    def compile(self, title: str, **scope: Any) -> Callable[..., Any]:
-        """The kernel, which is called ``title``. ``scope`` has what its own lines refer to."""
-        names = _SCOPE | scope
-        exec(compile(self.text(), f"<derivative: {title}>", "exec"), names)
-        kernel: Callable[..., Any] = names["_kernel"]
-        kernel.__name__ = kernel.__qualname__ = title
-        return kernel
+    def compile_derivative(self, title: str, **scope: Any) -> KernelFunction:
+        """The kernel, which goes on below the key."""
+        return self.compile(title, AFTER_AUTOGRAD_KEYSET.__and__, **_SCOPE, **scope)
 
-    def text(self) -> str:
+    def lines(self) -> list[str]:
         """All of it."""
-        lines = list(self.first)
-        for place, flag in zip(self.places, self.flags, strict=True):
-            lines.append(f"{flag} = {self.test_of(place)}")
+        lines = [
+            f"{flag} = {self.test_of(place)}"
+            for place, flag in zip(self.places, self.flags, strict=True)
+        ]
         if self.flags:  # otherwise nothing is ever recorded
             lines.append(f"if ({' or '.join(self.flags)}) and _state().grad_mode:")
             lines += [f"    {line}" for line in self.recorded()]
-        lines += self.not_recorded()
-        head = f"def _kernel({', '.join(['_keys', *self.parameters])}):"
-        return "\n    ".join([head, *lines]) + "\n"
+        return [*lines, *self.not_recorded()]
 
     def is_list(self, place: int) -> bool:
         """Whether the argument is a list of tensors, or may be one."""
@@ -142,12 +106,6 @@ class AutogradKernelText(ABC):
         """The other one."""
 
     # -- for these ------------------------------------------------------------------------------
-
-    def redispatch(self) -> str:
-        """The call below the key."""
-        return (
-            f"_operator().redispatch_converted({', '.join(['_below[_keys.bits]', *self.passed])})"
-        )
 
     def edges(self, places: Sequence[int] | None = None) -> list[str]:
         """The node's edges and facts: those of the arguments at ``places``, otherwise of those that
@@ -182,7 +140,3 @@ class AutogradKernelText(ABC):
             elif has_tensors(argument.type):
                 tests.append(f"{result} is {self.names[place]}")
         return " or ".join(tests)
-
-
-def _can_be_parameter(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")

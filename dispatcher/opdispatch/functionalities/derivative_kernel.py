@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.autograd.saved_tensor import save_result, save_tensor
@@ -18,7 +18,6 @@ from opdispatch.functionalities.autograd import (
 from opdispatch.functionalities.autograd_kernel_text import (
     TELL,
     AutogradKernelText,
-    FindOperator,
     history_of,
 )
 from opdispatch.functionalities.derivative import (
@@ -27,23 +26,21 @@ from opdispatch.functionalities.derivative import (
     Formulas,
     has_tensors,
 )
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.schema_type import TENSOR, ListType, SchemaType
 from opdispatch.tensor import Tensor
 
 
-def make_derivative_kernel(
-    schema: FunctionSchema, formulas: Formulas, operator: FindOperator
-) -> Callable[..., Any]:
-    """A kernel for the key Autograd of ``operator()``, to be registered ``with_keyset``.
+def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFunction:
+    """A kernel for the key Autograd of an operator of that schema.
 
     Raises AutogradError for formulas that do not fit the schema.
     """
     derivative = Derivative(schema, formulas)
     is_usual = not (derivative.writes or derivative.gives_views)
-    return _DerivativeText(schema, derivative).compile(
+    return _DerivativeText(schema, derivative).compile_derivative(
         derivative.title,
         _enter=go_below_adinplace_or_view if is_usual else go_below_autograd,
-        _operator=operator,
         _derivative=derivative,
         _version_of=version_of,
         _saved=_saved,
@@ -62,7 +59,7 @@ def make_derivative_kernel(
 class _DerivativeText(AutogradKernelText):
     """The text of a kernel::
 
-    def _kernel(_keys, _a0, _a1, *, axis):
+    def _kernel(_a0, _a1, *, axis):
         _r0 = _isinstance(_a0, _Tensor) and _a0.requires_grad_flag
         _r1 = _isinstance(_a1, _Tensor) and _a1.requires_grad_flag
         if (_r0 or _r1) and _state().grad_mode:
@@ -73,7 +70,7 @@ class _DerivativeText(AutogradKernelText):
             _node.kept = [_a1 and its version if _r0 else None, ..., axis]
             _node.number = _next_number()
             _token = _enter()
-            try: _result = _operator().redispatch_converted(_below[_keys.bits], _a0, _a1, axis=axis)
+            try: _result = _below(_a0, _a1, axis=axis)
             finally: _leave(_token)
             if _type(_result) is not _Tensor or _result is _a0 or _result is _a1:
                 return _finish(_node, _result, (_a0, _a1))
@@ -81,7 +78,7 @@ class _DerivativeText(AutogradKernelText):
                 the node is what has made the result
             if _watched: _note_recorded(_node)
             return _result
-        return _operator().redispatch_converted(_below[_keys.bits], _a0, _a1, axis=axis)
+        return _below(_a0, _a1, axis=axis)
     """
 
     def __init__(self, schema: FunctionSchema, derivative: Derivative) -> None:
@@ -97,7 +94,7 @@ class _DerivativeText(AutogradKernelText):
 
     def not_recorded(self) -> list[str]:
         """The call below the key and nothing else."""
-        return [f"return {self.redispatch()}"]
+        return [f"return {self.below()}"]
 
     def recorded(self) -> list[str]:
         """The node, the call below the key, and what comes of its result."""
@@ -112,7 +109,7 @@ class _DerivativeText(AutogradKernelText):
             "_node.number = _next_number()",  # the edges' nodes have lower ones
             "_token = _enter()",
             "try:",
-            f"    _result = {self.redispatch()}",
+            f"    _result = {self.below()}",
             "finally:",
             "    _leave(_token)",
             *([f"_rebase_history({written}, _node)"] if written else self._end()),

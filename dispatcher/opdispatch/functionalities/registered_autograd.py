@@ -22,11 +22,11 @@ from opdispatch.functionalities.autograd import (
 from opdispatch.functionalities.autograd_kernel_text import (
     TELL,
     AutogradKernelText,
-    FindOperator,
     history_of,
 )
 from opdispatch.functionalities.derivative import has_tensors, title_of
 from opdispatch.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.tensor import Tensor
 
 Backward = Callable[..., Any]
@@ -171,9 +171,8 @@ def make_registered_kernel(
     schema: FunctionSchema,
     backward: Backward,
     setup_context: SetupContext | None,
-    operator: FindOperator,
-) -> Callable[..., Any]:
-    """A kernel for the key Autograd of ``operator()``, to be registered ``with_keyset``.
+) -> KernelFunction:
+    """A kernel for the key Autograd of an operator of that schema.
 
     Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
     arguments are tensors, as PyTorch does, and for what cannot be called.
@@ -181,10 +180,9 @@ def make_registered_kernel(
     _check_schema(schema)
     _check_functions(schema, backward, setup_context)
     text = _RegisteredText(schema, setup_context is not None)
-    return text.compile(
+    return text.compile_derivative(
         title_of(schema),
         _enter=go_below_autograd,
-        _operator=operator,
         _set_state=AUTOGRAD_STATE.set,
         _reset_state=AUTOGRAD_STATE.reset,
         _not_recording=NOT_RECORDING,
@@ -201,7 +199,7 @@ def make_registered_kernel(
 class _RegisteredText(AutogradKernelText):
     """The text of a kernel::
 
-    def _kernel(_keys, _a0, _a1):
+    def _kernel(_a0, _a1):
         _r0 = _isinstance(_a0, _Tensor) and _a0.requires_grad_flag
         if (_r0) and _state().grad_mode:
             _node = _new(_Node)
@@ -214,7 +212,7 @@ class _RegisteredText(AutogradKernelText):
             _outer = _set_state(_not_recording[_state().inference_mode])
             try:
                 _token = _enter()
-                try: _result = _operator().redispatch_converted(_below[_keys.bits], _a0, _a1)
+                try: _result = _below(_a0, _a1)
                 finally: _leave(_token)
                 if _type(_result) is not _Tensor or _result is _a0:
                     _result = _as_tensors(_result, (_a0, _a1))
@@ -229,7 +227,7 @@ class _RegisteredText(AutogradKernelText):
             if _watched: _note_recorded(_node)
             return _result
         _token = _enter()  # as PyTorch, whether or not the call is recorded
-        try: return _operator().redispatch_converted(_below[_keys.bits], _a0, _a1)
+        try: return _below(_a0, _a1)
         finally: _leave(_token)
     """
 
@@ -267,7 +265,7 @@ class _RegisteredText(AutogradKernelText):
         ]
 
     def _call(self, what: str) -> list[str]:
-        return ["try:", f"    {what}{self.redispatch()}", "finally:", "    _leave(_token)"]
+        return ["try:", f"    {what}{self.below()}", "finally:", "    _leave(_token)"]
 
     def _widths(self) -> list[str]:
         if not any(map(self.is_list, self.places)):

@@ -15,10 +15,11 @@ from typing import Any
 
 from opdispatch.array_derivatives.namespace import masked, zeros_like
 from opdispatch.array_operators.creation import make_selection
+from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.adinplace_or_view import make_write_kernel
-from opdispatch.functionalities.autograd_kernel_text import FindOperator
 from opdispatch.functionalities.derivative import Formulas
 from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
+from opdispatch.functionalities.layer_text import FindOperator
 from opdispatch.library import Library
 from opdispatch.random_operators.operators import (
     CONSTANT,
@@ -42,6 +43,9 @@ def register(library: Library) -> None:
     def find(name: str) -> FindOperator:
         return library.dispatcher.finder_of(f"{NAMESPACE}::{name}")
 
+    def schema_of(name: str) -> FunctionSchema:
+        return library.dispatcher.get_schema(f"{NAMESPACE}::{name}").schema
+
     with library.dispatcher.transaction():
         factories, constant, writes, [native_dropout, dropout] = (
             [library.define(schema, tags=NONDETERMINISTIC) for schema in schemas]
@@ -51,7 +55,7 @@ def register(library: Library) -> None:
             for name, kernel in make_kernels(place).items():
                 library.impl(name, kernel, place.key)
         for name in factories:
-            library.impl(name, make_selection(find(name)), "BackendSelect")
+            library.impl(name, make_selection(schema_of(name), find(name)), "BackendSelect")
         library.impl(dropout, _make_dropout(find(native_dropout)))
         derivatives: dict[str, Formulas] = {
             **{key: {} for key in constant},
@@ -59,12 +63,9 @@ def register(library: Library) -> None:
             native_dropout: {"x": _dropout_gradient},
         }
         for name, formulas in derivatives.items():
-            schema = library.dispatcher.get_schema(f"{NAMESPACE}::{name}").schema
-            kernel = make_derivative_kernel(schema, formulas, find(name))
-            library.impl(name, kernel, "Autograd", with_keyset=True)
+            library.impl(name, make_derivative_kernel(schema_of(name), formulas), "Autograd")
         for name in writes:
-            kernel = make_write_kernel(find(name))
-            library.impl(name, kernel, "ADInplaceOrView", with_keyset=True)
+            library.impl(name, make_write_kernel(schema_of(name)), "ADInplaceOrView")
 
 
 def _make_dropout(native: FindOperator) -> Kernel:

@@ -1,0 +1,93 @@
+"""Kernels that are layers, as texts: what they have in common.
+
+A layer does its part and goes on with the kernel below it, which is looked up when the layer is
+made (``KernelFunction.from_layer``). Its text is written for one schema, since it costs each
+call something to collect arguments that could be any::
+
+    def _make(_below):
+        def _kernel(_a0, _a1, *, axis):
+            ...
+            return _below(_a0, _a1, axis=axis)
+        return _kernel
+
+All names of ours start with ``_``: an argument may have any other. Keyword-only arguments with
+names that cannot be those of parameters come in ``_named``.
+"""
+
+from __future__ import annotations
+
+import keyword
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.kernel_function import KernelFunction, KeysBelow
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.tensor import Tensor
+
+FindOperator = Callable[[], OperatorHandle]
+"""Asked within a call: a handle that is had before its operator is published is slow."""
+
+_SCOPE: dict[str, Any] = {
+    "__name__": __name__,  # so that tracebacks of callers know whose lines these are
+    "_Tensor": Tensor,
+    "_type": type,
+    "_isinstance": isinstance,
+    "_len": len,
+    "_tuple": tuple,
+    "_list": list,
+    "_enumerate": enumerate,
+}
+
+
+class LayerText(ABC):
+    """The text of a layer for one schema."""
+
+    def __init__(self, schema: FunctionSchema) -> None:
+        self.arguments = arguments = schema.arguments
+        usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
+        self.by_name = all(usable)
+        self.names = [
+            a.name if a.kwarg_only and self.by_name else f"_a{n}" for n, a in enumerate(arguments)
+        ]
+        pairs = list(zip(self.names, arguments, strict=True))
+        self.positional = [name for name, a in pairs if not a.kwarg_only]
+        self.keyword_only = [(a.name, name) for name, a in pairs if a.kwarg_only]
+        """The names that callers know, and those of the text."""
+        if self.by_name:
+            star = ["*"] if self.keyword_only else []
+            self.parameters = [*self.positional, *star, *(n for _, n in self.keyword_only)]
+            self.passed = [*self.positional, *(f"{n}={n}" for _, n in self.keyword_only)]
+            self.first = []
+        else:
+            self.parameters = self.passed = [*self.positional, "**_named"]
+            self.first = [f"{name} = _named[{given!r}]" for given, name in self.keyword_only]
+
+    def compile(self, title: str, keys_below: KeysBelow, **scope: Any) -> KernelFunction:
+        """The kernel, which is called ``title``. ``scope`` has what its own lines refer to."""
+        names = _SCOPE | scope
+        exec(compile(self.text(), f"<{title}>", "exec"), names)
+        make = names["_make"]
+        make.__name__ = make.__qualname__ = title
+        return KernelFunction.from_layer(make, keys_below)
+
+    def text(self) -> str:
+        """All of it."""
+        head = ["def _make(_below):", f"    def _kernel({', '.join(self.parameters)}):"]
+        lines = [f"        {line}" for line in (*self.first, *self.lines())]
+        return "\n".join([*head, *lines, "    return _kernel"]) + "\n"
+
+    @abstractmethod
+    def lines(self) -> Sequence[str]:
+        """What it does. The last line returns."""
+
+    # -- for these ------------------------------------------------------------------------------
+
+    def below(self) -> str:
+        """The call of the kernel below."""
+        return f"_below({', '.join(self.passed)})"
+
+
+def _can_be_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
