@@ -20,7 +20,7 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad as gradients_of
-from tests.unit.test_derivatives import CALLS
+from tests.unit.derivative_calls import CALLS
 
 V = np.array([1.0, 2.0])
 X = np.arange(6.0).reshape(3, 2) / 5
