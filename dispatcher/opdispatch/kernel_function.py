@@ -36,7 +36,8 @@ KeysBelow = Callable[[DispatchKeySet], DispatchKeySet]
 class KernelFunction:
     """A kernel, made by one of the class methods; immutable.
 
-    ``function`` is what it was made from: None for a fallthrough. ``signature`` is what the
+    ``function`` is what it was made from: None for a fallthrough, and for a kernel whose function
+    is not made before it is called. ``signature`` is what the
     kernel itself says that it takes and returns, as a schema without a name: None if it does not
     say (PyTorch infers one for a C++ function, and none for a Python function). Registrations
     for one operator must agree on it.
@@ -46,6 +47,7 @@ class KernelFunction:
         "_adapted",
         "_boxed",
         "_keys_below",
+        "_make",
         "function",
         "is_fallthrough",
         "signature",
@@ -58,6 +60,7 @@ class KernelFunction:
         *,
         boxed: BoxedFunction | None = None,
         keys_below: KeysBelow | None = None,
+        make: Callable[[], UnboxedFunction] | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
         signature: FunctionSchema | None = None,
@@ -68,6 +71,7 @@ class KernelFunction:
         self.is_fallthrough = is_fallthrough
         self._boxed = boxed
         self._keys_below = keys_below
+        self._make = make
         # The unboxed function as it is called for the signature it was last called for. A
         # pair replaced as a whole, so that no lock is needed.
         self._adapted: tuple[Signature, UnboxedFunction] | None = None
@@ -88,6 +92,15 @@ class KernelFunction:
             # The grammar wants a name, and a kernel has none.
             parsed = parse_schema(f"kernel{signature}").with_name(OperatorName(""))
         return cls(_callable(function), with_keyset=with_keyset, signature=parsed)
+
+    @classmethod
+    def from_maker(cls, make: Callable[[], UnboxedFunction]) -> KernelFunction:
+        """A kernel from the function that ``make()`` gives when a call first arrives there.
+
+        For libraries of many operators, of which a process calls few. Threads that arrive at once
+        may each make one.
+        """
+        return cls(None, make=_callable(make))
 
     @classmethod
     def from_boxed(cls, function: BoxedFunction) -> KernelFunction:
@@ -159,11 +172,17 @@ class KernelFunction:
             return layer
         signature, adapted = op.call_signature, self._adapted
         if adapted is None or adapted[0] is not signature:
-            assert self.function is not None, "a fallthrough is never called"
-            skip = 1 if self.with_keyset else 0
-            adapted = (signature, elide_defaults(self.function, signature, skip=skip))
-            self._adapted = adapted
+            adapted = self._adapted = (signature, self.adapt(signature))
         return partial(adapted[1], keys) if self.with_keyset else adapted[1]
+
+    def adapt(self, signature: Signature) -> UnboxedFunction:
+        """Its function as one that can be called with every argument of ``signature``.
+
+        With ``with_keyset``, the key set comes first. Not for boxed kernels and layers.
+        """
+        function = self.function if self._make is None else self._make()
+        assert function is not None, "a fallthrough is never called"
+        return elide_defaults(function, signature, skip=int(self.with_keyset))
 
     def boxed(self, op: OperatorHandle, keys: DispatchKeySet) -> Callable[[list[Any]], None]:
         """The kernel as a function of a stack of ``op``'s arguments, for calls with ``keys``."""
@@ -178,7 +197,9 @@ class KernelFunction:
     def __repr__(self) -> str:
         if self.is_fallthrough:
             return "<KernelFunction fallthrough>"
-        kind = "boxed" if self.is_boxed else "unboxed"
+        if self._make is not None:
+            return "<KernelFunction unboxed, made when it is called>"
+        kind = "boxed" if self.is_boxed else "layer" if self.is_layer else "unboxed"
         return f"<KernelFunction {kind} {getattr(self.function, '__qualname__', self.function)}>"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
 from opdispatch.arrays import BackendRegistration
-from opdispatch.boxing import elide_defaults
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch.signature import Signature
@@ -165,11 +164,7 @@ class LoadedLibrary:
         """The unboxed kernel at ``place``, to be called with every argument of ``signature``."""
         adapted = self._adapted.get(place)
         if adapted is None or adapted[0] is not signature:
-            kernel = self.get_kernel(place)
-            assert kernel.function is not None, "get_kernel gives no fallthrough"
-            skip = int(kernel.with_keyset)
-            adapted = (signature, elide_defaults(kernel.function, signature, skip=skip))
-            self._adapted[place] = adapted
+            adapted = self._adapted[place] = (signature, self.get_kernel(place).adapt(signature))
         return adapted[1]
 
     def _forget(self) -> None:

@@ -29,6 +29,7 @@ KERNELS = {
     "with_keyset": KernelFunction.from_unboxed(
         lambda keys, x, n, *, k: (x, n + k), with_keyset=True
     ),
+    "maker": KernelFunction.from_maker(lambda: unboxed),
     "boxed": KernelFunction.from_boxed(boxed),
     "fallback": KernelFunction.from_fallback(fallback),
     "fallback_with_keyset": KernelFunction.from_fallback(
@@ -110,6 +111,22 @@ def test_positional_arguments_may_too(define, caller, name):
         assert op(X, 2) == op(X, n=2) == op(**{name: X, "n": 2}) == 2
 
 
+def test_what_makes_a_kernel_is_asked_when_a_call_arrives(define, caller):
+    made = []
+
+    def make():
+        made.append(lambda x: x)
+        return made[-1]
+
+    kernel = KernelFunction.from_maker(make)
+    op = define("t::f(Tensor x) -> Tensor", CPU=kernel)
+    assert not made
+    assert (kernel.function, kernel.documentation) == (None, "")
+    assert repr(kernel) == "<KernelFunction unboxed, made when it is called>"
+    assert op(X) is op(X) is op.redispatch(KEYS, X) is X
+    assert len(made) == 1
+
+
 def test_a_fallthrough_has_no_function():
     kernel = KernelFunction.fallthrough()
     assert kernel.is_fallthrough
@@ -129,10 +146,10 @@ def test_a_kernel_knows_what_it_was_made_from():
     assert KernelFunction.from_fallback(fallback).function is fallback
 
 
-@pytest.mark.parametrize("make", ["from_unboxed", "from_boxed", "from_fallback", "from_layer"])
+@pytest.mark.parametrize("make", ["unboxed", "maker", "boxed", "fallback", "layer"])
 def test_a_kernel_must_be_callable(make):
     with pytest.raises(RegistrationError, match="a kernel must be callable, and 3 is not"):
-        getattr(KernelFunction, make)(*((3, set) if make == "from_layer" else (3,)))
+        getattr(KernelFunction, f"from_{make}")(*((3, set) if make == "layer" else (3,)))
 
 
 def test_one_kernel_serves_several_operators_of_different_schemas(define, caller):

@@ -21,6 +21,7 @@ math_bits          conjugates and negatives that are not computed yet
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import array_api_compat.numpy
@@ -28,7 +29,7 @@ import array_api_compat.numpy
 from opdispatch.array_operators.creation import make_placed, make_selection
 from opdispatch.array_operators.cuda import make_cuda_kernel
 from opdispatch.array_operators.functional_variants import register_functional_variants
-from opdispatch.array_operators.functions import FUNCTIONS
+from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction
 from opdispatch.array_operators.half_precision import in_float32, keeping_dtype, refusing_16_bits
 from opdispatch.array_operators.indexing import (
     INDEXING,
@@ -37,10 +38,11 @@ from opdispatch.array_operators.indexing import (
     meta_setitem,
     setitem,
 )
-from opdispatch.array_operators.kernels import make_kernel
+from opdispatch.array_operators.kernels import Kernel, make_kernel
 from opdispatch.array_operators.library_functions import find_function
 from opdispatch.array_operators.math_bits import register_math_bits
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.library import Library
 from opdispatch.tensor import Tensor
 
@@ -52,17 +54,15 @@ def register(library: Library) -> None:
     with library.dispatcher.transaction():
         for function in FUNCTIONS:
             name = library.define(str(function.schema))
-            on_host = refusing_16_bits(function, find_function(array_api_compat.numpy, function))
-            unusual = in_float32(function, on_host) or keeping_dtype(function, on_host)
-            kernels = {
-                "CPU": make_kernel(function, on_host, unusual),
-                "CUDA": make_cuda_kernel(function),
-                "Meta": make_meta_kernel(function, META_FUNCTIONS[name]),
+            makers = {
+                "CPU": partial(_make_host_kernel, function),
+                "CUDA": partial(make_cuda_kernel, function),
+                "Meta": partial(make_meta_kernel, function, META_FUNCTIONS[name]),
             }
-            for key, kernel in kernels.items():
+            for key, make in makers.items():
                 if function.has_device and not function.is_creation:
-                    kernel = make_placed(library.dispatcher, function, kernel)
-                library.impl(name, kernel, key)
+                    make = partial(make_placed, library.dispatcher, function, make)
+                library.impl(name, KernelFunction.from_maker(make), key)
             if function.is_creation:
                 find = library.dispatcher.finder_of(f"{NAMESPACE}::{name}")
                 library.impl(name, make_selection(function.schema, find), "BackendSelect")
@@ -70,14 +70,23 @@ def register(library: Library) -> None:
             name = library.define(str(function.schema))
             writes = function.schema.is_mutable
             call, on_meta = (setitem, meta_setitem) if writes else (getitem, meta_getitem)
-            library.impl(name, make_kernel(function, call), "CPU")
-            library.impl(name, make_cuda_kernel(function, call), "CUDA")
-            library.impl(name, make_meta_kernel(function, on_meta), "Meta")
+            for key, make in (
+                ("CPU", partial(make_kernel, function, call)),
+                ("CUDA", partial(make_cuda_kernel, function, call)),
+                ("Meta", partial(make_meta_kernel, function, on_meta)),
+            ):
+                library.impl(name, KernelFunction.from_maker(make), key)
         register_functional_variants(library)
         register_math_bits(library)
         # ``Tensor.detach`` in a trace, so that a graph has it; elsewhere it needs no operator.
         library.define("detach(Tensor(a) x) -> Tensor(a)")
         library.impl("detach", _detach, "CompositeImplicitAutograd")
+
+
+def _make_host_kernel(function: ArrayFunction) -> Kernel:
+    on_host = refusing_16_bits(function, find_function(array_api_compat.numpy, function))
+    unusual = in_float32(function, on_host) or keeping_dtype(function, on_host)
+    return make_kernel(function, on_host, unusual)
 
 
 def _detach(x: Any) -> Any:

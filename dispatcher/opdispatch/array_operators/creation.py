@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from opdispatch.array_operators.dtypes import check_complex
@@ -58,11 +59,15 @@ def _make_on_device(op: OperatorHandle, device: str, *args: Any, **options: Any)
     return made.to(device) if type(made) is Tensor else backend.from_host(made, device)
 
 
-def make_placed(dispatcher: Dispatcher, function: ArrayFunction, kernel: Kernel) -> Kernel:
-    """The kernel of an operator that has an array and a device, out of one for the array's device.
+def make_placed(
+    dispatcher: Dispatcher, function: ArrayFunction, make: Callable[[], Kernel]
+) -> Kernel:
+    """The kernel of an operator that has an array and a device, out of one for the array's device,
+    which ``make()`` gives.
 
     ``zeros_like`` on another device calls ``zeros``; ``astype`` moves what it has converted.
     """
+    kernel = make()
     if function.operator == "astype":
         return _make_astype(kernel)
     name = f"array::{function.operator.removesuffix('_like')}"

@@ -16,6 +16,7 @@ names that cannot be those of parameters come in ``_named``.
 
 from __future__ import annotations
 
+import functools
 import keyword
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -65,10 +66,21 @@ class LayerText(ABC):
             self.first = [f"{name} = _named[{given!r}]" for given, name in self.keyword_only]
 
     def compile(self, title: str, keys_below: KeysBelow, **scope: Any) -> KernelFunction:
-        """The kernel, which is called ``title``. ``scope`` has what its own lines refer to."""
-        names = _SCOPE | scope
-        exec(compile(self.text(), f"<{title}>", "exec"), names)
-        make = names["_make"]
+        """The kernel, which is called ``title``. ``scope`` has what its own lines refer to.
+
+        It is compiled when a call first arrives there: of many operators, few are called.
+        """
+
+        @functools.cache
+        def compiled() -> Callable[[Any], Any]:
+            names = _SCOPE | scope
+            exec(compile(self.text(), f"<{title}>", "exec"), names)
+            make: Callable[[Any], Any] = names["_make"]
+            return make
+
+        def make(below: Any) -> Any:
+            return compiled()(below)
+
         make.__name__ = make.__qualname__ = title
         return KernelFunction.from_layer(make, keys_below)
 
