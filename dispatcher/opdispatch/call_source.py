@@ -39,6 +39,7 @@ from opdispatch.schema_type import (
     BOOL,
     FLOAT,
     INT,
+    SCALAR,
     STR,
     SYM_INT,
     TENSOR,
@@ -49,8 +50,8 @@ from opdispatch.schema_type import (
 )
 from opdispatch.tensor import Tensor
 
-# The types whose Python class alone says that a value needs no conversion.
-_EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
+# Python classes whose values need no conversion to these types: nothing but the class is asked.
+_EXACT = {BOOL: "bool", FLOAT: "float", SCALAR: "float", STR: "str"}
 
 # True of what is known to be a tensor, and its key bits (or KeyError): the commonest types first.
 _IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import array_api_compat.numpy as compat
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
@@ -49,6 +50,23 @@ CALLS: dict[str, dict[str, Callable[[], object]]] = {
     "np.matmul(m, m)": {
         "np.matmul(m, m)": lambda: np.matmul(M, M),
         "ops.array.matmul(m, m)": lambda: ops.array.matmul(M, M),
+    },
+    "np.concatenate([x, x])": {
+        "np.concatenate([x, x])": lambda: np.concatenate([X, X]),
+        "ops.array.concat([x, x])": lambda: ops.array.concat([X, X]),
+    },
+    "np.reshape(x, (2, 2))": {
+        "np.reshape(x, (2, 2))": lambda: np.reshape(X, (2, 2)),
+        "ops.array.reshape(x, (2, 2))": lambda: ops.array.reshape(X, (2, 2)),
+    },
+    "np.transpose(m, (1, 0))": {
+        "np.transpose(m, (1, 0))": lambda: np.transpose(M, (1, 0)),
+        "ops.array.permute_dims(m, (1, 0))": lambda: ops.array.permute_dims(M, (1, 0)),
+    },
+    "np.zeros((2, 2))": {
+        "np.zeros((2, 2))": lambda: np.zeros((2, 2)),
+        "array_api_compat.numpy.zeros((2, 2))": lambda: compat.zeros((2, 2)),
+        "ops.array.zeros((2, 2))": lambda: ops.array.zeros((2, 2)),
     },
 }
 

@@ -6,7 +6,10 @@ compiled: what it does beside calling the library's own function is what a small
     def add(x1, x2):
         if type(x1) is Tensor or type(x2) is Tensor:
             return wrap(add(plain(x1), plain(x2)))
-        if (one := x1.dtype) is not x2.dtype or one.kind in DOUBTFUL_KINDS:
+        if (one := x1.dtype) is not x2.dtype or (
+            one is not FLOAT32 and one is not FLOAT64 and one is not INT64
+            and one.kind in DOUBTFUL_KINDS
+        ):
             check_pair("add", one, x2.dtype)
         return function(x1, x2)
 """
@@ -34,6 +37,10 @@ from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
 
 Kernel = Callable[..., Any]
+
+# The commonest dtypes are told by their identity, which takes less than to ask for their kinds.
+_USUAL_DTYPES = {name: np.dtype(name.lower()) for name in ("FLOAT32", "FLOAT64", "INT64")}
+_IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
 
 
 def make_kernel(
@@ -72,6 +79,7 @@ def make_kernel(
     ]
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
+        **_USUAL_DTYPES,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
         "KINDS_OF_SCALAR": KINDS_OF_SCALAR,
         "check_pair": check_pair,
@@ -168,16 +176,16 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
             line
             for each in scalars
             for line in (
-                f"if {first}.dtype.kind not in KINDS_OF_SCALAR[type({each})]:",
+                f"if (type({each}) is not float or (one := {first}.dtype) is not FLOAT32 and "
+                f"one is not FLOAT64) and {first}.dtype.kind not in KINDS_OF_SCALAR[type({each})]:",
                 f"    doubtful = check_scalar({name!r}, {first}.dtype, {each})",
                 *([f"    if doubtful: {otherwise}"] if otherwise else []),
             )
         ]
-        is_small = " or one.itemsize == 2" if otherwise else ""
+        doubts = "one.kind in DOUBTFUL_KINDS" + (" or one.itemsize == 2" if otherwise else "")
         for other in others:
-            doubts = f"(one := {first}.dtype) is not {other}.dtype or one.kind in DOUBTFUL_KINDS"
             lines += [
-                f"if {doubts}{is_small}:",
+                f"if (one := {first}.dtype) is not {other}.dtype or {_IS_UNUSUAL} and ({doubts}):",
                 f"    check_pair({name!r}, one, {other}.dtype)",
                 *last,
             ]
@@ -199,8 +207,9 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
         line
         for each in single
         for line in (
-            f"if {each}.dtype.kind in DOUBTFUL_KINDS:",
-            f"    check_numbers({name!r}, {each}.dtype)",
+            f"one = {each}.dtype",
+            f"if {_IS_UNUSUAL} and one.kind in DOUBTFUL_KINDS:",
+            f"    check_numbers({name!r}, one)",
             *last,
         )
     ]
