@@ -65,22 +65,27 @@ def namespace() -> Any:
     return importlib.import_module("opdispatch.array_api")
 
 
+def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
+    return functools.cache(lambda: getattr(namespace(), function))
+
+
 def _is_operand(value: object) -> bool:
     return isinstance(value, _SCALARS) or find_key_bits(value) is not None
 
 
 def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
     """An operator, its reflection, and the one that writes to the first operand."""
+    find = _finder_of(function)
 
     def forward(self: Any, other: Any, /) -> Any:
-        if not _is_operand(other):
+        if type(other) is not type(self) and not _is_operand(other):
             return NotImplemented
-        return getattr(namespace(), function)(self, other)
+        return find()(self, other)
 
     def reflected(self: Any, other: Any, /) -> Any:
         if not _is_operand(other):
             return NotImplemented
-        return getattr(namespace(), function)(other, self)
+        return find()(other, self)
 
     def in_place(self: Any, other: Any, /) -> Any:
         is_step = _is_recorded(self, other) and _has_one_history(self)
@@ -157,8 +162,10 @@ def _comparison(name: str, function: str) -> Operator:
 
 
 def _unary(name: str, function: str) -> Callable[[Any], Any]:
+    find = _finder_of(function)
+
     def operator(self: Any, /) -> Any:
-        return getattr(namespace(), function)(self)
+        return find()(self)
 
     return _named(operator, f"__{name}__", f"``{function}`` of it.")
 
