@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from opdispatch_server.library_store import digest_content
@@ -13,9 +13,10 @@ from opdispatch_server.library_store import digest_content
 def digest_module(name: str, places: Sequence[str] | None = None) -> str:
     """The SHA-256 of the file that the module ``name`` is in; "" if there is no such file.
 
-    Looks where the daemon's own interpreters look: in the current folder, then in
-    ``sys.path``; or in ``places`` instead of that. Packages on the way are not imported, so one
-    that changes its ``__path__`` hides its modules from us.
+    Looks where the daemon's own interpreters look: in the current folder, in ``sys.path``,
+    then where import hooks know of it, as those of editable installations do; or in ``places``
+    instead of that. Packages on the way are not imported, so one that changes its ``__path__``
+    hides its modules from us.
     """
     path = find_module_file(name, places)
     try:
@@ -33,7 +34,15 @@ def find_module_file(name: str, elsewhere: Sequence[str] | None = None) -> Path 
     for part in name.split("."):
         qualified = f"{qualified}.{part}" if qualified else part
         spec = PathFinder.find_spec(qualified, places)
+        if spec is None and elsewhere is None and qualified == part:
+            spec = _find_by_hooks(qualified)
         if spec is None:
             return None
         places = list(spec.submodule_search_locations or ())
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def _find_by_hooks(name: str) -> ModuleSpec | None:
+    """What the import hooks of this process say about a module that is in no package."""
+    specs = (hook.find_spec(name, None) for hook in sys.meta_path if hasattr(hook, "find_spec"))
+    return next(filter(None, specs), None)
