@@ -79,7 +79,11 @@ def test_the_lists_show_what_is_there(run: RunCommand):
     assert run("ops", "nobody::*").err == "no operator matches 'nobody::*'\n"
     interpreters = json.loads(run("interpreters", "--json").out)
     assert {"worker-1", "worker-2"} <= {interpreter["name"] for interpreter in interpreters}
-    assert "worker-1" in run("interpreters").out
+    listed = run("interpreters").out
+    assert "worker-1" in listed
+    # Nothing is reserved, and nothing goes to a device: there are no columns for that.
+    assert "PYTHON" in listed
+    assert "RESERVED FOR" not in listed
 
 
 def test_an_operator_is_waited_for(run: RunCommand):
@@ -247,6 +251,7 @@ def test_a_request_that_fails_is_one_line_and_1(run: RunCommand, words: list[str
         (["ops", "--timeout", "soon"], "--timeout"),
         (["ops", "--address", "what"], "the address 'what' is not understood"),
         (["stress", "--callers", "0"], "--callers"),
+        (["--json", "state", "export", "x"], "no such option: --json (see `opdispatch state --h"),
     ],
 )
 def test_wrong_usage_is_one_line_and_2(run: RunCommand, words: list[str], problem: str):
@@ -320,6 +325,25 @@ def test_tables_fit_the_terminal_and_are_not_cut_elsewhere(run: RunCommand, monk
     narrow = run("ops", "shop::*").out
     assert max(map(len, narrow.splitlines())) <= 80
     assert "".join(narrow.split()) != ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--address", "here", "serve"],
+        ["--address", "here", "worker"],
+        ["--address", "there", "serve", "--listen", "here"],
+        ["--address=there", "worker", "--daemon=here"],
+    ],
+)
+def test_a_daemons_address_may_stand_before_the_command_too(words: list[str], tmp_path: Path):
+    done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("opdispatch: the address 'here' is not understood")
+
+
+def test_an_option_names_the_extra_that_it_needs(run: RunCommand):
+    assert "opdispatch[watch]" in run("load", "--help").out
 
 
 def test_the_help_lists_every_command(run: RunCommand):

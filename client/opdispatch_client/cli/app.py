@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points, version
@@ -59,6 +60,8 @@ class _CommandGroup(TyperGroup):
         if args[0] not in self.commands:
             for name in wanted:
                 self.add_command(_load_plugin(self.plugins[name]), name)
+        if args[0] in self.plugins:
+            args = [args[0], *_words_before(ctx, args), *args[1:]]
         return super().resolve_command(ctx, args)
 
 
@@ -107,6 +110,21 @@ def _common(
 def _print_version() -> None:
     print(f"opdispatch {version('opdispatch')}")
     raise typer.Exit
+
+
+def _words_before(context: Any, args: list[str]) -> list[str]:
+    """The common options before a plugin's name, which it takes or refuses like its own.
+
+    Not --debug: what it is for is done by ``main``. An address after the name wins.
+    """
+    given = context.params
+    is_given_later = any(re.match("--(address|listen|daemon)(=|$)", word) for word in args)
+    address = None if is_given_later else given.get("address")
+    return [
+        *(("--address", address) if address else ()),
+        *(("--timeout", f"{given['timeout']:g}") if given.get("timeout") is not None else ()),
+        *(("--json",) if given.get("json") else ()),
+    ]
 
 
 def _nothing() -> None:

@@ -94,7 +94,8 @@ def load(
         bool,
         typer.Option(
             "--watch",
-            help="Load the file again whenever it is saved, until Ctrl-C. Needs opdispatch[watch].",
+            help="Load the file again whenever it is saved, until Ctrl-C. "
+            r"Needs opdispatch\[watch].",
             show_default=False,
         ),
     ] = False,

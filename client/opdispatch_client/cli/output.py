@@ -64,12 +64,16 @@ def print_json(data: Any, *, indent: int | None = 2) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows below their headings. On a narrow terminal, long cells take more lines."""
+    """Prints rows below their headings; columns without a value in any row are left out.
+
+    On a narrow terminal, long cells take more lines.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for column in columns:
-        table.add_column(column.upper(), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    turned = [each for each in zip(columns, *rows, strict=True) if any(each[1:]) or len(each) == 1]
+    for heading, *_ in turned:
+        table.add_column(heading.upper(), overflow="fold")
+    for row in list(zip(*turned, strict=True))[1:]:
+        table.add_row(*map(Text, row))
     _print_trimmed(table)
 
 
