@@ -158,10 +158,7 @@ class LibraryRegistry:
         """
         if order.source.home.is_shared:
             if not order.place.interpreter:
-                await self._sessions.wait_until(
-                    lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
-                    self._interpreter_wait,
-                )
+                await self._wait_for_interpreters()
             return await self._loading.load(order)
         async with self._pools.opened(order.name, order.source, report) as (pool, source):
             newest = self._catalog.newest_of(order.name)
@@ -303,10 +300,19 @@ class LibraryRegistry:
 
     # -- parts of changes -----------------------------------------------------------------------
 
+    async def _wait_for_interpreters(self) -> None:
+        """Until the first one of everybody's is ready, or it is known why none will be."""
+        await self._sessions.wait_until(
+            lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
+            self._interpreter_wait,
+        )
+
     async def _bring_back(self, version: LibraryVersion, top: LibraryVersion) -> None:
         await self._pools.provide_for(version)
         session = await self.placement.claim_holder(version)
         if session is None:
+            if version.pool is None:
+                await self._wait_for_interpreters()
             version.start_over(self._catalog.new_load_id())
             await self._replicas.bring_up_locked(version, top)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,9 +19,10 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE, constant
-from tests.service.running_daemon import RunningDaemon, wait_for
+from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
 X = np.zeros(2)
+Change = Callable[[oc.Session], object]
 
 
 def kill(daemon: RunningDaemon) -> None:
@@ -33,6 +34,14 @@ def health_of(daemon: RunningDaemon, service: str) -> int:
     with grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
+
+
+def answers(daemon: RunningDaemon) -> bool:
+    try:
+        with daemon.connect() as session:
+            return session.server_info.pid == daemon.process.pid
+    except oc.DaemonUnavailableError:
+        return False
 
 
 def is_active(session: oc.Session, name: str) -> bool:
@@ -354,6 +363,45 @@ def test_it_is_not_ready_before_its_libraries_are_back(
         assert health_of(second, "library/slow") == health_pb2.HealthCheckResponse.SERVING
     finally:
         flag.unlink(missing_ok=True)
+        second.clean_up()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda session: session.rollback("const"),
+        lambda session: session.unload("const", version=2),
+    ],
+    ids=["rollback", "unload"],
+)
+def test_a_version_is_brought_back_though_no_interpreter_is_ready_yet(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, change: Change
+):
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        for number in (1, 2):
+            session.load(write_library("const", constant(number)))
+    kill(first)
+    gate = tmp_path / "gate"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "while 'interpreter_start' in ' '.join(sys.orig_argv) and not "
+        f"os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    )
+    places = ":".join([str(tmp_path), *filter(None, sys.path)])
+    second = RunningDaemon(tmp_path, workers=1, environment={"PYTHONPATH": places})
+    try:
+        second.addresses = first.addresses
+        assert wait_for(lambda: answers(second), 30)
+        with second.connect() as session, second.connect() as other:
+            with Background(change, session) as bringing_back:
+                assert other.interpreters() == []
+                gate.touch()
+                bringing_back.result()
+            assert other.ops.const.get(X) == 1
+        second.wait_until_ready()
+    finally:
+        gate.touch()
         second.clean_up()
 
 
