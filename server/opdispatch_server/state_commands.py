@@ -56,8 +56,12 @@ def state(
         print(f"opdispatch: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
     print(
-        f"{action.value}ed {summary.libraries} libraries with {summary.contents} uploads, "
-        f"up to event {summary.last_event}"
+        f"{action.value}ed {_count(summary.libraries, 'library', 'libraries')} with "
+        f"{_count(summary.contents, 'upload', 'uploads')}, up to event {summary.last_event}"
     )
     if summary.replaced:
         print(f"the journal before is in {summary.replaced}")
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"

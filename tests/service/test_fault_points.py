@@ -275,7 +275,7 @@ def test_an_import_that_dies_there_has_done_all_of_it_or_nothing(
     assert not [path for path in state.iterdir() if "draft" in path.name]
     imported = run_state("import", archive, "--state", state)
     assert imported.returncode == 0, imported.stderr
-    assert imported.stdout.startswith("imported 1 libraries with 1 uploads, up to event 1\n")
+    assert imported.stdout.startswith("imported 1 library with 1 upload, up to event 1\n")
     third = start_daemon(workers=1)
     with third.connect() as session:
         check_served(session, [("const", 1, "active")])

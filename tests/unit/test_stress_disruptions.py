@@ -52,3 +52,12 @@ def test_a_death_excuses_no_call_but_one_that_may_have_written():
     assert disruptions.excuses_call(RefusedError("away"), mutates=False)
     assert disruptions.excuses_call(DaemonUnavailableError("gone"), mutates=True)
     assert not disruptions.excuses_call(DIED, mutates=False)
+
+
+def test_interpreters_end_with_a_daemon_that_was_killed():
+    disruptions = Disruptions(daemon=True)
+    assert not disruptions.excuses_call(DIED, mutates=True)
+    disruptions.note_daemon()
+    assert disruptions.excuses(DIED)
+    assert disruptions.excuses_call(DIED, mutates=True)
+    assert not disruptions.excuses_call(DIED, mutates=False)

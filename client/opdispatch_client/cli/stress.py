@@ -40,7 +40,9 @@ def stress(
         int, typer.Option(metavar="W", min=0, help="Threads that wait for operators.")
     ] = 2,
     libraries: Annotated[int, typer.Option(metavar="L", min=1, help="Libraries to race for.")] = 3,
-    operators: Annotated[int, typer.Option(metavar="O", min=1, help="Operators of each.")] = 2,
+    operators: Annotated[
+        int, typer.Option(metavar="O", min=1, help="Operators of each, beside one that writes.")
+    ] = 2,
     kill_every: Annotated[
         float,
         typer.Option(metavar="K", min=0, help="Kill an interpreter every K seconds; 0: never."),

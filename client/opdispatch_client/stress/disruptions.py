@@ -53,8 +53,8 @@ class Disruptions:
     def excuses(self, error: OpdispatchError) -> bool:
         """Whether a request had to fail like that, at least once, since something was killed."""
         match error:
-            case InterpreterDiedError():
-                return error.facts.get("interpreter", "") in self._killed
+            case InterpreterDiedError():  # a killed daemon's interpreters end by themselves
+                return self._daemon_down or error.facts.get("interpreter", "") in self._killed
             case RefusedError():
                 return bool(self._killed) or self._daemon_down
             case DaemonUnavailableError():
