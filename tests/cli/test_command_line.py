@@ -233,6 +233,16 @@ def test_a_request_that_fails_is_one_line_and_1(run: RunCommand, words: list[str
     assert failed.err.count("\n") == 1
 
 
+def test_who_forgets_what_makes_a_name_a_path_is_told(run: RunCommand, tmp_path: Path):
+    (tmp_path / "greetings.py").write_text(GREETING.format(answer="hi"))
+    (tmp_path / "greeters").mkdir()
+    for name, path in (("greetings", "greetings.py"), ("greeters", "greeters/")):
+        failed = run("load", name)
+        assert failed.code == 1
+        assert f"No module named '{name}' when it was imported" in failed.err
+        assert f"(`opdispatch load {path}` uploads the f" in failed.err
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,7 +117,7 @@ def load(
     with settings.connect() as session:
 
         def load_now() -> None:
-            with show_steps() as on_progress:
+            with show_steps() as on_progress, _says_how_to_upload(source):
                 library = session.load(
                     source,
                     name=name,
@@ -135,6 +137,23 @@ def load(
             load_and_watch(source, load_now, debug=settings.debug)
         else:
             load_now()
+
+
+@contextmanager
+def _says_how_to_upload(source: str) -> Iterator[None]:
+    """Within it, the error for a module that is nowhere names the file of that name here."""
+    from opdispatch_wire.errors import LibraryLoadError
+
+    try:
+        yield
+    except LibraryLoadError as error:
+        file, folder = Path(f"{source}.py"), Path(source)
+        if f"No module named {source!r}" in error.message and not error.hint:
+            if file.is_file():
+                error.hint = f"`opdispatch load {file}` uploads the file that is here"
+            elif folder.is_dir():
+                error.hint = f"`opdispatch load {folder}/` uploads the folder that is here"
+        raise
 
 
 def _print_loaded(library: LoadedLibrary, *, json: bool) -> None:
