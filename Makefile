@@ -48,7 +48,7 @@ lint: $(VENV)/.stamp-dev ## ruff: rules and formatting
 types: $(VENV)/.stamp-dev ## mypy --strict
 	@$(BIN)/mypy
 
-check: lint types test ## all that CI runs
+check: lint types test ## all three; CI also compares with PyTorch
 
 fix: $(VENV)/.stamp-dev ## reformat and apply safe fixes
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -10,6 +10,7 @@ from pathlib import Path
 import opdispatch_wire.addresses
 import opdispatch_wire.errors  # noqa: F401  both define error classes
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.cli.app import build_app
 from opdispatch_wire.status import STATUS_OF_CODE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,10 +33,38 @@ def test_the_table_of_errors_has_every_class_with_its_base_reason_and_status() -
         assert status == STATUS_OF_CODE[cls.code].name, name
 
 
+PAGES = [page for glob in ("*.md", "docs/*.md", "examples/**/*.md") for page in ROOT.glob(glob)]
+
+
+def headings(page: Path) -> set[str]:
+    """The names that links into the page have, as GitHub makes them of its headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in found}
+
+
+def test_every_link_to_a_heading_leads_to_one() -> None:
+    tried = 0
+    for page in PAGES:
+        for target, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            assert heading in headings(page.parent / target if target else page), (
+                f"{page.name} links to {target}#{heading}"
+            )
+            tried += 1
+    assert tried > 30
+
+
+def test_the_table_of_commands_has_every_command() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text()
+    cells = " ".join(re.findall(r"^\| (`.*?) \| ", text, re.MULTILINE))
+    app = build_app()
+    for command in app.list_commands(None):
+        assert re.search(rf"`{command}[ `]", cells), command
+
+
 def test_every_link_to_a_file_leads_to_one() -> None:
-    pages = [page for glob in ("*.md", "docs/*.md", "examples/**/*.md") for page in ROOT.glob(glob)]
-    assert pages
-    for page in pages:
+    assert PAGES
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
