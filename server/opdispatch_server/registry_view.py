@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
+from opdispatch.dispatch_key import to_functionality_key
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch_server.admission import Admission
 from opdispatch_server.interpreter_session import InterpreterSession
@@ -19,6 +20,16 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 # Of what an interpreter has printed last; the log has more.
 LINES_SHOWN = 20
 LINE_SHOWN = 500
+# The functionalities of arrays; all others see to something on the way to those.
+_LAYOUTS = frozenset(
+    {
+        DispatchKey.Dense,
+        DispatchKey.Sparse,
+        DispatchKey.SparseCsr,
+        DispatchKey.Quantized,
+        DispatchKey.NestedTensor,
+    }
+)
 
 
 class RegistryView:
@@ -242,8 +253,13 @@ def find_violations(version: LibraryVersion) -> list[str]:
 
 
 def _documentation(op: OperatorHandle) -> str:
-    """The docstring of its first kernel that has one."""
-    for kernel in op.kernels():
-        if kernel.registration.kernel and (text := kernel.registration.kernel.documentation):
-            return text
+    """The docstring of its first kernel that has one, of those that calculate its results."""
+    for key, registration, _ in op.kernels():
+        if _calculates(key) and registration.kernel and registration.kernel.documentation:
+            return registration.kernel.documentation
     return ""
+
+
+def _calculates(key: DispatchKey) -> bool:
+    """Whether a kernel for ``key`` does what the operator is for; others hand the call on."""
+    return key.name.startswith("Composite") or to_functionality_key(key) in _LAYOUTS

@@ -42,6 +42,20 @@ def test_a_library_is_loaded_and_described(shared: oc.Session, write_library: Wr
     assert rows["CPU"].reason == "math kernel"
 
 
+def test_documentation_is_that_of_a_kernel_that_calculates(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    shared.load(write_library("image", IMAGE))
+    zeros = (
+        "from opdispatch import Library\nlib = Library('image', 'IMPL')\n"
+        "def of_zeros(x):\n    'Zeros of zeros.'\n    return x\n"
+        "for name in ('invert', 'pipeline'): lib.impl(name, of_zeros, 'ZeroTensor')\n"
+    )
+    shared.load(write_library("zeros", zeros))
+    assert shared.describe("image::invert").documentation == "One minus the picture."
+    assert shared.describe("image::pipeline").documentation == ""
+
+
 def test_the_same_content_again_changes_nothing(shared: oc.Session, write_library: WriteLibrary):
     first = shared.load(write_library("const", constant(1)))
     epoch = shared.refresh_server_info().epoch
