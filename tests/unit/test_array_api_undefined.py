@@ -64,6 +64,11 @@ REFUSED = {
     "a complex number written to a real one": lambda: VECTOR.__setitem__(0, 1j),
     "a running sum of a number": lambda: xp.cumulative_sum(ONE, include_initial=True),
     "qr in a mode of NumPy's": lambda: xp.linalg.qr(MATRIX, mode="r"),
+    "a reshape to an extent of -2": lambda: xp.reshape(VECTOR, (-2,)),
+    "a reshape of no elements to an extent of -2": lambda: xp.reshape(of([]), (-2,)),
+    "a variance with a complex correction": lambda: xp.var(VECTOR, correction=1j),
+    "a deviation with a complex correction": lambda: xp.std(VECTOR, correction=1j),
+    "a norm of a complex order": lambda: xp.linalg.vector_norm(VECTOR, ord=1j),
 }
 
 
@@ -71,6 +76,40 @@ REFUSED = {
 def test_what_is_not_defined_is_refused(call: Any):
     with pytest.raises(ArgumentError, match=r"^array::"):
         call()
+
+
+HUGE = {
+    "repeat": lambda: xp.repeat(of([1, 2, 3, 4]), 2**62),
+    "repeat along an axis": lambda: xp.repeat(of([[1, 2]] * 4), 2**62, axis=0),
+    "repeat in numbers that are given": lambda: xp.repeat(of([1] * 4), of([2**62] * 4, "int64")),
+    "repeat in one number that is given": lambda: xp.repeat(of([1] * 4), of([2**62], "uint64")),
+    "tile": lambda: xp.tile(of([[1], [2], [3], [4]]), (1, 2**62)),
+    "arange": lambda: xp.arange(2**63 - 1),
+    "arange of floats": lambda: xp.arange(0.0, 2.0**63),
+    "arange downwards": lambda: xp.arange(2**62, -(2**62), -1),
+    "linspace": lambda: xp.linspace(0, 1, 2**63 - 1),
+}
+
+
+@pytest.mark.parametrize("call", HUGE.values(), ids=HUGE)
+def test_a_size_that_no_array_has_is_refused(call: Any):
+    """NumPy's sizes wrap around there: what came of it was empty, or the end of the process."""
+    with pytest.raises(ArgumentError, match=r"^array::.* more elements than an array can have$"):
+        call()
+
+
+def test_what_is_repeated_often_may_be_nothing():
+    assert xp.repeat(of([]), 2**62).shape == xp.repeat(of([]), of([2**62], "int64")).shape == (0,)
+    assert xp.tile(of([]), (2**40,)).shape == (0,)
+    assert xp.arange(0, 2**63 - 1, 2**62).shape == (2,)
+    with pytest.raises(ArgumentError, match="a dimension has at most 9223372036854775807"):
+        xp.repeat(of([1, 2]).to("meta"), 2**62)
+
+
+def test_a_difference_of_a_high_order_is_empty_at_once():
+    for n in (3, 2**62):
+        assert xp.diff(MATRIX, n=n).shape == (2, 0)
+        assert xp.diff(MATRIX, n=n, axis=0, prepend=MATRIX).shape == (4 - min(n, 4), 2)
 
 
 @pytest.mark.parametrize("transform", [xp.fft.fftn, xp.fft.rfftn, xp.fft.irfftn])
@@ -197,6 +236,13 @@ def test_a_device_is_a_text():
     for make in (lambda: xp.asarray([1], device=3), lambda: of(1.0).to(None)):  # type: ignore[arg-type]
         with pytest.raises(DeviceError, match="there is no device"):
             make()
+
+
+def test_the_host_has_a_number_too():
+    x = of([1.0])
+    for made in (xp.zeros(1, device="cpu:0"), xp.full((1,), 0.0, device="cpu:0")):
+        assert (made.device, made.shape) == ("cpu", (1,))
+    assert xp.zeros_like(x, device="cpu:0").device == xp.astype(x, x.dtype, device="cpu:0").device
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])

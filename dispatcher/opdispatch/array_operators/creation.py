@@ -51,6 +51,8 @@ class _SelectionText(LayerText):
 
 
 def _make_on_device(op: OperatorHandle, device: str, *args: Any, **options: Any) -> Any:
+    if split_device(device)[0] == "cpu":
+        return op.redispatch_converted(_ON_HOST, *args, device=None, **options)
     backend = backend_of_device(device)
     keys = DispatchKeySet(backend.key_bits)
     if op.has_kernel_for_dispatch_key(keys.highest_priority_key):

@@ -11,6 +11,12 @@ from array_api_compat import array_namespace
 
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.preconditions import with_precondition
+from opdispatch.array_operators.sizes import (
+    check_points,
+    check_range,
+    check_repeats,
+    check_tiles,
+)
 
 Kernel = Callable[..., Any]
 
@@ -148,11 +154,26 @@ def _repeat(found: Kernel) -> Kernel:
     """NumPy's takes no numbers of type uint64."""
 
     def repeat(x: Any, repeats: Any, *, axis: int | None) -> Any:
+        if isinstance(repeats, np.ndarray):
+            check_repeats(x, repeats, axis)
         return found(
             x, repeats.astype("int64") if repeats.dtype == "uint64" else repeats, axis=axis
         )
 
     return repeat
+
+
+def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
+    """NumPy's sizes wrap around: see ``sizes``."""
+
+    def adapt(found: Kernel) -> Kernel:
+        def call(*args: Any, **options: Any) -> Any:
+            check(*args, **options)
+            return found(*args, **options)
+
+        return call
+
+    return adapt
 
 
 def _new(found: Kernel) -> Kernel:
@@ -166,12 +187,15 @@ def _new(found: Kernel) -> Kernel:
 
 
 def _diff(found: Kernel) -> Kernel:
-    """It takes no None."""
-    return _new(
-        lambda x, **options: found(
-            x, **{name: value for name, value in options.items() if value is not None}
-        )
-    )
+    """It takes no None, and goes on when there is nothing left."""
+
+    def diff(x: Any, *, n: int = 1, prepend: Any = None, append: Any = None, **options: Any) -> Any:
+        ends = {"prepend": prepend, "append": append}
+        given = {name: end for name, end in ends.items() if end is not None}
+        most = sum(max((1, *each.shape)) for each in (x, *given.values()))
+        return found(x, n=min(n, most), **given, **options)
+
+    return _new(diff)
 
 
 def _meshgrid(found: Kernel) -> Kernel:
@@ -229,6 +253,7 @@ def _unstack(found: Kernel) -> Kernel:
 
 # Where a schema cannot say what the standard's function takes or returns, or a library's differs.
 _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
+    "arange": _of_possible_size(check_range),
     "broadcast_arrays": _broadcast_arrays,
     "broadcast_to": _broadcast_to,
     "clip": _clip_to_numbers,
@@ -241,9 +266,12 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "linalg_trace": _beyond_matrix,
     "meshgrid": _meshgrid,
     "linalg_matrix_power": _new,
+    "linspace": _of_possible_size(check_points),
     **dict.fromkeys(("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"), _along_named_axes),
     "nonzero": lambda found: lambda x: list(found(x)),
+    "repeat": _of_possible_size(check_repeats),
     "repeat.Tensor": _repeat,
+    "tile": _of_possible_size(check_tiles),
     **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
     "unstack": _unstack,
 }

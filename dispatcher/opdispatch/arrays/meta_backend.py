@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,9 +25,11 @@ class MetaArray:
     device = "meta"
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raises ArgumentError for a negative extent, and TypeError for what is no dtype."""
+        """Raises ArgumentError for an extent that none has, and TypeError for what is no dtype."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape is {list(shape)}; a dimension is never negative")
+        if any(extent > sys.maxsize for extent in shape):
+            raise ArgumentError(f"shape is {list(shape)}; a dimension has at most {sys.maxsize}")
         self.shape = tuple(shape)
         self.dtype: np.dtype[Any] = np.dtype(dtype)
 

@@ -1,0 +1,53 @@
+"""Sizes that no array can have, refused before a library counts them.
+
+NumPy's 64-bit sizes wrap around: ``repeat`` of four elements 2**62 times then writes beyond an
+array of none, which ends the process, and ``arange(2**63 - 1)`` is empty.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch.array_operators.meta_shapes import refusal, show
+
+_MOST = sys.maxsize // 2
+"""No array has as many: of less, libraries say so themselves, or that there is no memory."""
+
+
+def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
+    """Raises ArgumentError for more elements than ``repeat`` can make."""
+    numbers = np.asarray(repeats)
+    total = float(numbers.sum(dtype=np.float64))
+    if numbers.size == 1:  # of each element
+        extents = x.shape if axis is None else x.shape[axis : axis + 1 or None]
+        total *= math.prod(extents)
+    others = 1 if axis is None else math.prod(x.shape[:axis])
+    if total * others > _MOST:
+        raise refusal("repeat", f"of {show(x.shape)} makes {_TOO_MANY}")
+
+
+def check_tiles(x: Any, repetitions: Sequence[int]) -> None:
+    """Raises ArgumentError for more elements than ``tile`` can make."""
+    if x.size * math.prod(repetitions) > _MOST:
+        raise refusal("tile", f"of {show(x.shape, repetitions)} makes {_TOO_MANY}")
+
+
+def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None:
+    """Raises ArgumentError for more elements than ``arange`` can make."""
+    first, last = (0, start) if stop is None else (start, stop)
+    if (last - first) / step > _MOST:
+        raise refusal("arange", f"from {first!r} to {last!r} by {step!r} makes {_TOO_MANY}")
+
+
+def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
+    """Raises ArgumentError for more elements than ``linspace`` can make."""
+    if num > _MOST:
+        raise refusal("linspace", f"of {num} points makes {_TOO_MANY}")
+
+
+_TOO_MANY = "more elements than an array can have"
