@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,6 +22,14 @@ def caller_lines(most: int) -> tuple[str, ...]:
         lines.append(f"{code.co_filename}({frame.f_lineno}): {code.co_name}")
         frame = frame.f_back
     return tuple(lines)
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warns at the nearest line of a caller outside of this distribution."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_between(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 def is_between(frame: FrameType) -> bool:

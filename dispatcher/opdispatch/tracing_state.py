@@ -10,14 +10,12 @@ with modes; when a trace has ended, it is told nothing more, wherever it is stil
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from opdispatch.caller_frames import is_between
+from opdispatch.caller_frames import warn_caller
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
@@ -171,7 +169,4 @@ def note_reading(value: Any, what: str) -> None:
 
 def warn_of_trace(text: str) -> None:
     """Warns with a TracerWarning at the nearest line of a caller outside of this distribution."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and is_between(frame):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, TracerWarning, stacklevel=level)
+    warn_caller(text, TracerWarning)

@@ -111,6 +111,67 @@ def test_arguments_that_are_written_to_get_their_contents(accelerator: Accelerat
     assert (xs[1] == 4).all()
 
 
+def test_an_argument_that_is_given_twice_is_one_on_the_host_too(
+    accelerator: Accelerator, lib: Library
+):
+    def both_(x: Any, y: Any) -> float:
+        x += 1
+        y *= 10
+        return float(np.sum(x))
+
+    both = define(lib, "both_(Tensor(a!) x, Tensor(b!) y) -> float", both_)
+    x = accelerator.from_host(X, HERE)
+    assert both(x, x) == ((X + 1) * 10).sum()
+    np.testing.assert_array_equal(accelerator.to_host(x), (X + 1) * 10)
+    tensor = Tensor(accelerator.from_host(X, HERE))
+    assert both(tensor, tensor.array) == ((X + 1) * 10).sum()
+    np.testing.assert_array_equal(accelerator.to_host(tensor.array), (X + 1) * 10)
+
+    def double_(xs: Any) -> None:
+        for each in xs:
+            each *= 2
+
+    double = define(lib, "double_(Tensor(a!)[] xs) -> ()", double_)
+    downloads = accelerator.downloads
+    double([x, x])
+    assert accelerator.downloads == downloads + 1
+    np.testing.assert_array_equal(accelerator.to_host(x), (X + 1) * 40)
+
+
+def test_what_was_written_to_is_returned_whatever_the_kernel_returns(
+    accelerator: Accelerator, lib: Library
+):
+    def double_(x: Any) -> Any:
+        x *= 2
+        return x[...]
+
+    double = define(lib, "double_(Tensor(a!) x) -> Tensor(a!)", double_)
+    x = accelerator.from_host(X, HERE)
+    assert double(x) is x
+    tensor = Tensor(x)
+    assert double(tensor) is tensor
+    np.testing.assert_array_equal(accelerator.to_host(x), 4 * X)
+
+    add = define(
+        lib,
+        "add(Tensor x, Tensor y, *, Tensor(a!)? out=None) -> Tensor(a!)",
+        lambda x, y, *, out=None: np.add(x, y, out=out),
+    )
+    there, here = accelerator.from_host(X, "privateuseone:0"), np.empty_like(X)
+    assert add(x, x, out=there) is there
+    assert add(x, x, out=here) is here
+    np.testing.assert_array_equal(accelerator.to_host(there), 8 * X)
+    np.testing.assert_array_equal(here, 8 * X)
+    assert accelerator.device_of(add(x, x)) == HERE
+
+
+def test_a_copy_in_the_place_of_a_view_is_warned_about(accelerator: Accelerator, lib: Library):
+    op = define(lib, "first(Tensor(a) x) -> Tensor(a)", lambda x: x[0])
+    with pytest.warns(CpuFallbackWarning, match="a copy, where it would be a view") as caught:
+        op(accelerator.from_host(X, HERE))
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_lists_optionals_and_several_results(accelerator: Accelerator, lib: Library):
     def split(xs: Any, mask: Any) -> Any:
         assert mask is None

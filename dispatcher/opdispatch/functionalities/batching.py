@@ -13,10 +13,10 @@ with the key switched off.
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.caller_frames import warn_caller
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import NoKernelError, TransformError
@@ -95,11 +95,10 @@ def _warn(operator: str) -> None:
         is_first = operator not in _warned
         _warned.add(operator)
     if is_first:
-        warnings.warn(
+        warn_caller(
             f"{operator} has no batching rule: vmap calls it for each sample, one after the other; "
             "opdispatch.register_vmap gives it a rule",
             BatchingFallbackWarning,
-            stacklevel=3,
         )
 
 

@@ -12,15 +12,17 @@ and the first time for each operator it is warned about.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opdispatch.arrays import CPU_BITS, backend_of_device, find_backend
+from opdispatch.caller_frames import warn_caller
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functorch.written import original_of_write
 from opdispatch.schema_type import DEVICE, OptionalType
 from opdispatch.tensor import Tensor
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _CPU = DispatchKeySet(CPU_BITS)
 _DEVICES = (DEVICE, OptionalType(DEVICE))
+
+_NO_VIEW = "; what it returns is a copy, where it would be a view"
 
 _mutex = threading.Lock()  # protects _counts
 _counts: Counter[str] = Counter()
@@ -41,9 +45,9 @@ class CpuFallbackWarning(UserWarning):
 def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
     """A backend fallback: see above.
 
-    A result that PyTorch would make a view of an argument is a copy. Raises ArgumentError if the
-    kernel changes the shape of an argument that it writes to, NoKernelError if there is none for
-    the CPU, and DeviceError.
+    What is given twice is one array on the host, too, which it is not in PyTorch. A result that
+    would be a view of an argument is a copy. Raises ArgumentError if the kernel changes the shape
+    of an argument that it writes to, NoKernelError if there is none for the CPU, and DeviceError.
     """
     signature = op.call_signature
     schema = signature.schema
@@ -53,13 +57,18 @@ def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
         host.name_device(value) if argument.type in _DEVICES else host.of(value)
         for argument, value in zip(schema.arguments, stack, strict=True)
     ]
-    _note(str(op.name), host.device)
+    _note(schema, host.device)
     results = list(moved)
     op.redispatch_boxed(_CPU, results)
     for argument, value in zip(schema.arguments, moved, strict=True):
         if argument.is_write:
             host.write_back(value, f"{op.name} changes the shape of its argument {argument.name!r}")
-    return signature.unbox_returns([host.back(result) for result in results])
+    for place, returned in enumerate(schema.returns):
+        written = None
+        if returned.alias_info is not None and returned.alias_info.is_write:
+            written = original_of_write(schema, place, results[place], moved, stack)
+        results[place] = host.back(results[place]) if written is None else written
+    return signature.unbox_returns(results)
 
 
 def cpu_fallback_counts() -> dict[str, int]:
@@ -68,16 +77,18 @@ def cpu_fallback_counts() -> dict[str, int]:
         return dict(_counts)
 
 
-def _note(operator: str, device: str) -> None:
+def _note(schema: FunctionSchema, device: str) -> None:
+    operator = str(schema.name)
     with _mutex:
         _counts[operator] += 1
         is_first = _counts[operator] == 1
     if is_first:
-        warnings.warn(
+        views = [each.alias_info for each in schema.returns if each.alias_info is not None]
+        also = "" if all(each.is_write for each in views) else _NO_VIEW
+        warn_caller(
             f"{operator} has no kernel for {device or 'the device'}: it is computed on the host, "
-            "and its tensors are copied there and back",
+            f"and its tensors are copied there and back{also}",
             CpuFallbackWarning,
-            stacklevel=3,
         )
 
 
@@ -87,8 +98,9 @@ class _HostCopies:
     def __init__(self) -> None:
         self._found = ""
         self._asked = ""
-        # By the identity of each copy: it, and what it was made from.
+        # By the identity of each copy: it, and what it was made from. And the other way round.
         self._originals: dict[int, tuple[Any, Any]] = {}
+        self._copies: dict[int, Any] = {}
 
     @property
     def device(self) -> str:
@@ -111,7 +123,9 @@ class _HostCopies:
         if backend is None or backend.device_type == "cpu":
             return value
         self._found = self._found or backend.device_of(array)
-        copy: Any = backend.to_host(array)
+        copy: Any = self._copies.get(id(array))
+        if copy is None:
+            copy = self._copies[id(array)] = backend.to_host(array)
         if isinstance(value, Tensor):
             copy = Tensor(copy, requires_grad=value.requires_grad)
         self._originals[id(copy)] = copy, value
