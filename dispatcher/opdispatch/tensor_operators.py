@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from opdispatch.arrays import FakeArray, find_backend, find_key_bits
-from opdispatch.arrays.lazy_array import LazyArray
+from opdispatch.arrays import FakeArray, MetaArray, find_backend, find_key_bits
+from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge
 from opdispatch.autograd.variable import edge_of, meta_of
@@ -157,6 +157,18 @@ def _may_have_gradient(value: Any) -> bool:
     return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS) or is_traced(value)
 
 
+def _on_host(array: Any) -> Any:
+    """An array as one that Python's conversions know; of a device, a copy of its elements.
+
+    Raises DeviceError.
+    """
+    if type(array) is np.ndarray:
+        return array
+    array = materialized(array)
+    backend = None if isinstance(array, MetaArray) else find_backend(type(array))
+    return array if backend is None else backend.to_host(array)
+
+
 def _comparison(name: str, function: str) -> Operator:
     return _binary(name, function)[0]
 
@@ -228,28 +240,26 @@ class TensorOperators:
 
     def __bool__(self) -> bool:
         note_reading(self, "bool() of a tensor")
-        return bool(self.array)
+        return bool(_on_host(self.array))
 
     def __int__(self) -> int:
         note_reading(self, "int() of a tensor")
-        return int(self.array)
+        return int(_on_host(self.array))
 
     def __float__(self) -> float:
         note_reading(self, "float() of a tensor")
-        return float(self.array)
+        return float(_on_host(self.array))
 
     def __complex__(self) -> complex:
         note_reading(self, "complex() of a tensor")
-        return complex(self.array)
+        return complex(_on_host(self.array))
 
     def __index__(self) -> int:
         note_reading(self, "a tensor as an index")
-        array = self.array
-        if hasattr(array, "__index__"):
-            return array.__index__()  # type: ignore[no-any-return]
-        if array.dtype.kind not in "iu" or array.shape:  # CuPy's arrays have none
+        array = _on_host(self.array)
+        if isinstance(array, np.ndarray) and (array.shape or array.dtype.kind not in "iu"):
             raise TypeError("only a tensor of one integer, without dimensions, is an index")
-        return int(array)
+        return array.__index__()  # type: ignore[no-any-return]
 
     def __getitem__(self, index: Any) -> Any:
         return getitem(self, index)
@@ -277,7 +287,7 @@ class TensorOperators:
     def item(self) -> Any:
         """The number in a tensor of one element. Raises ValueError if it has another number."""
         note_reading(self, "item() of a tensor")
-        return self.array.item()
+        return _on_host(self.array).item()
 
     @property
     def size(self) -> int | None:

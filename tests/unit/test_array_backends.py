@@ -157,6 +157,23 @@ def test_operators_have_kernels_for_it(accelerator: Accelerator):
     library.close()
 
 
+def test_a_number_on_a_device_is_read_from_there(accelerator: Accelerator):
+    """Of an array that is a number to nobody, even zero would be true."""
+    zero, one = (Tensor(accelerator.from_host(np.int64(n), "privateuseone:1")) for n in (0, 1))
+    assert [bool(zero), bool(one)] == [False, True]
+    assert [int(one), float(one), complex(one), one.item(), range(3)[one]] == [1] * 5
+    assert f"{one:03d}" == "001"
+    assert accelerator.downloads == 8
+    several = Tensor(accelerator.from_host(X, "privateuseone:1"))
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(several)
+    with pytest.raises(TypeError, match="integer"):
+        range(3)[several]  # type: ignore[call-overload]
+    accelerator.has_failed = True
+    with pytest.raises(DeviceError, match="has fallen off"):
+        bool(one)
+
+
 def test_the_newest_backend_of_a_type_of_device_makes_its_arrays(accelerator: Accelerator):
     class Other(Accelerator):
         pass
