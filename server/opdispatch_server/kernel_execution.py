@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from opdispatch.arrays import find_lost_device, run_on_device
+from opdispatch.arrays import find_lost_device, preferred_backends, run_on_device
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import (
     AmbiguousKernelError,
@@ -156,7 +156,10 @@ class KernelExecution:
             library.begin_call()
         token = RUNNING_CALL.set(RunningCall.of(context))
         try:
-            return self._run(request, choice, memory, profile)
+            if library is None or not library.backends:
+                return self._run(request, choice, memory, profile)
+            with preferred_backends(library.backends):
+                return self._run(request, choice, memory, profile)
         finally:
             RUNNING_CALL.reset(token)
             if library is not None:

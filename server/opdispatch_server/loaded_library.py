@@ -37,7 +37,8 @@ class LoadedLibrary:
         self.registrations = registrations
         self.imported = imported
         self.max_concurrency = max_concurrency
-        self._backends = backends
+        self.backends = backends
+        """The array backends that the module has registered."""
         self.handles: Sequence[RegistrationHandle] = ()
         self._signatures = {
             registration.schema.name: Signature(registration.schema)
@@ -77,7 +78,7 @@ class LoadedLibrary:
                     ):
                         handle.close()
             self.handles = [dispatcher.register(r) for r in self.registrations]
-        for backend in self._backends:
+        for backend in self.backends:
             backend.open()
 
     @property
@@ -121,7 +122,7 @@ class LoadedLibrary:
 
     def close_backends(self) -> None:
         """Undoes the registrations of array backends. Idempotent."""
-        for backend in self._backends:
+        for backend in self.backends:
             backend.close()
 
     def release(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,36 @@ def test_a_backend_comes_and_goes_with_the_library_that_registers_it(
             session.load(write_library("acc", broken))
         with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:0'"):
             session.ops.own.same(x)
+
+
+def test_calls_have_the_backend_of_their_kernel_while_another_version_is_imported(
+    lent_daemon: RunningDaemon,
+    write_library: WriteLibrary,
+    accelerator: Accelerator,
+    tmp_path: Path,
+):
+    """A backend that only its import has seen makes no arrays for kernels that are in force."""
+    slow = (
+        f"{LIBRARY}own = accelerator.from_host(np.ones(1), 'privateuseone:0')\n"
+        "assert type(Tensor(np.ones(1)).to('privateuseone').array) is AcceleratorArray\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "(folder / 'importing').touch()\n"
+        "while not (folder / 'open').exists(): threading.Event().wait(0.005)\n"
+    ).replace("Library, register_backend", "Library, Tensor, register_backend")
+    x = accelerator.from_host(X, "privateuseone:1")
+    with lent_daemon.connect() as session, lent_daemon.connect() as loader:
+        session.load(write_library("acc", LIBRARY))
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(loader.load, write_library("acc", slow))
+            try:
+                assert wait_for((tmp_path / "importing").exists, 10)
+                for _ in range(3):
+                    total = session.ops.acc.add(x, x)
+                    np.testing.assert_array_equal(accelerator.to_host(total), X + X)
+            finally:
+                (tmp_path / "open").touch()
+            loading.result(10)
+        np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
 
 
 def test_a_client_without_the_backend_is_told_of_the_result(

@@ -36,6 +36,7 @@ from opdispatch.arrays import (
     device_of,
     find_backend,
     find_key_bits,
+    preferred_backends,
     split_device,
 )
 from opdispatch.errors import (
@@ -191,6 +192,26 @@ def test_what_is_registered_in_a_block_is_known_and_undone_if_it_raises():
     assert collected == [registration]
     assert isinstance(registration, BackendRegistration)
     assert registration.backend in backends()
+    registration.close()
+
+
+def test_what_is_registered_in_a_block_makes_arrays_for_the_block_until_it_is_opened(
+    accelerator: Accelerator,
+):
+    own = Accelerator()
+    with collected_backends() as collected:
+        register_backend(own)
+        assert backend_of_device("privateuseone") is own
+    [registration] = collected
+    assert backend_of_device("privateuseone") is accelerator
+    assert own in backends()
+    with preferred_backends([registration]):
+        assert backend_of_device("privateuseone") is own
+        assert backend_of_device("cpu") is not own
+    registration.open()
+    assert backend_of_device("privateuseone") is own
+    with preferred_backends([BackendRegistration(accelerator)]):
+        assert backend_of_device("privateuseone") is accelerator
     registration.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -25,6 +25,9 @@ _backends: tuple[ArrayBackend, ...] = ()
 _with_blocks: tuple[ArrayBackend, ...] = ()
 _collected: ContextVar[list[BackendRegistration] | None]
 _collected = ContextVar("opdispatch_collected_backends", default=None)
+# Those that make the arrays of this task before all others do.
+_preferred: ContextVar[tuple[ArrayBackend, ...]]
+_preferred = ContextVar("opdispatch_preferred_backends", default=())
 
 
 class BackendRegistration:
@@ -37,6 +40,15 @@ class BackendRegistration:
         """Puts the backend before all others."""
         with _mutex:
             self._publish((self.backend, *self._others()))
+
+    def open_behind(self) -> None:
+        """Puts it behind those for its type of device: its arrays are known, others are made."""
+        kind = self.backend.device_type
+        with _mutex:
+            others = self._others()
+            alike = [n + 1 for n, each in enumerate(others) if each.device_type == kind]
+            place = max(alike, default=0)
+            self._publish((*others[:place], self.backend, *others[place:]))
 
     def close(self) -> None:
         """Undoes the registration: its arrays are no tensors any more. Idempotent."""
@@ -62,31 +74,52 @@ def register_backend(backend: ArrayBackend) -> BackendRegistration:
     """Makes the arrays of a backend tensors, in this process, until the registration is closed.
 
     Of several for one type of device the newest makes the arrays that arrive for it. What a kernel
-    library registers when it is imported goes with the library. Raises DeviceError if its
-    ``device_type`` is none.
+    library registers when it is imported comes and goes with the library: before it is published,
+    the import alone has its arrays made by it. Raises DeviceError if its ``device_type`` is none.
     """
     split_device(backend.device_type)
     registration = BackendRegistration(backend)
-    registration.open()
     collected = _collected.get()
-    if collected is not None:
+    if collected is None:
+        registration.open()
+    else:
+        registration.open_behind()
+        _preferred.set((backend, *_preferred.get()))
         collected.append(registration)
     return registration
 
 
 @contextmanager
 def collected_backends() -> Iterator[list[BackendRegistration]]:
-    """The registrations that are made in the block, in this thread; closed if the block raises."""
+    """The registrations that are made in the block, in this thread; closed if the block raises.
+
+    They are behind older ones until they are opened.
+    """
     collected: list[BackendRegistration] = []
     token = _collected.set(collected)
     try:
-        yield collected
+        with preferred_backends(()):
+            yield collected
     except BaseException:
         for registration in collected:
             registration.close()
         raise
     finally:
         _collected.reset(token)
+
+
+@contextmanager
+def preferred_backends(registrations: Sequence[BackendRegistration]) -> Iterator[None]:
+    """Has these make the arrays of the block, in this task, before any newer ones do.
+
+    Kernels know the arrays of their own library's backend, and not those of the next version's.
+    """
+    chosen = tuple(each.backend for each in registrations)
+    token = _preferred.set((*chosen, *_preferred.get()))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
 
 
 def backends() -> tuple[ArrayBackend, ...]:
@@ -105,7 +138,7 @@ def find_backend(cls: type) -> ArrayBackend | None:
 def backend_of_device(device: str) -> ArrayBackend:
     """The backend that makes arrays on ``device``. Raises DeviceError if there is none."""
     wanted, _ = split_device(device)
-    for backend in _backends:
+    for backend in (*_preferred.get(), *_backends):
         if backend.device_type == wanted:
             return backend
     known = ", ".join(sorted({backend.device_type for backend in _backends}))
