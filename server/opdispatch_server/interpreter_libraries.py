@@ -119,7 +119,8 @@ class InterpreterLibraries:
         self._staged = LoadedLibrary(
             stage.load_id, stage.name, registrations, imported, max_concurrency, backends
         )
-        batch = batch_to_proto(registrations, max_concurrency)
+        kinds = [each.backend.device_type for each in backends]
+        batch = batch_to_proto(registrations, max_concurrency, kinds)
         if stage.WhichOneof("source") == "module":
             batch.sha256 = digest_module(stage.module)
         return batch

@@ -361,7 +361,7 @@ def _take_batch(version: LibraryVersion, batch: pb.RegistrationBatch) -> None:
         lambda place, documentation: KernelRoute.kernel(version, place, documentation),
     )
     version.take_batch(batch, registrations)
-    if not version.registrations:
+    if not version.registrations and not batch.device_types:
         raise LibraryLoadError(
             f"{version.source.label} registers nothing",
             hint="a kernel library registers operators with opdispatch.Library when imported",

@@ -89,7 +89,8 @@ class LoadedLibrary:
     @property
     def wholly_in_force(self) -> bool:
         """Whether all of the registrations are."""
-        return bool(self.handles) and all(handle.live for handle in self.handles)
+        is_published = bool(self.handles) or not self.registrations
+        return is_published and all(handle.live for handle in self.handles)
 
     def lift(self, below: LoadedLibrary) -> None:
         """Takes the kernels that are above some of ``below`` off, until ``put_back``."""

@@ -18,6 +18,7 @@ from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.placement import has_device
 from opdispatch_server.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.remote_part import RemotePart
 from opdispatch_server.remote_value_table import RemoteValueTable
@@ -106,7 +107,7 @@ class ProgramRouter:
             plan.program.check_inputs(len(inputs))
             if not plan.program.message.steps:
                 remote.check_room(sum(map(_inline_bytes, inputs)))
-            session = self._choose(plan, remote, request.keep.on)
+            session = self._choose(plan, remote, request.keep.on, inputs)
             request.operator = plan.description
             runs += 1
             try:
@@ -127,14 +128,17 @@ class ProgramRouter:
                 return LibraryAwayError(library, operator)
         return None
 
-    def _choose(self, plan: ProgramPlan, remote: RemotePart, name: str) -> InterpreterSession:
+    def _choose(
+        self, plan: ProgramPlan, remote: RemotePart, name: str, inputs: Sequence[Any]
+    ) -> InterpreterSession:
         """The interpreter that serves most steps; of equals, the one that has most of the values.
 
-        Raises InterpreterNotFoundError.
+        Of those that can have arrays on the devices of its inputs, if there are any. Raises
+        InterpreterNotFoundError.
         """
         if name:
             return self._sessions.get_ready(name)
-        homes = remote.homes
+        homes, can_have = remote.homes, self._holders_of_devices(inputs)
         steps: dict[InterpreterSession, int] = {}
         for version, count in plan.libraries:
             for replica in version.replicas:
@@ -142,10 +146,11 @@ class ProgramRouter:
                     steps[replica.session] = steps.get(replica.session, 0) + count
         candidates = steps.keys() or homes.keys()
         if not candidates:
-            return self._choose_for_new(remote)
+            return self._choose_for_new(remote, can_have)
         return max(
             candidates,
             key=lambda session: (
+                can_have(session),
                 steps.get(session, 0),
                 homes.get(session, 0),
                 -session.calls_in_flight,
@@ -153,9 +158,29 @@ class ProgramRouter:
             ),
         )
 
-    def _choose_for_new(self, remote: RemotePart) -> InterpreterSession:
-        """Where values are put of which nothing is known: where most libraries are, and then
-        where the client has put the last one. Raises InterpreterNotFoundError.
+    def _holders_of_devices(self, inputs: Sequence[Any]) -> Callable[[InterpreterSession], bool]:
+        """Whether an interpreter has backends for the devices on which the inputs are."""
+        devices = {str(getattr(each, "device", "cpu")) for each in inputs}
+        kinds = {each.partition(":")[0] for each in devices} - {"cpu"}
+        registered = {
+            kind: {
+                replica.session
+                for version in self._versions()
+                if kind in version.batch.device_types
+                for replica in version.replicas
+            }
+            for kind in kinds
+        }
+        return lambda session: all(
+            has_device(session, kind) or session in registered[kind] for kind in kinds
+        )
+
+    def _choose_for_new(
+        self, remote: RemotePart, can_have: Callable[[InterpreterSession], bool]
+    ) -> InterpreterSession:
+        """Where values are put of which nothing is known: where their devices are, then where most
+        libraries are, and then where the client has put the last one. Raises
+        InterpreterNotFoundError.
         """
         ready = [each for each in self._sessions.ready() if not self._is_draining(each)]
         if not ready:
@@ -168,6 +193,7 @@ class ProgramRouter:
         return max(
             ready,
             key=lambda session: (
+                can_have(session),
                 libraries[session],
                 session is remote.last_home,
                 -session.calls_in_flight,

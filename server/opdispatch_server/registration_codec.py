@@ -24,12 +24,15 @@ MakeKernel = Callable[[int, str], KernelFunction]
 
 
 def batch_to_proto(
-    registrations: Iterable[Registration], max_concurrency: int = 1
+    registrations: Iterable[Registration],
+    max_concurrency: int = 1,
+    device_types: Iterable[str] = (),
 ) -> pb.RegistrationBatch:
     """The registrations of a library, in their order, and what else it says of itself."""
     return pb.RegistrationBatch(
         registrations=[registration_to_proto(registration) for registration in registrations],
         max_concurrency=max_concurrency,
+        device_types=device_types,
     )
 
 

@@ -90,6 +90,31 @@ def test_values_that_stay_on_a_device_are_not_transferred(
         np.testing.assert_array_equal(z.numpy(), 5 * X)
 
 
+def test_values_go_to_an_interpreter_that_has_a_backend_for_their_device(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    """Also if others hold more libraries, or serve as many steps."""
+    more = (
+        "from opdispatch import Library\n"
+        "lib = Library('acc', 'FRAGMENT')\n"
+        "lib.impl('add_', lambda x, y: x.__iadd__(y), 'CPU')\n"
+        "lib.impl('add', lambda x, y: x + y, 'AutogradCPU')\n"
+    )
+    x = accelerator.from_host(X, "privateuseone:1")
+    with start_daemon(workers=2).connect() as session:
+        session.load(write_library("acc", LIBRARY), interpreter="worker-1")
+        session.load(write_library("more", more), interpreter="worker-2")
+        other = "from opdispatch import Library\nlib = Library('other', 'DEF')\n"
+        session.load(write_library("other", other), interpreter="worker-2")
+        for _ in range(4):  # of equals, the one that has rested longest is taken
+            kept = session.put(x)
+            assert (kept.device, kept.interpreter) == ("privateuseone:1", "worker-1")
+            with session.program() as p:
+                p.output(p.ops.acc.add_(p.ops.acc.add(x, x), x))
+            np.testing.assert_array_equal(accelerator.to_host(p.result), 3 * X)
+        assert session.put(X).interpreter == "worker-2"
+
+
 def test_interpreters_say_what_they_have_copied_to_their_devices_and_from_them(
     start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
@@ -235,6 +260,29 @@ def test_calls_have_the_backend_of_their_kernel_while_another_version_is_importe
                 (tmp_path / "open").touch()
             loading.result(10)
         np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+
+
+def test_a_library_may_be_a_backend_and_nothing_else(
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    backend, _, kernels = LIBRARY.partition("\nlib = Library")
+    kernels = (
+        "from opdispatch import Library\n"
+        "lib = Library('acc', 'DEF')\n"
+        "lib.define('add(Tensor x, Tensor y) -> Tensor')\n"
+        "lib.impl('add', lambda x, y: x + y, 'PrivateUse1')\n"
+    )
+    x = accelerator.from_host(X, "privateuseone:1")
+    with lent_daemon.connect() as session:
+        session.load(write_library("kernels", kernels))
+        for version in range(2):
+            session.load(write_library("backend", f"{backend}\n# {version}\n"))
+            np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+        session.rollback("backend")
+        np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+        session.unload("backend")
+        with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:1'"):
+            session.ops.acc.add(x, x)
 
 
 def test_a_client_without_the_backend_is_told_of_the_result(

@@ -246,14 +246,16 @@ class Mirror(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., replaces: _Optional[int] = ...) -> None: ...
 
 class RegistrationBatch(_message.Message):
-    __slots__ = ("registrations", "sha256", "max_concurrency")
+    __slots__ = ("registrations", "sha256", "max_concurrency", "device_types")
     REGISTRATIONS_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_TYPES_FIELD_NUMBER: _ClassVar[int]
     registrations: _containers.RepeatedCompositeFieldContainer[Registration]
     sha256: str
     max_concurrency: int
-    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., sha256: _Optional[str] = ..., max_concurrency: _Optional[int] = ...) -> None: ...
+    device_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., sha256: _Optional[str] = ..., max_concurrency: _Optional[int] = ..., device_types: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("site", "namespace", "definition", "implementation", "fallback")
