@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.chunks import Buffer
 
 Array = np.ndarray[Any, Any]
@@ -19,8 +20,18 @@ ALIGNMENT = 64
 _LEAST_ALIGNMENT = 16
 
 
+def check_tensor_size(array: Array) -> None:
+    """Raises MessageTooLargeError for a tensor that no message takes."""
+    check_size(array.nbytes, MAX_MESSAGE_BYTES_HIGHEST, "a tensor", "send it in parts")
+
+
 def bytes_of(array: Array, dtype: np.dtype[Any], *, copies: bool) -> Buffer:
-    """The elements as they are on the wire, in place where they can be."""
+    """The elements as they are on the wire, in place where they can be.
+
+    Raises MessageTooLargeError for more than a call may have, before they are copied: an array
+    that repeats one element may have any size.
+    """
+    check_tensor_size(array)
     if array.dtype == _BOOL:
         array = np.not_equal(np.ascontiguousarray(array).view(_BYTE), 0)  # some may be 2, not 1
         copies = False

@@ -21,6 +21,7 @@ from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError, O
 from opdispatch.tensor import Tensor, key_set_of_backend
 from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensor_bytes import check_tensor_size
 from opdispatch_wire.v1 import values_pb2
 
 Array = np.ndarray[Any, Any]
@@ -156,6 +157,7 @@ def fill_tensor(
     dtype = array.dtype
     name = dtype_to_name(dtype, at=at)
     if memory is None or not memory.place(message, array, WIRE_DTYPES[name], value):
+        check_tensor_size(array)
         if dtype != WIRE_DTYPES[name]:
             array = array.astype(WIRE_DTYPES[name])
         data = array.tobytes()

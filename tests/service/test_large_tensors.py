@@ -30,9 +30,11 @@ lib = Library("many", "DEF")
 lib.define("split(Tensor x, int n) -> Tensor[]")
 lib.define("total(Tensor[] xs) -> float")
 lib.define("zeros(int n) -> Tensor")
+lib.define("repeated(int n) -> Tensor")
 lib.impl("split", lambda x, n: list(np.split(x, n)), "CPU")
 lib.impl("total", lambda xs: float(sum(x.sum() for x in xs)), "CPU")
 lib.impl("zeros", np.zeros, "CompositeImplicitAutograd")
+lib.impl("repeated", lambda n: np.broadcast_to(1.0, (n, n)), "CompositeImplicitAutograd")
 """
 
 
@@ -199,6 +201,24 @@ def test_results_that_there_is_no_room_for_are_an_error(
         with pytest.raises(oc.MessageTooLargeError, match="large tensors of the call have 8000000"):
             session.ops.many.zeros(MB)
         assert session.ops.many.zeros(LARGE).shape == (LARGE,)
+
+
+@pytest.mark.parametrize("lane", ["local", "stream", "grpc"])
+def test_an_element_that_is_repeated_without_end_is_an_error(
+    twice: RunningDaemon, lane: Literal["local", "stream", "grpc"]
+):
+    """No room is looked for: there might be some, and another process be ended for it."""
+    endless = np.broadcast_to(1.0, (2**20, 2**20))
+    with oc.connect(twice.addresses[1], lane=lane) as session:
+        for _ in range(2):  # the second one goes the direct way, if there is one
+            with pytest.raises(oc.MessageTooLargeError, match="a tensor has 8796093022208 bytes"):
+                session.ops.many.repeated(2**20)
+            with pytest.raises(oc.MessageTooLargeError, match="a tensor has 8796093022208 bytes"):
+                session.ops.many.split(endless, 1)
+            with pytest.raises(oc.MessageTooLargeError, match="a tensor has 8796093022208 bytes"):
+                session.put(endless)
+            with pytest.raises(oc.DeviceMemoryError, match="no room for an array of 8796093022208"):
+                session.call("many::repeated", 2**20, remote=True)
 
 
 async def test_results_that_there_is_no_room_for_are_an_error_for_asyncio_too(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
 from opdispatch.dispatch_key import BackendComponent
+from opdispatch.errors import DeviceMemoryError
 
 # dlpack.h: kDLCPU, and host memory that a GPU can reach (kDLCUDAHost, kDLROCMHost).
 _HOST_MEMORY = (1, 3, 11)
@@ -37,8 +38,8 @@ class NumpyBackend(ArrayBackend):
         return np.asarray(array)
 
     def from_host(self, array: HostArray, device: str) -> HostArray:
-        """A copy."""
-        return np.array(array)
+        """A copy. Raises DeviceMemoryError."""
+        return _copy(array, "K")
 
     def is_its_own(self, array: Any) -> bool:
         """Whether it is a plain array, and no view."""
@@ -47,8 +48,8 @@ class NumpyBackend(ArrayBackend):
         return bool(is_plain and flags.c_contiguous and flags.writeable)
 
     def copy(self, array: Any) -> HostArray:
-        """A copy."""
-        return np.array(array, order="C")
+        """A copy. Raises DeviceMemoryError."""
+        return _copy(array, "C")
 
     def assign(self, target: HostArray, contents: Any) -> None:
         """Writes in place; dtypes of the same kind are converted."""
@@ -58,3 +59,13 @@ class NumpyBackend(ArrayBackend):
         """A view, writable where the other library lets it be."""
         view: HostArray = np.from_dlpack(value)
         return view
+
+
+def _copy(array: Any, order: Literal["C", "K"]) -> HostArray:
+    try:
+        return np.array(array, order=order)
+    except MemoryError as error:
+        raise DeviceMemoryError(
+            f"there is no room for an array of {array.nbytes} bytes on 'cpu'",
+            asked=str(array.nbytes),
+        ) from error
