@@ -226,6 +226,22 @@ def test_texts_are_no_numbers_though_they_look_like_some(value: Any):
         xp.asarray(value, dtype=xp.float32)
 
 
+@pytest.mark.parametrize("value", [1j, [1.0, 1j], [np.complex64(1j)], [[2], [np.array(1j)]]])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_complex_numbers_are_no_real_ones_in_lists_either(value: Any, dtype: str):
+    """NumPy drops the imaginary parts of its own scalars."""
+    with pytest.raises(ArgumentError, match=f"complex.* {dtype}"):
+        xp.asarray(value, dtype=dtype)
+    assert xp.asarray(value, dtype="complex64").dtype == xp.complex64
+
+
+@pytest.mark.parametrize("value", [1, [1.0], of([1.0])])
+@pytest.mark.parametrize("dtype", ["toaster", 3, [], "f4,nope"])
+def test_a_type_of_elements_is_one(value: Any, dtype: Any):
+    with pytest.raises(ArgumentError, match="asarray takes an element type or its name, not"):
+        xp.asarray(value, dtype=dtype)
+
+
 def test_none_is_no_type():
     for ask in (xp.finfo, xp.result_type, lambda none: xp.can_cast(xp.float32, none)):
         with pytest.raises(ArgumentError, match="None is neither"):

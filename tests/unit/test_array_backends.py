@@ -376,6 +376,9 @@ def test_a_foreign_array_that_does_not_give_its_elements_is_an_error(
         adopt(Foreign((2, 0)))
     with pytest.raises(DeviceError, match="does not give its elements"):
         adopt(SimpleNamespace())
+    for nowhere in (("cpu", 0), (None, 0), (1,)):
+        with pytest.raises(DeviceError, match="does not give its elements"):
+            adopt(Foreign(nowhere, X))  # type: ignore[arg-type]
     with pytest.raises(WireError, match=r"\$: .* the capsule was used already"):
         tensor_to_proto(used)
 

@@ -9,7 +9,7 @@ import numpy as np
 from opdispatch import arrays
 from opdispatch.array_api.data_types import DTYPES
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_numbers
+from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_complex, check_numbers
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.functorch.dynamic_layer import next_level
@@ -31,8 +31,13 @@ def asarray(
         return _of_remote(obj, dtype, device, copy)
     if isinstance(obj, Tensor) or arrays.find_key_bits(obj) is not None or arrays.is_foreign(obj):
         return _of_array(obj if isinstance(obj, Tensor) else new_tensor(obj), dtype, device, copy)
+    values, wanted = _plain(obj), None if dtype is None else _dtype_of(dtype)
+    if wanted is not None and wanted.kind not in "bc":
+        found = np.asarray(values).dtype
+        if found.kind == "c":
+            check_complex("asarray", found, wanted)
     try:
-        array = np.asarray(_plain(obj), dtype=dtype, copy=copy)
+        array = np.asarray(values, dtype=wanted, copy=copy)
     except ValueError as error:
         if copy is False:
             text = f"asarray must copy the elements of an object of type {type(obj).__name__}"
@@ -87,8 +92,15 @@ def _wanted(given: np.dtype[Any], dtype: Any) -> np.dtype[Any]:
     """The type that is asked for; None: that of the array, in the order of this machine's bytes."""
     if dtype is None:
         return given if given.isnative else given.newbyteorder("=")
-    wanted: np.dtype[Any] = DTYPES.get(dtype, np.dtype(dtype))
-    return wanted
+    return _dtype_of(dtype)
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = DTYPES.get(dtype) or np.dtype(dtype)
+    except TypeError as error:  # also of what cannot be looked up
+        raise ArgumentError(f"asarray takes an element type or its name, not {dtype!r}") from error
+    return found
 
 
 def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:

@@ -21,11 +21,11 @@ def adopt(value: Any) -> Any:
     DeviceError if no backend here has that memory, or the array does not give it.
     """
     try:
-        device_type, number = value.__dlpack_device__()
+        device_type, number = map(int, value.__dlpack_device__())
     except Exception as error:  # foreign code: it raises what it likes
         raise DeviceError(_refusal(value, error)) from error
     for backend in backends():
-        if int(device_type) in backend.dlpack_device_types:
+        if device_type in backend.dlpack_device_types:
             try:
                 return backend.adopt(value)
             except DeviceError:
@@ -33,7 +33,7 @@ def adopt(value: Any) -> Any:
             except Exception as error:
                 raise DeviceError(_refusal(value, error)) from error
     raise DeviceError(
-        f"{describe_type(value)} is on DLPack device {int(device_type)}:{number}, and no backend "
+        f"{describe_type(value)} is on DLPack device {device_type}:{number}, and no backend "
         "of this process has that memory",
         hint="move it to the host first",
     )
