@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch import DeviceTransfers, register_backend
+from opdispatch import (
+    DeviceError,
+    DeviceTransfers,
+    Tensor,
+    nested_tensor,
+    quantize_per_tensor,
+    register_backend,
+)
 from tests import simulated_accelerator
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -113,6 +120,25 @@ def test_values_go_to_an_interpreter_that_has_a_backend_for_their_device(
                 p.output(p.ops.acc.add_(p.ops.acc.add(x, x), x))
             np.testing.assert_array_equal(accelerator.to_host(p.result), 3 * X)
         assert session.put(X).interpreter == "worker-2"
+
+
+def test_tensors_of_other_layouts_are_kept_on_a_device(
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    quantized = quantize_per_tensor(X, 0.5, 1, "qint8").to("privateuseone:1")
+    nested = nested_tensor([X, X[:1]]).to("privateuseone:0")
+    with lent_daemon.connect() as session:
+        session.load(write_library("acc", LIBRARY))
+        kept = session.put(quantized)
+        assert (kept.device, kept.nbytes) == ("privateuseone:1", 6)
+        np.testing.assert_array_equal(
+            Tensor(kept.numpy()).to("cpu").int_repr(), quantized.to("cpu").int_repr()
+        )
+        kept = session.put(nested)
+        assert (kept.device, kept.nbytes) == ("privateuseone:0", 9 * 8 + 3 * 8)
+        np.testing.assert_array_equal(Tensor(kept.numpy()).to("cpu").unbind()[1], X[:1])
+    with pytest.raises(DeviceError, match="move the tensor to the host"):
+        nested.unbind()
 
 
 def test_interpreters_say_what_they_have_copied_to_their_devices_and_from_them(

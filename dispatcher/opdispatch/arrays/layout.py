@@ -10,6 +10,7 @@ of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -113,8 +114,9 @@ class Layout(ABC):
         return self.key_bits(COMPONENTS[self.backend_of(array).device_type])
 
     def nbytes(self, array: Any) -> int:
-        """The bytes of all parts."""
-        return sum(int(part.nbytes) for part in self.parts(array))
+        """The bytes of all parts, of which a backend's arrays need not know."""
+        parts = self.parts(array)
+        return sum(math.prod(part.shape) * np.dtype(part.dtype).itemsize for part in parts)
 
 
 def namespace_of(array: Any) -> Any:

@@ -60,7 +60,8 @@ class NestedArray:
         return NESTED.key_bits_of(self)
 
     def unbind(self) -> list[Any]:
-        """The components: views."""
+        """The components: views. Raises DeviceError on a device without views."""
+        namespace_of(self.values)
         places = _on_host(self.offsets).tolist()
         return [self.values[a:b] for a, b in itertools.pairwise(places)]
 
