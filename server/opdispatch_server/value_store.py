@@ -6,13 +6,15 @@ import sys
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from opdispatch.arrays import copy_of, find_backend, find_layout
+from opdispatch.arrays import ArrayBackend, backend_of_device, copy_of, find_backend, find_layout
 from opdispatch.arrays.layout import read_only_view
+from opdispatch.arrays.layouts import elements_of
 from opdispatch.autograd.variable import edge_of, meta_of
+from opdispatch.errors import DeviceError
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
@@ -25,7 +27,40 @@ from opdispatch_wire.remote_values import (
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
-_NONE: Mapping[bytes, Any] = MappingProxyType({})
+
+class _Kept(NamedTuple):
+    """A value, and the backend of its elements if they are on a device; None: on the host."""
+
+    value: Any
+    backend: ArrayBackend | None
+
+    @classmethod
+    def of(cls, value: Any) -> _Kept:
+        backend = find_backend(type(elements_of(getattr(value, "array", value))))
+        return cls(value, None if backend is None or backend.device_type == "cpu" else backend)
+
+    def in_force(self) -> _Kept:
+        """Itself, or the same on its device by the backend that makes arrays for that now."""
+        if self.backend is None:
+            return self
+        array = getattr(self.value, "array", self.value)
+        device = self.backend.device_of(elements_of(array))
+        try:
+            wanted = backend_of_device(device)
+        except DeviceError:  # its library was unloaded, and may come back
+            return self
+        if wanted is self.backend:
+            return self
+        layout = find_layout(type(array))
+        parts = [array] if layout is None else layout.parts(array)
+        moved = [wanted.from_host(self.backend.to_host(part), device) for part in parts]
+        made = moved[0] if layout is None else layout.assemble(moved, layout.facts(array))
+        if isinstance(self.value, Tensor):
+            made = _with_history_of(self.value, made)
+        return _Kept(made, wanted)
+
+
+_NONE: Mapping[bytes, _Kept] = MappingProxyType({})
 
 
 class ValueStore:
@@ -38,11 +73,25 @@ class ValueStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sessions: dict[bytes, dict[bytes, Any]] = {}
+        self._sessions: dict[bytes, dict[bytes, _Kept]] = {}
 
     def find(self, session: bytes, key: bytes) -> Any:
-        """The value of that key; None if it is not here."""
-        return self._sessions.get(session, _NONE).get(key)
+        """The value of that key; None if it is not here.
+
+        It is an array of the backend that makes arrays for its device now, so that kernels of a
+        library's next version know it: what another one has made is copied through host memory.
+        Raises DeviceError, and DeviceMemoryError.
+        """
+        kept = self._sessions.get(session, _NONE).get(key)
+        if kept is None:
+            return None
+        current = kept.in_force()
+        if current is not kept:
+            with self._lock:
+                values = self._sessions.get(session, {})
+                if values.get(key) is kept:
+                    values[key] = current
+        return current.value
 
     def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
         """The value that is meant, or a view that cannot be written to.
@@ -61,7 +110,7 @@ class ValueStore:
     def add(self, session: bytes, key: bytes, value: Any) -> None:
         """Keeps a value."""
         with self._lock:
-            self._sessions.setdefault(session, {})[key] = value
+            self._sessions.setdefault(session, {})[key] = _Kept.of(value)
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Lets go of some of a session's values, or of all. What is in use stays until then."""
@@ -162,14 +211,18 @@ class KeptValue:
 def _read_only(value: Any) -> Any:
     """What a kernel that must not write gets; of a tensor, one with the same history."""
     if isinstance(value, Tensor):
-        shown = Tensor(_read_only(value.array), keys=value.key_set)
-        shown.autograd_meta = meta_of(value)
-        shown.requires_grad_flag = value.requires_grad_flag
-        return shown
+        return _with_history_of(value, _read_only(value.array))
     if isinstance(value, np.ndarray):
         return read_only_view(value)
     layout = find_layout(type(value))
     return value if layout is None else layout.read_only(value)
+
+
+def _with_history_of(tensor: Tensor, array: Any) -> Tensor:
+    shown = Tensor(array, keys=tensor.key_set)
+    shown.autograd_meta = meta_of(tensor)
+    shown.requires_grad_flag = tensor.requires_grad_flag
+    return shown
 
 
 def _own(value: Any, *, is_known: bool) -> Any:

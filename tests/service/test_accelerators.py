@@ -288,6 +288,33 @@ def test_calls_have_the_backend_of_their_kernel_while_another_version_is_importe
         np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
 
 
+def test_what_is_kept_on_a_device_is_known_to_the_next_version_of_its_library(
+    lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    """Each version has a class of arrays of its own."""
+    with lent_daemon.connect() as session:
+        session.load(write_library("acc", LIBRARY))
+        x = session.put(accelerator.from_host(X, "privateuseone:1"))
+        y = session.put(Tensor(accelerator.from_host(X, "privateuseone:0"), requires_grad=True))
+        q = session.put(quantize_per_tensor(X, 0.5, 1, "qint8").to("privateuseone:1"))
+        for change in (
+            lambda: session.load(write_library("acc", f"{LIBRARY}# next\n")),
+            lambda: session.rollback("acc"),
+        ):
+            change()
+            session.call("acc::add_", x, accelerator.from_host(X, "privateuseone:1"))
+            session.call("acc::add_", x, x)
+            assert (x.device, y.device) == ("privateuseone:1", "privateuseone:0")
+            np.testing.assert_array_equal(y.numpy(), X)
+            assert Tensor(q.numpy()).to("cpu").shape == X.shape
+        np.testing.assert_array_equal(x.numpy(), 10 * X)  # ((1 + 1) * 2 + 1) * 2
+        session.unload("acc")
+        with pytest.raises(oc.ReturnError, match="has no representation on the wire"):
+            x.numpy()
+        session.load(write_library("acc", LIBRARY))
+        np.testing.assert_array_equal(x.numpy(), 10 * X)
+
+
 def test_a_library_may_be_a_backend_and_nothing_else(
     lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
