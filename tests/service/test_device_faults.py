@@ -26,6 +26,9 @@ register_backend(accelerator)
 def fill(x):
     raise AcceleratorFullError("48 bytes")
 
+def hoard(x):
+    return np.zeros((2**30, 2**25))
+
 def fail(x):
     raise AcceleratorFaultError("an illegal address")
 
@@ -34,7 +37,7 @@ def fall_off(x):
     return accelerator.from_host(x, "privateuseone:0")
 
 lib = Library("dev", "DEF")
-for kernel in (fill, fail, fall_off):
+for kernel in (fill, hoard, fail, fall_off):
     lib.define(f"{kernel.__name__}(Tensor x) -> Tensor")
     lib.impl(kernel.__name__, kernel, "CPU")
 lib.define("calm(Tensor x) -> Tensor")
@@ -76,6 +79,17 @@ def test_a_kernel_for_which_there_is_no_room_is_the_devices_error_and_changes_no
         assert "AcceleratorFullError" in facts["traceback"]
         np.testing.assert_array_equal(session.ops.dev.calm(X), X + 1)
         assert restarts(session) == 0
+
+
+def test_so_is_one_for_which_the_host_has_no_room(dev: RunningDaemon):
+    with dev.connect() as session:
+        with pytest.raises(
+            oc.DeviceMemoryError,
+            match=r"dev::hoard in .* failed: there is no room on 'cpu' \(Unable",
+        ) as caught:
+            session.ops.dev.hoard(X)
+        assert (caught.value.facts["device"], caught.value.facts["asked"]) == ("cpu", str(2**58))
+        np.testing.assert_array_equal(session.ops.dev.calm(X), X + 1)
 
 
 @pytest.mark.parametrize("lane", ["local", "stream", "grpc"])

@@ -49,7 +49,7 @@ from opdispatch.errors import (
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.tensors import WireTensor, tensor_from_proto, tensor_to_proto
 from opdispatch_wire.v1 import values_pb2
-from tests.simulated_accelerator import Accelerator, AcceleratorArray
+from tests.simulated_accelerator import Accelerator, AcceleratorArray, AcceleratorFullError
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -262,6 +262,21 @@ def test_what_a_device_cannot_take_says_where_and_why(accelerator: Accelerator):
     accelerator.has_failed = True
     with pytest.raises(DeviceLostError, match=r"\$\.x: 'privateuseone:1' has fallen off"):
         tensor_to_proto(array, at="$.x")
+
+
+def test_what_is_said_of_the_hosts_memory_is_what_numpy_and_python_say():
+    host = backend_of_device("cpu")
+    with pytest.raises(MemoryError) as caught:
+        np.zeros((2**30, 2**25))
+    error = host.explain(caught.value)
+    assert isinstance(error, DeviceMemoryError)
+    assert error.message.startswith("there is no room on 'cpu' (Unable to allocate 256. PiB for")
+    assert error.facts == {"device": "cpu", "asked": str(2**58)}
+    error = host.explain(MemoryError())
+    assert error is not None
+    assert (error.message, error.facts) == ("there is no room on 'cpu'", {"device": "cpu"})
+    for other in (AcceleratorFullError("48 bytes"), DeviceMemoryError("full"), ValueError()):
+        assert host.explain(other) is None
 
 
 def test_an_array_without_elements_has_a_shape_and_a_dtype():

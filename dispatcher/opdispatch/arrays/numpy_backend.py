@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +51,18 @@ class NumpyBackend(ArrayBackend):
     def copy(self, array: Any) -> HostArray:
         """A copy. Raises DeviceMemoryError."""
         return _copy(array, "C")
+
+    def explain(self, error: BaseException) -> DeviceMemoryError | None:
+        """A MemoryError of Python or NumPy: those of other libraries may be of their devices."""
+        module = type(error).__module__.partition(".")[0]
+        if not isinstance(error, MemoryError) or module not in ("builtins", "numpy"):
+            return None
+        facts = {"device": "cpu"}
+        match error.args:
+            case (tuple() as shape, np.dtype() as dtype):  # NumPy's
+                facts["asked"] = str(math.prod(shape) * dtype.itemsize)
+        why = f" ({error})" if str(error) else ""
+        return DeviceMemoryError(f"there is no room on 'cpu'{why}", **facts)
 
     def assign(self, target: HostArray, contents: Any) -> None:
         """Writes in place; dtypes of the same kind are converted."""
