@@ -19,8 +19,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     caller_frames, trace_line, call_observer,
     local_dispatch_key_set, dispatch_trace,
     observed_range, mode_decorator, grad_mode,
-    autocast_mode, torch_dispatch_mode,
-    tracing_state                               what a task has switched on
+    autocast_mode, dtype_promotion,
+    torch_dispatch_mode, tracing_state          what a task has switched on
     arrays/                                     arrays of any library as tensors
     generator                                   where random numbers come from
     autograd/                                   the graph of what was called, and the way back
@@ -84,6 +84,7 @@ from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatc
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
 from opdispatch.dispatcher import Dispatcher, RegistrationListener
+from opdispatch.dtype_promotion import numpy_dtype_promotion
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
@@ -261,6 +262,7 @@ __all__ = [
     "nested_tensor",
     "nested_tensor_from_jagged",
     "no_grad",
+    "numpy_dtype_promotion",
     "ops",
     "parse_dispatch_key",
     "parse_schema",

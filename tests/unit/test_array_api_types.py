@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -20,6 +21,7 @@ from opdispatch import (
     NoKernelError,
     Tensor,
     cpu_fallback,
+    numpy_dtype_promotion,
     ops,
     register_backend,
 )
@@ -242,3 +244,72 @@ def test_shapes_that_do_not_fit_are_both_named(call: Any, shapes: str):
 def test_types_without_a_common_one_are_not_joined(call: Any):
     with pytest.raises(ArgumentError, match="no common type"):
         call(xp.asarray([1, 2]), xp.asarray([1.0, 2.0]))
+
+
+# -- as NumPy promotes -----------------------------------------------------------------------------
+
+DTYPES = ["bool", "int8", "uint8", "int64", "uint64", "float32", "float64", "complex64"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("other", DTYPES)
+@pytest.mark.parametrize("one", DTYPES)
+def test_types_are_promoted_as_numpy_does_where_that_is_asked_for(
+    one: str, other: str, device: str
+):
+    x, y = np.ones(3, one), np.full(3, 2, other)
+    a, b = (Tensor(each).to(device) for each in (x, y))
+    with numpy_dtype_promotion():
+        found = [a + b, xp.multiply(a, b), xp.concat([a, b]), xp.where(a == b, a, b)]
+        assert xp.result_type(a, b) == np.result_type(x, y)
+    expected = [x + y, x * y, np.concatenate([x, y]), np.where(x == y, x, y)]
+    assert [(each.shape, each.dtype) for each in found] == [(e.shape, e.dtype) for e in expected]
+    if device == "cpu":
+        for each, array in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(each.array, array)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("scalar", [True, 3, 1.5, 2j])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_so_are_python_scalars(dtype: str, scalar: complex, device: str):
+    x = np.ones(3, dtype)
+    with numpy_dtype_promotion():
+        found = Tensor(x).to(device) * scalar
+        assert xp.result_type(found, scalar) == np.result_type((x * scalar).dtype, scalar)
+    assert found.dtype == (x * scalar).dtype
+    if device == "cpu":
+        np.testing.assert_array_equal(found.array, x * scalar)
+
+
+def test_what_has_no_numbers_is_refused_all_the_same():
+    with numpy_dtype_promotion(), pytest.raises(ArgumentError, match="does not take arrays of <U1"):
+        ops.array.add(np.ones(2), np.array(["a", "b"]))
+
+
+def test_it_is_of_the_block_and_of_the_task_alone():
+    counts, weights = xp.asarray([1, 2]), xp.asarray([0.5, 0.5])
+
+    @numpy_dtype_promotion()
+    def mean() -> Tensor:
+        return xp.sum(counts * weights)
+
+    assert float(mean()) == 1.5
+    with numpy_dtype_promotion():
+        with numpy_dtype_promotion(False), pytest.raises(ArgumentError):
+            counts * weights
+        with ThreadPoolExecutor() as pool, pytest.raises(ArgumentError):
+            pool.submit(lambda: counts * weights).result()
+        assert (counts * weights).dtype == np.float64
+    with pytest.raises(ArgumentError, match="astype, or see numpy_dtype_promotion"):
+        counts * weights
+
+
+def test_gradients_have_the_types_of_what_they_are_of():
+    x = Tensor(np.ones(3, np.float32), requires_grad=True)
+    with numpy_dtype_promotion():
+        y = x * xp.arange(3)
+        assert y.dtype == np.float64
+        xp.sum(y / 2).backward()
+    assert x.grad is not None
+    assert (x.grad.dtype, x.grad.array.tolist()) == (np.float32, [0.0, 0.5, 1.0])

@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from opdispatch.dtype_promotion import NUMPY_PROMOTION
 from opdispatch.errors import ArgumentError
 
 DOUBTFUL_KINDS = "OSUVMmT"
@@ -50,7 +51,8 @@ def kind_of_numbers(dtype: np.dtype[Any]) -> str:
 
 
 def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
-    """Raises ArgumentError unless the standard defines what the two are promoted to.
+    """Raises ArgumentError unless the standard defines what the two are promoted to, or NumPy is
+    to decide (``numpy_dtype_promotion``).
 
     Those of ml_dtypes, such as bfloat16, are none of the standard's, and go by their kind.
     """
@@ -64,10 +66,12 @@ def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
         return
     if kinds == {"i", "u"} and (one if kind_of_numbers(one) == "u" else other).itemsize < 8:
         return
+    if NUMPY_PROMOTION.get():
+        return
     raise ArgumentError(
         f"array::{name} was given arrays of {one} and {other}, for which the array API standard "
         "has no common type",
-        hint="convert one of them with astype",
+        hint="convert one of them with astype, or see numpy_dtype_promotion",
         operator=name,
     )
 
@@ -85,16 +89,19 @@ def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> Non
 def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
     """Whether an array is of ml_dtypes, of which NumPy does not know how scalars go with it.
 
-    Raises ArgumentError unless the standard lets a Python scalar go with such an array.
+    Raises ArgumentError unless the standard lets a Python scalar go with such an array, or NumPy
+    is to decide.
     """
     if dtype.kind in DOUBTFUL_KINDS:
         check_numbers(name, dtype)
         return True
     if dtype.kind in KINDS_OF_SCALAR[type(scalar)] or dtype.kind not in _KINDS:
         return False
+    if NUMPY_PROMOTION.get():
+        return False
     raise ArgumentError(
         f"array::{name} was given an array of {dtype} and the {type(scalar).__name__} {scalar!r}, "
         "for which the array API standard has no common type",
-        hint="convert the array with astype",
+        hint="convert the array with astype, or see numpy_dtype_promotion",
         operator=name,
     )
