@@ -329,15 +329,20 @@ def _default_key_bits(message: values_pb2.Tensor) -> int:
     return key_set_of_backend(component).bits
 
 
-def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
-    """The elements of an array in host memory, and the device where it lives."""
-    if type(value) is np.ndarray:
-        return value, "cpu"
-    if isinstance(value, np.ma.MaskedArray):
+def refuse_masked(array: Any, *, at: str) -> None:
+    """Raises WireError for an array of NumPy's with a mask, which no other process is told of."""
+    if isinstance(array, np.ma.MaskedArray):
         raise WireError(
             f"{at}: a masked array would lose its mask; "
             "pass value.filled(...), or value.data and value.mask"
         )
+
+
+def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
+    """The elements of an array in host memory, and the device where it lives."""
+    if type(value) is np.ndarray:
+        return value, "cpu"
+    refuse_masked(value, at=at)
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), "cpu"
     try:

@@ -24,7 +24,7 @@ from opdispatch_wire.remote_values import (
     store_key,
     value_id,
 )
-from opdispatch_wire.tensors import is_tensor
+from opdispatch_wire.tensors import is_tensor, refuse_masked
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
 
@@ -168,20 +168,23 @@ class KeptResults:
         self._interpreter = interpreter
         self._count = 0
 
-    def take(self, results: list[Any], place: int) -> Any:
+    def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
         """What is to be sent for one result: a KeptValue for a tensor, in lists as well.
 
         Takes it off the list. A tensor that the kernel, the caller or another value may know,
-        too, is copied: nobody else must be able to write to it.
+        too, is copied: nobody else must be able to write to it. Raises WireError, which begins
+        with the place in ``at``, for one that could not be fetched as it is.
         """
+        at = f"{at}[{place}]"
         value = results[place]
         results[place] = None
         if isinstance(value, list | tuple):
             items = list(value)
             del value
-            return [self.take(items, i) for i in range(len(items))]
+            return [self.take(items, i, at) for i in range(len(items))]
         if not is_tensor(value):
             return value
+        refuse_masked(value.array if isinstance(value, Tensor) else value, at=at)
         # One reference is `value`, the other one is getrefcount's own.
         is_known = sys.getrefcount(value) > 2
         value = _own(value, is_known=is_known)

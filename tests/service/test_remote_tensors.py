@@ -342,3 +342,32 @@ def test_the_errors_of_calls_leave_nothing(session: oc.Session):
     with pytest.raises(oc.WireError, match="is no array"):
         session.put([1, 2])  # type: ignore[arg-type]
     assert kept(session) == {"worker-1": (1, 16)}
+
+
+MASKED = """
+import numpy as np
+from opdispatch import Library
+
+lib = Library("masked", "DEF")
+lib.define("one(Tensor x) -> Tensor")
+lib.impl("one", lambda x: np.ma.masked_less(x, 1), "CPU")
+lib.define("some(Tensor x) -> Tensor[]")
+lib.impl("some", lambda x: [x + 1, np.ma.masked_less(x, 1)], "CPU")
+"""
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_would_lose_its_mask_is_not_kept_either(
+    session: oc.Session, write_library: WriteLibrary, remote: bool
+):
+    session.load(write_library("masked", MASKED))
+    x = np.arange(3.0)
+    for operator, place in (("one", r"\[0\]"), ("some", r"\[0\]\[1\]")):
+        with pytest.raises(oc.ReturnError, match=rf"\$\.returns{place}: a masked array would lose"):
+            session.call(f"masked::{operator}", x, remote=remote)
+    with (
+        pytest.raises(oc.ReturnError, match=r"\$\.returns\[0\]: a masked array"),
+        session.program() as p,
+    ):
+        p.output(p.ops.masked.one(x))
+    session.unload("masked")
