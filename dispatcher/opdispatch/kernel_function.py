@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BoxedFunction = Callable[["OperatorHandle", DispatchKeySet, list[Any]], None]
 UnboxedFunction = Callable[..., Any]
-KeysBelow = Callable[[DispatchKeySet], DispatchKeySet]
+FindKeys = Callable[[DispatchKeySet], DispatchKeySet]
 
 
 class KernelFunction:
@@ -59,7 +59,7 @@ class KernelFunction:
         function: Callable[..., Any] | None,
         *,
         boxed: BoxedFunction | None = None,
-        keys_below: KeysBelow | None = None,
+        keys_below: FindKeys | None = None,
         make: Callable[[], UnboxedFunction] | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
@@ -129,7 +129,7 @@ class KernelFunction:
 
     @classmethod
     def from_layer(
-        cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: KeysBelow
+        cls, make: Callable[[UnboxedFunction], UnboxedFunction], keys_below: FindKeys
     ) -> KernelFunction:
         """A kernel that does something around the one for other keys, mostly those below.
 

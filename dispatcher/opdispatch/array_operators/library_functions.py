@@ -10,6 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.meta_shapes import as_tuple, refusal, show
 from opdispatch.array_operators.preconditions import with_precondition
 from opdispatch.array_operators.sizes import (
     check_points,
@@ -163,6 +164,19 @@ def _repeat(found: Kernel) -> Kernel:
     return repeat
 
 
+def _reshape(found: Kernel) -> Kernel:
+    """NumPy takes every negative extent for -1."""
+
+    def reshape(x: Any, shape: int | tuple[int, ...], *, copy: bool | None) -> Any:
+        for extent in shape if type(shape) is tuple else as_tuple(shape):
+            if extent < -1:
+                shapes = show(as_tuple(shape)), show(x.shape)
+                raise refusal("reshape", "cannot make the shape {} of the shape {}".format(*shapes))
+        return found(x, shape, copy=copy)
+
+    return reshape
+
+
 def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
     """NumPy's sizes wrap around: see ``sizes``."""
 
@@ -271,6 +285,7 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat": _of_possible_size(check_repeats),
     "repeat.Tensor": _repeat,
+    "reshape": _reshape,
     "tile": _of_possible_size(check_tiles),
     **dict.fromkeys(("where.ScalarSelf", "where.ScalarOther"), _where),
     "unstack": _unstack,

@@ -193,7 +193,7 @@ def _reshape(x: MetaArray, shape: int | Sequence[int], *, copy: bool | None = No
     size, known = math.prod(x.shape), math.prod(extent for extent in wanted if extent >= 0)
     unknown = sum(extent < 0 for extent in wanted)
     fits = size == known if unknown == 0 else unknown == 1 and known > 0 and size % known == 0
-    if not fits:
+    if not fits or min(wanted, default=0) < -1:
         raise refusal(
             "reshape", f"cannot make the shape {show(wanted)} of the shape {show(x.shape)}"
         )

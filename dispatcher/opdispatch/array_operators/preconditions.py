@@ -15,7 +15,6 @@ import numpy as np
 from opdispatch.array_operators.dtypes import check_complex
 from opdispatch.array_operators.meta_shapes import (
     Axes,
-    as_tuple,
     check_axes,
     check_axis,
     refusal,
@@ -178,12 +177,6 @@ def _outer(x1: Any, x2: Any) -> None:
         )
 
 
-def _reshape(x: Any, shape: int | Sequence[int], **options: Any) -> None:
-    if min(as_tuple(shape), default=0) < -1:
-        shapes = show(as_tuple(shape)), show(x.shape)
-        raise refusal("reshape", "cannot make the shape {} of the shape {}".format(*shapes))
-
-
 def _real(name: str, option: str) -> Check:
     def check(x: Any, **options: Any) -> None:
         if isinstance(value := options.get(option), complex):
@@ -202,7 +195,6 @@ _CHECKS: dict[str, Check] = {
     "full": _full,
     "full_like": _full_like,
     "linspace": _linspace,
-    "reshape": _reshape,
     "std": _real("std", "correction"),
     "var": _real("var", "correction"),
     "linalg_vector_norm": _real("linalg_vector_norm", "ord"),

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opdispatch.function_schema import FunctionSchema
-from opdispatch.kernel_function import KernelFunction, KeysBelow
+from opdispatch.kernel_function import FindKeys, KernelFunction
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor import Tensor
 
@@ -48,15 +48,15 @@ class LayerText(ABC):
     def __init__(self, schema: FunctionSchema) -> None:
         self.arguments = arguments = schema.arguments
         usable = [_can_be_parameter(a.name) for a in arguments if a.kwarg_only]
-        self.by_name = all(usable)
+        by_name = all(usable)
         self.names = [
-            a.name if a.kwarg_only and self.by_name else f"_a{n}" for n, a in enumerate(arguments)
+            a.name if a.kwarg_only and by_name else f"_a{n}" for n, a in enumerate(arguments)
         ]
         pairs = list(zip(self.names, arguments, strict=True))
         self.positional = [name for name, a in pairs if not a.kwarg_only]
         self.keyword_only = [(a.name, name) for name, a in pairs if a.kwarg_only]
         """The names that callers know, and those of the text."""
-        if self.by_name:
+        if by_name:
             star = ["*"] if self.keyword_only else []
             self.parameters = [*self.positional, *star, *(n for _, n in self.keyword_only)]
             self.passed = [*self.positional, *(f"{n}={n}" for _, n in self.keyword_only)]
@@ -65,7 +65,7 @@ class LayerText(ABC):
             self.parameters = self.passed = [*self.positional, "**_named"]
             self.first = [f"{name} = _named[{given!r}]" for given, name in self.keyword_only]
 
-    def compile(self, title: str, keys_below: KeysBelow, **scope: Any) -> KernelFunction:
+    def compile(self, title: str, keys_below: FindKeys, **scope: Any) -> KernelFunction:
         """The kernel, which is called ``title``. ``scope`` has what its own lines refer to.
 
         It is compiled when a call first arrives there: of many operators, few are called.
