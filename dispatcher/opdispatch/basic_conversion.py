@@ -191,21 +191,29 @@ def _scalar(expected: str) -> Converter:
     return convert
 
 
-_PYTHON_DTYPES: dict[object, np.dtype[Any]] = {
+_USUAL_NAMES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+# By all that they are called: to tell other things apart takes longer than most conversions.
+_USUAL_DTYPES: dict[object, np.dtype[Any]] = {
     kind: np.dtype(kind) for kind in (bool, int, float, complex)
-}
+} | {key: dtype for dtype in map(np.dtype, _USUAL_NAMES) for key in (dtype, dtype.type, dtype.name)}
 
 
 def _scalar_type(expected: str) -> Converter:
     def convert(value: Any) -> np.dtype[Any]:
+        try:
+            return _USUAL_DTYPES[value]
+        except (KeyError, TypeError):  # unusual, or no key of a dict
+            pass
         dtype: np.dtype[Any] | None = None
         if isinstance(value, np.dtype):
             dtype = value
         elif isinstance(value, str):
             dtype = find_dtype_of_name(value)
-        elif isinstance(value, type):
-            is_numpy = issubclass(value, np.generic)
-            dtype = np.dtype(value) if is_numpy else _PYTHON_DTYPES.get(value)
+        elif isinstance(value, type) and issubclass(value, np.generic):
+            dtype = np.dtype(value)
         elif type(value) is int:
             dtype = find_dtype_of_code(value)
         if dtype is None or not is_numeric(dtype):

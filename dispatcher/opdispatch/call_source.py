@@ -94,7 +94,7 @@ class CallSource:
             "_DEFAULT": DEFAULT_STATE,
             "_given": _given,
             # A schema may call an argument "type": built-in names get names of ours.
-            **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str)},
+            **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
             "_errors": (KeyError, TypeError),
         }
         # What an argument is called in the generated code: its parameter, and its value. They
@@ -175,7 +175,8 @@ class CallSource:
         ]
         fallback = f"return _op.interpret_redispatch(_keys, *{self._collected()})"
         unusual = "_extra or _more or _on and _local().trace is not None"
-        return self._function(function, ["_op", "_keys"], [], unusual, body, fallback)
+        own = ["_op", "_keys"]
+        return self._function(function, own, [], unusual, body, fallback, reads_bits=False)
 
     def redispatch_converted(self, function: str) -> str:
         """``redispatch_converted``: arguments are all there, and as they should be.
@@ -237,8 +238,13 @@ class CallSource:
         unusual: str,
         body: list[str],
         fallback: str,
+        reads_bits: bool = True,
     ) -> str:
-        values = [line for i, a in enumerate(self.schema.arguments) for line in self._value(i, a)]
+        values = [
+            line
+            for place, argument in enumerate(self.schema.arguments)
+            for line in self._value(place, argument, reads_bits)
+        ]
         lines = [
             f"def {function}({self._parameters(own)}):",
             *(f"    {line}" for line in first),
@@ -266,10 +272,10 @@ class CallSource:
         after = [f"{name}=_M" for name in self.keyword_only]
         return ", ".join([*before, *defaulted, "*_extra", *after, "**_more"])
 
-    def _value(self, place: int, argument: Argument) -> list[str]:
+    def _value(self, place: int, argument: Argument, reads_bits: bool) -> list[str]:
         """Lines that set an argument's value to what was given, or to the default."""
         name, value = self.names[place], self.values[place]
-        check = self._check(place, argument)
+        check = self._check(place, argument, reads_bits)
         default = f"_d{place}" if argument.has_default else "_M"
         if argument.kwarg_only and name != argument.name:
             return [f"{value} = {default}", *check]
@@ -321,8 +327,11 @@ class CallSource:
         unless = "" if kind is TENSOR else f"{name} is not None and "
         return [f"if {unless}(_t := _type({name})) is not _Tensor: _PLAIN[_t]"]
 
-    def _check(self, place: int, argument: Argument) -> list[str]:
-        """Lines that convert an argument, or raise TypeError or KeyError."""
+    def _check(self, place: int, argument: Argument, reads_bits: bool) -> list[str]:
+        """Lines that convert an argument, or raise TypeError or KeyError.
+
+        What is in a list of tensors needs no look where the bits of each are read: see _bits.
+        """
         name, kind = self.values[place], argument.type
         if _is_one_tensor(kind):
             return []  # see _bits and _is_tensor
@@ -330,6 +339,9 @@ class CallSource:
         self.globals[f"_c{place}"] = converter_of(kind)
         if not argument.has_default and _accepts_anything(converter_of(kind)):
             return [f"if {name} is _M: raise _errors[0]", convert]
+        if reads_bits and kind.dispatches:
+            given = f"_type({name}) is _list or _type({name}) is _tuple"
+            return [f"{name} = [*{name}] if {given} else _c{place}({name})"]
         if kind in _EXACT:
             return [f"if _type({name}) is not _{_EXACT[kind]}: {convert}"]
         if kind is INT or kind is SYM_INT:

@@ -8,6 +8,7 @@ functions          the operators, and what the standard calls them
 dtypes             which element types go together
 preconditions      what functions are not defined for, and libraries do not refuse
 library_functions  what a library has for them, where it differs, adapted
+numpy_calls        what of it goes to NumPy without what stands before its functions
 kernels            kernels for arrays and tensors out of functions for arrays
 half_precision     what is added up in float32, and scalars beside bfloat16
 cupy_functions     what CuPy has for them, where it differs, adapted
@@ -42,6 +43,7 @@ from opdispatch.array_operators.kernels import Kernel, make_kernel
 from opdispatch.array_operators.library_functions import find_function
 from opdispatch.array_operators.math_bits import register_math_bits
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel
+from opdispatch.array_operators.numpy_calls import NUMPY_CALLS
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.library import Library
 from opdispatch.tensor import Tensor
@@ -86,7 +88,7 @@ def register(library: Library) -> None:
 def _make_host_kernel(function: ArrayFunction) -> Kernel:
     on_host = refusing_16_bits(function, find_function(array_api_compat.numpy, function))
     unusual = in_float32(function, on_host) or keeping_dtype(function, on_host)
-    return make_kernel(function, on_host, unusual)
+    return make_kernel(function, on_host, unusual, NUMPY_CALLS.get(function.operator))
 
 
 def _detach(x: Any) -> Any:

@@ -16,7 +16,7 @@ compiled: what it does beside calling the library's own function is what a small
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from opdispatch.array_operators.dtypes import (
 )
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.meta_shapes import as_tuple, show
+from opdispatch.array_operators.numpy_calls import NumpyCall
 from opdispatch.errors import ArgumentError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
@@ -44,26 +45,33 @@ _IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
 
 
 def make_kernel(
-    function: ArrayFunction, call: Callable[..., Any], unusual: Callable[..., Any] | None = None
+    function: ArrayFunction,
+    call: Callable[..., Any],
+    unusual: Callable[..., Any] | None = None,
+    short: NumpyCall | None = None,
 ) -> Kernel:
     """The kernel of an operator, which has ``call`` do the work on plain arrays.
 
     Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``: see
-    ``half_precision``.
+    ``half_precision``. What ``short`` is for, it does.
     """
     arguments = function.schema.arguments
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
-        unwrapped = _passed(arguments, _unwrapped)
-        call_plain = f"kernel({unwrapped})"
+        call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
-        inner = (
+        unwrap = (
             [f"return wrap({call_plain})"] if written is None else [call_plain, f"return {written}"]
         )
-        lines += [f"    if {is_tensor}:", *(f"        {line}" for line in inner)]
-        otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
-        lines += (f"    {line}" for line in _checks(function, name, otherwise))
+        unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
+        lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
+        if lists:
+            checks = _list_checks(function, name, lists[0], unwrap)
+        else:
+            otherwise = f"return unusual({_passed(arguments, _plain)})" if unusual else ""
+            checks = [*unwrap, *_checks(function, name, otherwise)]
+        lines += (f"    {line}" for line in checks)
         if any(each.name == "dtype" for each in arguments) and not function.has_device:  # of a sum
             lines += [
                 '    if dtype is not None and x.dtype.kind == "c":',
@@ -71,6 +79,7 @@ def make_kernel(
             ]
     lines += [
         "    try:",
+        *(f"        {line}" for line in (_shortened(arguments, short) if short else ())),
         f"        return function({_passed(arguments, _plain)})",
         "    except NoCommonType as error:",
         f"        raise without_common_type({name!r}, error) from None",
@@ -79,6 +88,8 @@ def make_kernel(
     ]
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
+        "np": np,
+        "ndarray": np.ndarray,
         **_USUAL_DTYPES,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
         "KINDS_OF_SCALAR": KINDS_OF_SCALAR,
@@ -86,6 +97,7 @@ def make_kernel(
         "check_scalar": check_scalar,
         "check_numbers": check_numbers,
         "check_all": check_all,
+        "check_each": check_each,
         "check_complex": check_complex,
         "with_shapes": with_shapes,
         "NoCommonType": DTypePromotionError,
@@ -164,69 +176,99 @@ def _plain(argument: Argument) -> str:
     return name
 
 
+def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]:
+    """Lines that return what ``short`` gives, if it is for these arguments."""
+    arrays = [each.name for each in arguments if str(each.type) == "Tensor"]
+    conditions = [*(f"type({each}) is ndarray" for each in arrays[:1]), short.condition]
+    values = {each.name: _plain(each) for each in arguments}
+    yield f"if {' and '.join(filter(None, conditions))}:"
+    yield f"    return {short.expression.format_map(values)}"
+
+
 def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
     """Lines that refuse dtypes, and end with ``otherwise`` where those are doubtful."""
-    last = [f"    {otherwise}"] if otherwise else []
-    arguments = {each.name: str(each.type) for each in function.schema.arguments}
-    promoted = [each for each in function.promoted if arguments[each].startswith("Tensor")]
-    scalars = [each for each in function.promoted if arguments[each] == "Scalar"]
-    if function.promoted and all(arguments[each] == "Tensor" for each in promoted):
-        first, *others = promoted
-        lines = [
-            line
-            for each in scalars
-            for line in (
-                f"if (type({each}) is not float or (one := {first}.dtype) is not FLOAT32 and "
-                f"one is not FLOAT64) and {first}.dtype.kind not in KINDS_OF_SCALAR[type({each})]:",
-                f"    doubtful = check_scalar({name!r}, {first}.dtype, {each})",
-                *([f"    if doubtful: {otherwise}"] if otherwise else []),
-            )
-        ]
-        doubts = "one.kind in DOUBTFUL_KINDS" + (" or one.itemsize == 2" if otherwise else "")
-        for other in others:
-            lines += [
-                f"if (one := {first}.dtype) is not {other}.dtype or {_IS_UNUSUAL} and ({doubts}):",
-                f"    check_pair({name!r}, one, {other}.dtype)",
-                *last,
-            ]
-        if lines:
-            return lines
-    if [arguments[each] for each in function.promoted] == ["Tensor[]"]:
-        arrays = function.promoted[0]
-        return [
-            f"one = {arrays}[0].dtype if {arrays} else None",
-            f"for each in {arrays}:",
-            "    if each.dtype is not one:",
-            f"        check_all({name!r}, ({arrays},))",
-            "        break",
-        ]
-    if any(arguments[each] != "Tensor" for each in promoted):
-        return [f"check_all({name!r}, ({', '.join(promoted)},))"]
-    single = [each for each, kind in arguments.items() if kind == "Tensor"]
-    return [
-        line
-        for each in single
-        for line in (
+    kinds = {each.name: str(each.type) for each in function.schema.arguments}
+    promoted = [each for each in function.promoted if kinds[each].startswith("Tensor")]
+    lines = []
+    if all(kinds[each] == "Tensor" for each in promoted):
+        lines = _promotion_checks(function, name, promoted, otherwise)
+    elif promoted:
+        lines = [f"check_all({name!r}, ({', '.join(promoted)},))"]
+    checked = promoted if lines else []
+    for each, kind in kinds.items():
+        if each in checked or kind not in ("Tensor", "Tensor?"):
+            continue
+        check = [
             f"one = {each}.dtype",
             f"if {_IS_UNUSUAL} and one.kind in DOUBTFUL_KINDS:",
             f"    check_numbers({name!r}, one)",
-            *last,
-        )
+            *([f"    {otherwise}"] if otherwise else []),
+        ]
+        if kind == "Tensor?":
+            check = [f"if {each} is not None:", *(f"    {line}" for line in check)]
+        lines += check
+    return lines
+
+
+def _promotion_checks(
+    function: ArrayFunction, name: str, promoted: Sequence[str], otherwise: str
+) -> list[str]:
+    """Those of tensors that are promoted together, and of scalars with the first of them."""
+    if not promoted:
+        return []
+    kinds = {each.name: str(each.type) for each in function.schema.arguments}
+    first, *others = promoted
+    lines = []
+    for scalar in (each for each in function.promoted if kinds[each] == "Scalar"):
+        lines += [
+            f"if (type({scalar}) is not float or (one := {first}.dtype) is not FLOAT32 and "
+            f"one is not FLOAT64) and {first}.dtype.kind not in KINDS_OF_SCALAR[type({scalar})]:",
+            f"    doubtful = check_scalar({name!r}, {first}.dtype, {scalar})",
+            *([f"    if doubtful: {otherwise}"] if otherwise else []),
+        ]
+    doubts = "one.kind in DOUBTFUL_KINDS" + (" or one.itemsize == 2" if otherwise else "")
+    for other in others:
+        lines += [
+            f"if (one := {first}.dtype) is not {other}.dtype or {_IS_UNUSUAL} and ({doubts}):",
+            f"    check_pair({name!r}, one, {other}.dtype)",
+            *([f"    {otherwise}"] if otherwise else []),
+        ]
+    return lines
+
+
+def _list_checks(
+    function: ArrayFunction, name: str, arrays: str, unwrap: Sequence[str]
+) -> list[str]:
+    """Lines that refuse the dtypes of a list; tensors are unwrapped if there are any."""
+    check = "check_all" if arrays in function.promoted else "check_each"
+    return [
+        f"one = {arrays}[0].dtype if {arrays} else None",
+        f"for each in {arrays}:",
+        f"    if type(each) is not ndarray or each.dtype is not one or {_IS_UNUSUAL}:",
+        *(f"        {line}" for line in unwrap),
+        f"        {check}({name!r}, {arrays})",
+        "        break",
     ]
 
 
-def check_all(name: str, values: Sequence[Any]) -> None:
-    """Raises ArgumentError unless any two of the arrays, and of those in lists, have a common type.
+def check_all(name: str, arrays: Iterable[Any]) -> None:
+    """Raises ArgumentError unless any two of the arrays, but for None, have a common type.
 
     uint8 has one with uint64 and one with int8; the three of them have none.
     """
     dtypes: list[np.dtype[Any]] = []
-    for value in values:
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if each is not None and each.dtype not in dtypes:
-                for dtype in dtypes:
-                    check_pair(name, dtype, each.dtype)
-                dtypes.append(each.dtype)
+    for each in arrays:
+        if each is not None and each.dtype not in dtypes:
+            for dtype in dtypes or [each.dtype]:
+                check_pair(name, dtype, each.dtype)
+            dtypes.append(each.dtype)
+
+
+def check_each(name: str, arrays: Iterable[Any]) -> None:
+    """Raises ArgumentError unless all of the arrays have numbers."""
+    for each in arrays:
+        if each.dtype.kind in DOUBTFUL_KINDS:
+            check_numbers(name, each.dtype)
 
 
 def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:

@@ -1,0 +1,158 @@
+"""The short ways to NumPy: they do what its functions do, and no more is taken for granted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat.numpy
+import numpy as np
+import pytest
+
+from opdispatch import array_api as xp
+from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction
+from opdispatch.array_operators.kernels import make_kernel
+from opdispatch.array_operators.library_functions import find_function
+from opdispatch.array_operators.numpy_calls import NUMPY_CALLS
+
+BY_NAME = {each.operator: each for each in FUNCTIONS}
+
+ARRAYS = {
+    "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "of doubles, backwards": np.linspace(3.0, -1.0, 4)[::-1],
+    "transposed": np.arange(24, dtype=np.int64).reshape(2, 3, 4).T,
+    "of small integers": np.array([100, 100, 100], np.int8),
+    "of bytes": np.array([[200, 100], [7, 9]], np.uint8),
+    "of booleans": np.array([[True, False], [False, False]]),
+    "complex": np.array([3 + 4j, 1j, -2], np.complex64),
+    "with NaN": np.array([1.0, np.nan, -np.inf]),
+    "of halves": np.array([60000.0, 60000.0, 1.0], np.float16),
+    "big-endian": np.array([3.0, 1.0, 2.0], ">f8"),
+    "without dimensions": np.array(3.0),
+    "empty": np.empty((0, 3), np.float32),
+    "of one element": np.ones((1, 1, 1), np.float32),
+}
+AXES: list[Any] = [None, 0, -1, 1, 7]
+SEVERAL_AXES: list[Any] = [None, [0], [-1], [0, 1], [1, 0], [], [0, 0], [9]]
+KEEPDIMS = [False, True]
+DTYPES: list[Any] = [None, np.dtype("float64"), np.dtype("int16"), np.dtype("complex128")]
+
+Call = Callable[[Callable[..., Any], np.ndarray], Any]
+
+
+def _reduced(**options: list[Any]) -> list[Call]:
+    names = tuple(options)
+    return [
+        lambda f, x, given=given: f(x, **dict(zip(names, given, strict=True)))
+        for given in itertools.product(*options.values())
+    ]
+
+
+_OF_AXES = _reduced(axis=SEVERAL_AXES, keepdims=KEEPDIMS)
+_OF_TYPES = _reduced(axis=SEVERAL_AXES, dtype=DTYPES, keepdims=KEEPDIMS)
+_SPREADS = _reduced(axis=SEVERAL_AXES, correction=[0, 1.0, 5, 1j], keepdims=KEEPDIMS)
+_PLACES = _reduced(axis=AXES, keepdims=KEEPDIMS)
+_RUNNING = _reduced(axis=AXES, dtype=DTYPES, include_initial=KEEPDIMS)
+_SORTS = _reduced(axis=[0, -1, 1, 7], descending=KEEPDIMS, stable=KEEPDIMS)
+_SHAPES: list[Any] = [[], [0], [6], [3, 2], [-1], [2, -1], [-1, -1], [-2, 3], [0, 3], [1 << 62, 8]]
+_NEW = [
+    lambda f, x, shape=shape, dtype=dtype: f(shape, dtype=dtype, device=None)
+    for shape, dtype in itertools.product(([], [0], [2, 3], [-1], [1 << 62, 8]), DTYPES)
+]
+
+CALLS: dict[str, list[Call]] = {
+    **dict.fromkeys(("sum", "prod"), _OF_TYPES),
+    **dict.fromkeys(("max", "min", "all", "any", "mean"), _OF_AXES),
+    **dict.fromkeys(("std", "var"), _SPREADS),
+    **dict.fromkeys(("argmax", "argmin"), _PLACES),
+    **dict.fromkeys(("cumulative_sum", "cumulative_prod"), _RUNNING),
+    **dict.fromkeys(("sort", "argsort"), _SORTS),
+    **dict.fromkeys(("empty", "ones", "zeros"), _NEW),
+    "full": [
+        lambda f, x, fill=fill, dtype=dtype: f([2, 2], fill, dtype=dtype, device=None)
+        for fill, dtype in itertools.product((1, True, 2.5, 1j), DTYPES)
+    ],
+    "astype": [
+        lambda f, x, dtype=dtype, copy=copy: f(x, dtype, copy=copy, device=None)
+        for dtype, copy in itertools.product((*DTYPES[1:], np.dtype("bool")), (True, False))
+    ],
+    "take": [
+        lambda f, x, at=at, axis=axis: f(x, np.array(at, np.int64), axis=axis)
+        for at, axis in itertools.product(([0], [1, 0, 1], [[0], [1]], [], [9], [-1]), AXES)
+    ],
+    "reshape": [
+        lambda f, x, shape=shape, copy=copy: f(x, shape, copy=copy)
+        for shape, copy in itertools.product(_SHAPES, (None, True, False))
+    ],
+    "permute_dims": [
+        lambda f, x, axes=axes: f(x, axes)
+        for axes in ([], [0], [1, 0], [0, 1], [2, 0, 1], [-1, 0], [0, 0], [5, 0])
+    ],
+    "matrix_transpose": [lambda f, x: f(x)],
+    "matmul": [
+        lambda f, x, other=other: f(x, other.astype(x.dtype))
+        for other in (np.ones((3, 2)), np.ones(3), np.ones((2, 2)), np.array(1.0))
+    ],
+}
+
+
+def test_each_short_way_is_tried_here():
+    assert CALLS.keys() == NUMPY_CALLS.keys()
+
+
+def _kernels(function: ArrayFunction) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    found = find_function(array_api_compat.numpy, function)
+    return make_kernel(function, found, None, NUMPY_CALLS[function.operator]), make_kernel(
+        function, found
+    )
+
+
+def _outcome(call: Call, function: Callable[..., Any], x: np.ndarray) -> Any:
+    try:
+        result = call(function, x)
+    except Exception as error:
+        return type(error), str(error)
+    strides = result.strides if result.size else None
+    return type(result), result.dtype, result.shape, strides, result.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("operator", NUMPY_CALLS)
+def test_it_does_what_the_long_way_does(operator: str):
+    short, long = _kernels(BY_NAME[operator])
+    outcomes = []
+    for (name, x), call in itertools.product(ARRAYS.items(), CALLS[operator]):
+        got, wanted = (_outcome(call, function, x) for function in (short, long))
+        if operator == "empty" and len(wanted) > 2:
+            got, wanted = got[:-1], wanted[:-1]  # without the elements, which could be any
+        assert got == wanted, name
+        outcomes.append(len(wanted) > 2)
+    assert any(outcomes), "nothing but errors"
+
+
+@pytest.mark.parametrize("operator", ["reshape", "permute_dims", "matrix_transpose"])
+def test_views_are_views(operator: str):
+    short, _ = _kernels(BY_NAME[operator])
+    x = np.zeros((2, 3))
+    view = {"reshape": lambda: short(x, [6]), "permute_dims": lambda: short(x, [1, 0])}.get(
+        operator, lambda: short(x)
+    )()
+    view[...] = 1.0
+    assert x.all()
+
+
+MASKED: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "sum": (lambda x: xp.sum(x), 3.0),
+    "mean": (lambda x: xp.mean(x, axis=0), 1.5),
+    "max": (lambda x: xp.max(x), 2.0),
+    "std": (lambda x: xp.std(x), 0.5),
+    "cumulative_sum": (lambda x: xp.cumulative_sum(x)[:2], [1.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize(("call", "wanted"), MASKED.values(), ids=list(MASKED))
+def test_masked_elements_do_not_count(call: Callable[[Any], Any], wanted: Any):
+    """What a class of its own does with its elements, its methods know, and no ufunc."""
+    masked = np.ma.masked_array([1.0, 2.0, 50.0], mask=[False, False, True])
+    np.testing.assert_array_equal(call(masked), wanted)
