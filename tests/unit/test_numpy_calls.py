@@ -55,6 +55,7 @@ _SPREADS = _reduced(axis=SEVERAL_AXES, correction=[0, 1.0, 5, 1j], keepdims=KEEP
 _PLACES = _reduced(axis=AXES, keepdims=KEEPDIMS)
 _RUNNING = _reduced(axis=AXES, dtype=DTYPES, include_initial=KEEPDIMS)
 _SORTS = _reduced(axis=[0, -1, 1, 7], descending=KEEPDIMS, stable=KEEPDIMS)
+_TRANSFORMS = _reduced(n=[None, 0, 3], axis=AXES[1:], norm=["backward", "ortho", "sideways"])
 _SHAPES: list[Any] = [[], [0], [6], [3, 2], [-1], [2, -1], [-1, -1], [-2, 3], [0, 3], [1 << 62, 8]]
 _NEW = [
     lambda f, x, shape=shape, dtype=dtype: f(shape, dtype=dtype, device=None)
@@ -90,6 +91,7 @@ CALLS: dict[str, list[Call]] = {
         for axes in ([], [0], [1, 0], [0, 1], [2, 0, 1], [-1, 0], [0, 0], [5, 0])
     ],
     "matrix_transpose": [lambda f, x: f(x)],
+    **dict.fromkeys(("fft_fft", "fft_ifft", "fft_rfft"), _TRANSFORMS),
     "matmul": [
         lambda f, x, other=other: f(x, other.astype(x.dtype))
         for other in (np.ones((3, 2)), np.ones(3), np.ones((2, 2)), np.array(1.0))

@@ -20,8 +20,9 @@ class NumpyCall(NamedTuple):
 
 
 _ON_HOST = "device is None"
-_IS_REAL = "type(correction) is not complex"  # preconditions refuses the others
-
+# What preconditions refuse, is not for these.
+_IS_REAL = "type(correction) is not complex"
+_HAS_POINTS = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] != 0"
 
 NUMPY_CALLS: Final = {
     "sum": NumpyCall("np.add.reduce(x, {axis}, dtype, None, keepdims)"),
@@ -51,4 +52,9 @@ NUMPY_CALLS: Final = {
     "sort": NumpyCall("np.sort(x, axis, 'stable')", "stable and not descending"),
     "argsort": NumpyCall("x.argsort(axis, 'stable')", "stable and not descending"),
     "matmul": NumpyCall("np.matmul(x1, x2)"),
+    "fft_fft": NumpyCall("np.fft.fft(x, None, axis, norm)", _HAS_POINTS),
+    "fft_ifft": NumpyCall("np.fft.ifft(x, None, axis, norm)", _HAS_POINTS),
+    "fft_rfft": NumpyCall(
+        "np.fft.rfft(x, None, axis, norm)", f"x.dtype.kind != 'c' and {_HAS_POINTS}"
+    ),
 }
