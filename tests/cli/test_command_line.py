@@ -337,6 +337,33 @@ def test_tables_fit_the_terminal_and_are_not_cut_elsewhere(run: RunCommand, monk
     assert "".join(narrow.split()) != ""
 
 
+def test_rows_that_are_too_wide_for_a_terminal_are_fields(run: RunCommand, monkeypatch):
+    """As a table, words would be broken, such as ``worker`` and ``-1``."""
+    monkeypatch.setenv("COLUMNS", "60")
+    records = run("interpreters").out.split("\n\n")
+    assert [record.split()[:2] for record in records] == [
+        ["NAME", "worker-1"],
+        ["NAME", "worker-2"],
+    ]
+    for record in records:
+        places = {line.index(line.split(maxsplit=1)[1]) for line in record.splitlines()[:5]}
+        assert len(places) == 1, "the values are below each other"
+    monkeypatch.setenv("COLUMNS", "160")
+    assert run("interpreters").out.splitlines()[0].split()[:2] == ["NAME", "PID"]
+
+
+def test_a_load_lists_twenty_operators(run: RunCommand, tmp_path: Path):
+    defined = [f'lib.define("op{n:02}(Tensor x) -> Tensor")' for n in range(23)]
+    lines = ["from opdispatch import Library", 'lib = Library("many", "DEF")', *defined]
+    (tmp_path / "many.py").write_text("\n".join(lines))
+    shown = run("load", "many.py").out.splitlines()
+    assert shown[1:] == [
+        *(f"  many::op{n:02}" for n in range(20)),
+        "  and 3 more, which `opdispatch ops` lists",
+    ]
+    assert run("unload", "many").code == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PANEL = "Libraries"
 # Less than this may be anything that an interpreter that goes on has done meanwhile.
 WORTH_TELLING = 2**20
+_MOST_OPERATORS = 20
+"""How many of a library's operators a load lists."""
 
 
 def load(
@@ -169,7 +171,9 @@ def _print_loaded(library: LoadedLibrary, *, json: bool) -> None:
         print_lines([f"{library.name} v{library.version} was loaded already, in {where}"])
     else:
         print_lines([f"loaded {library.name} v{library.version} in {where}"])
-    print_lines(f"  {operator}" for operator in library.operators)
+    print_lines(f"  {operator}" for operator in library.operators[:_MOST_OPERATORS])
+    if (more := len(library.operators) - _MOST_OPERATORS) > 0:
+        print_lines([f"  and {more} more, which `opdispatch ops` lists"])
 
 
 def unload(

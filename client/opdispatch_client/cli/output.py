@@ -21,6 +21,8 @@ from rich.text import Text
 
 # Nothing is cut at this width; rich needs some width.
 _UNLIMITED = 100_000
+# Tables may break what is longer than any word, such as a path.
+_LONGEST_WORD = 24
 
 
 class _PlainConsole(Console):
@@ -66,21 +68,36 @@ def print_json(data: Any, *, indent: int | None = 2) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints rows below their headings; columns without a value in any row are left out.
 
-    On a narrow terminal, long cells take more lines.
+    On a narrow terminal, long cells take more lines. Where short words would have to be broken,
+    each row is printed as fields, with an empty line between rows.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     turned = [each for each in zip(columns, *rows, strict=True) if any(each[1:]) or len(each) == 1]
-    for heading, *_ in turned:
-        table.add_column(heading.upper(), overflow="fold")
-    for row in list(zip(*turned, strict=True))[1:]:
+    headings = [heading.upper() for heading, *_ in turned]
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    shown = list(zip(*turned, strict=True))[1:]
+    for row in shown:
         table.add_row(*map(Text, row))
-    _print_trimmed(table)
+    needed = sum(_width_of_words(cells) for cells in turned) + 2 * (len(turned) - 1)
+    if not shown or needed <= console().width:
+        _print_trimmed(table)
+        return
+    for place, row in enumerate(shown):
+        print_lines([""] if place else [])
+        print_fields(zip(headings, row, strict=True), name_width=max(map(len, headings)))
 
 
-def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+def _width_of_words(cells: Iterable[str]) -> int:
+    """The width that a column needs so that nothing but paths and the like are broken."""
+    words = (len(word) for cell in cells for word in cell.split())
+    return min(max(words, default=0), _LONGEST_WORD)
+
+
+def print_fields(fields: Iterable[tuple[str, str]], *, name_width: int | None = None) -> None:
     """Prints names and values, one below the other; fields without a value are left out."""
     table = Table(box=None, pad_edge=False, show_header=False, show_edge=False)
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="bold", no_wrap=True, min_width=name_width)
     table.add_column(overflow="fold")
     for name, value in fields:
         if value:
