@@ -5,7 +5,12 @@ compiled: what it does beside calling the library's own function is what a small
 
     def add(x1, x2):
         if type(x1) is Tensor or type(x2) is Tensor:
-            return wrap(add(plain(x1), plain(x2)))
+            return Tensor(
+                add(
+                    x1.array if type(x1) is Tensor else x1,
+                    x2.array if type(x2) is Tensor else x2,
+                )
+            )
         if (one := x1.dtype) is not x2.dtype or (
             one is not FLOAT32 and one is not FLOAT64 and one is not INT64
             and one.kind in DOUBTFUL_KINDS
@@ -56,13 +61,17 @@ def make_kernel(
     ``half_precision``. What ``short`` is for, it does.
     """
     arguments = function.schema.arguments
+    returns_tensor = [str(each.type) for each in function.schema.returns] == ["Tensor"]
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
+        wrapper = "Tensor" if returns_tensor else "wrap"
         unwrap = (
-            [f"return wrap({call_plain})"] if written is None else [call_plain, f"return {written}"]
+            [f"return {wrapper}({call_plain})"]
+            if written is None
+            else [call_plain, f"return {written}"]
         )
         unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
         lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
@@ -165,7 +174,10 @@ def _has_tensor(argument: Argument) -> str:
 
 
 def _unwrapped(argument: Argument) -> str:
-    return f"plain({argument.name})" if argument.type.dispatches else argument.name
+    name = argument.name
+    if str(argument.type) in ("Tensor", "Tensor?"):
+        return f"{name}.array if type({name}) is Tensor else {name}"
+    return f"plain({name})" if argument.type.dispatches else name
 
 
 def _plain(argument: Argument) -> str:
