@@ -93,7 +93,10 @@ class TensorExchange:
             "copy": copy,
         }
         asked = {name: value for name, value in given.items() if value is not None}
-        return self._of_dlpack("__dlpack__")(**asked)
+        try:
+            return self._of_dlpack("__dlpack__")(**asked)
+        except ValueError as error:  # what NumPy raised for another device before 2.4
+            raise BufferError(str(error)) from error
 
     def __dlpack_device__(self) -> Any:
         return self._of_dlpack("__dlpack_device__")()

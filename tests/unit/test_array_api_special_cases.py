@@ -259,6 +259,8 @@ def test_one_real_number(name: str, given: str, expected: str):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "given", "expected"), [*cases(COMPLEX, ";")], ids=str)
 def test_one_complex_number(name: str, given: str, expected: str):
+    if (name, given) == ("acosh", "0 nan") and np.lib.NumpyVersion(np.__version__) < "2.3.0":
+        pytest.skip("NumPy before 2.3 has no angle for it")
     real, imaginary = expected.split()
     for a, b in itertools.product(*map(values, given.split())):
         z = complex(getattr(xp, name)(xp.asarray(complex(a, b))))

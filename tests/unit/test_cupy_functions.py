@@ -59,6 +59,9 @@ def test_no_sides_have_no_solutions():
 
 @pytest.mark.parametrize("operator", ["linalg_vector_norm", "linalg_matrix_norm.ord"])
 def test_the_norm_of_nothing_is_zero(operator: str):
+    if operator == "linalg_matrix_norm.ord" and np.lib.NumpyVersion(np.__version__) < "2.3.0":
+        pytest.skip("NumPy's, which it is asked of, raises before 2.3")
+
     def norm(x: Any, **options: Any) -> Any:
         assert x.size
         return array_api_compat.numpy.linalg.vector_norm(x, **options)
