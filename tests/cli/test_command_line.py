@@ -298,7 +298,7 @@ def test_a_slow_call_ends_at_the_timeout(run: RunCommand, tmp_path: Path):
 
 def test_ctrl_c_ends_a_call_without_a_word(start, tmp_path: Path):
     process = start("call", "shop::wait", str(tmp_path))
-    assert wait_for((tmp_path / "entered").exists, 20)
+    assert wait_for((tmp_path / "entered").exists)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
     (tmp_path / "leave").touch()

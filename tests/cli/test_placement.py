@@ -124,7 +124,7 @@ def test_a_library_is_loaded_again_when_it_is_saved(
         draft.write_text(GREETING.format(answer="third"))
         draft.rename(greeting)
         assert process.stdout.readline().startswith("loaded greeting v")
-        assert wait_for(lambda: run("call", "greeting::hello").out == "third\n", 10)
+        assert wait_for(lambda: run("call", "greeting::hello").out == "third\n")
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
     finally:

@@ -83,7 +83,7 @@ def test_closing_ends_the_calls_of_other_threads(daemon: RunningDaemon, tmp_path
     session = daemon.connect()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(session.call, "park::wait", str(tmp_path))
-        assert wait_for((tmp_path / "entered").exists, 10)
+        assert wait_for((tmp_path / "entered").exists)
         session.close()
         with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
             waiting.result(10)
@@ -158,7 +158,7 @@ def test_ctrl_c_cancels_the_call(daemon: RunningDaemon, tmp_path: Path):
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert wait_for((tmp_path / "entered").exists, 20)
+    assert wait_for((tmp_path / "entered").exists)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=10)
     (tmp_path / "leave").touch()

@@ -71,7 +71,7 @@ def test_a_call_on_tensors_that_are_on_the_gpu_moves_nothing_to_the_host_and_bac
             session.call("vectors::scale_", y, 0.5)
         y.numpy()
         # Reading is the last that it has done, and all that there is.
-        assert wait_for(lambda: moved(session, "worker-1").from_device, 10)
+        assert wait_for(lambda: moved(session, "worker-1").from_device)
         assert moved(session, "worker-1") == DeviceTransfers(0, X.nbytes)
 
 
@@ -113,7 +113,7 @@ def test_a_value_moves_to_another_interpreter_on_the_gpu_itself(
         for each in there:
             np.testing.assert_array_equal(each.numpy(), 2 * X + 1)
         expected = DeviceTransfers(0, 5 * X.nbytes, 5 * X.nbytes)
-        assert wait_for(lambda: moved(session, "worker-2") == expected, 10)
+        assert wait_for(lambda: moved(session, "worker-2") == expected)
         assert moved(session, "worker-1") == DeviceTransfers()
 
 
@@ -157,8 +157,8 @@ def test_an_interpreter_whose_gpu_is_lost_is_replaced(
         with pytest.raises(oc.DeviceLostError, match=f"{HERE} has failed"):
             # Not waited for, it is found when the result is read.
             session.call("faults::wild", x, waits, remote=True).numpy()
-        assert wait_for(lambda: [each.restarts for each in session.interpreters()] == [1], 20)
-        assert wait_for(lambda: all(each.active for each in session.libraries()), 30)
+        assert wait_for(lambda: [each.restarts for each in session.interpreters()] == [1])
+        assert wait_for(lambda: all(each.active for each in session.libraries()))
         y = session.call("vectors::up", X, remote=True)
         np.testing.assert_array_equal(
             session.call("vectors::add", y, y, remote=True).numpy(), 2 * X

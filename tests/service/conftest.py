@@ -98,8 +98,8 @@ def lent_daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
                 session.unload(library.name)
         assert session.check_invariants() == []
         assert session.operators() == operators
-        assert wait_for(lambda: _identities(session) == interpreters, 10)
-        assert wait_for(lambda: is_idle(session), 10)
+        assert wait_for(lambda: _identities(session) == interpreters)
+        assert wait_for(lambda: is_idle(session))
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def kept(session: oc.Session) -> dict[str, tuple[int, int]]:
 def stores(session: oc.Session, interpreter: str, count: int) -> bool:
     """Whether an interpreter that holds MATH soon has so many values, whoever counts."""
     with session.put(np.zeros(1), on=interpreter) as x:
-        return wait_for(lambda: session.call("math::stored", x) == count + 1, 10)
+        return wait_for(lambda: session.call("math::stored", x) == count + 1)
 
 
 def nothing_is_kept(session: oc.Session, seconds: float = 10.0) -> bool:

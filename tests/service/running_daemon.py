@@ -160,8 +160,11 @@ class RunningDaemon:
             assert not wrong, wrong
 
 
-def wait_for(reached: Callable[[], object], seconds: float) -> bool:
-    """Whether ``reached()`` becomes true in time. Asks again and again; nothing tells us."""
+def wait_for(reached: Callable[[], object], seconds: float = 60.0) -> bool:
+    """Whether ``reached()`` becomes true in time. Asks again and again; nothing tells us.
+
+    That it takes so long, only a test that fails ever sees, however busy the machine is.
+    """
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not reached():

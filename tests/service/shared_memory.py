@@ -126,7 +126,7 @@ class Door:
     def wait_entered(self) -> int:
         """Until the kernel runs; the process in which it does so."""
         path = Path(f"{self._path}.entered")
-        assert wait_for(path.exists, 20)
+        assert wait_for(path.exists)
         pid = int(path.read_text())
         path.unlink()  # another one may enter
         return pid
@@ -138,5 +138,5 @@ class Door:
     def seen(self) -> float:
         """The sum that the kernel has seen after that."""
         path = Path(f"{self._path}.sum")
-        assert wait_for(path.exists, 20)
+        assert wait_for(path.exists)
         return float(path.read_text())

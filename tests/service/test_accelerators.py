@@ -152,13 +152,13 @@ def test_interpreters_say_what_they_have_copied_to_their_devices_and_from_them(
         assert transfers() == {}
         x = session.put(accelerator.from_host(X, "privateuseone:1"))
         put = {"privateuseone:1": DeviceTransfers(to_device=48, from_device=0)}
-        assert wait_for(lambda: transfers() == put, 10)
+        assert wait_for(lambda: transfers() == put)
         y = session.call("acc::add", x, x, remote=True)
         session.call("acc::add_", y, x)
         got = y.numpy()
         # What the calls had copied would be in these figures, too.
         both = {"privateuseone:1": DeviceTransfers(to_device=48, from_device=48)}
-        assert wait_for(lambda: transfers()["privateuseone:1"].from_device, 10)
+        assert wait_for(lambda: transfers()["privateuseone:1"].from_device)
         assert transfers() == both
         np.testing.assert_array_equal(got, 3 * X)
 
@@ -278,7 +278,7 @@ def test_calls_have_the_backend_of_their_kernel_while_another_version_is_importe
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(loader.load, write_library("acc", slow))
             try:
-                assert wait_for((tmp_path / "importing").exists, 10)
+                assert wait_for((tmp_path / "importing").exists)
                 for _ in range(3):
                     total = session.ops.acc.add(x, x)
                     np.testing.assert_array_equal(accelerator.to_host(total), X + X)

@@ -52,7 +52,7 @@ class Callers:
         work = Background(self._session.call, f"{namespace}::enter", X, self._doors.folder, label)
         self._stack.enter_context(work)
         if queues:
-            assert wait_for(lambda: queued(self._session) == before + 1, 10)
+            assert wait_for(lambda: queued(self._session) == before + 1)
         return work
 
 
@@ -237,7 +237,7 @@ def test_the_bytes_that_wait_are_limited_too(
             work = Background(call, large, doors.folder, str(number))
             works.append(stack.enter_context(work))
             expected = number
-            assert wait_for(lambda expected=expected: queued(session) == expected, 10)
+            assert wait_for(lambda expected=expected: queued(session) == expected)
             if number == 0:
                 assert doors.next_inside() == "0"
         with pytest.raises(oc.QueueFullError, match=r"4 calls with 36\d+ bytes are queued"):

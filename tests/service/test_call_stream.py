@@ -95,7 +95,7 @@ def test_two_calls_of_one_id_end_the_stream(
         assert "$.id is 7" in (error.details() or "")
         # What the stream has begun is nobody's; it ends all the same.
         doors.let_out(2)
-        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         assert session.check_invariants() == []
         stream.close()
     doors.close()
@@ -191,7 +191,7 @@ def test_a_client_that_stops_reading_is_not_read_any_more(
         before, was = requests.taken, before
         return was == before
 
-    assert wait_for(is_stuck, 20)
+    assert wait_for(is_stuck)
     assert requests.taken < 1500
     call.cancel()
 

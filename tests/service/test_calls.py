@@ -246,7 +246,7 @@ def test_many_calls_at_once(image: oc.Session):
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(work, range(200)))
     # Of direct calls, as many as with its last heartbeat.
-    assert wait_for(lambda: not any(each.calls_in_flight for each in image.interpreters()), 10)
+    assert wait_for(lambda: not any(each.calls_in_flight for each in image.interpreters()))
 
 
 def test_kernels_run_beside_each_other(
@@ -259,7 +259,7 @@ def test_kernels_run_beside_each_other(
         Background(shared.ops.gate.wait, X, folder, 2) as two,
     ):
         entered = [tmp_path / "entered-1", tmp_path / "entered-2"]
-        assert wait_for(lambda: all(path.exists() for path in entered), 10)
+        assert wait_for(lambda: all(path.exists() for path in entered))
         [library] = shared.libraries()
         assert library.calls_in_flight == 2
         (tmp_path / "open").touch()
@@ -354,7 +354,7 @@ def test_a_client_that_goes_away_in_the_middle_harms_nobody(
     shared.load(write_library("gate", GATE))
     gone = lent_daemon.connect()
     with Background(gone.ops.gate.wait, X, str(tmp_path), 1) as call:
-        assert wait_for((tmp_path / "entered-1").exists, 10)
+        assert wait_for((tmp_path / "entered-1").exists)
         gone.close()
         with pytest.raises(oc.OpdispatchError):
             call.result()

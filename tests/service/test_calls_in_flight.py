@@ -51,7 +51,7 @@ def doors_daemon(
         session.load(write_library("doors", door_library("doors", max_concurrency=2)))
     yield lent_daemon
     with lent_daemon.connect() as session:
-        assert wait_for(lambda: is_idle(session), 10)
+        assert wait_for(lambda: is_idle(session))
 
 
 @each_lane
@@ -148,9 +148,9 @@ def test_a_cancelled_call_never_begins(doors_daemon: RunningDaemon, doors: Doors
         first = [session.submit("doors::enter", X, doors.folder, f"first-{n}") for n in range(2)]
         assert sorted(doors.next_inside() for _ in first) == ["first-0", "first-1"]
         queued = [session.submit("doors::enter", X, doors.folder, f"queued-{n}") for n in range(5)]
-        assert wait_for(lambda: session.interpreters()[0].calls_queued == 5, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 5)
         assert all(future.cancel() for future in queued)
-        assert wait_for(lambda: session.interpreters()[0].calls_queued == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 0)
         with pytest.raises(CancelledError):
             queued[0].result()
         assert len(wait(queued, timeout=10).done) == 5
@@ -173,12 +173,12 @@ def test_closing_a_map_cancels_its_calls(
         arguments = [(X, doors.folder, str(n)) for n in range(50)]
         with session.map("doors::enter", arguments, in_flight=20) as results:
             doors.next_inside()
-            assert wait_for(lambda: session.interpreters()[0].calls_queued == 18, 10)
+            assert wait_for(lambda: session.interpreters()[0].calls_queued == 18)
             doors.let_out(2)
             assert next(results) == "0"
-        assert wait_for(lambda: session.interpreters()[0].calls_queued == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 0)
         doors.let_out(50)  # those that the interpreter has already run on
-        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
 
 
 @each_lane
@@ -190,7 +190,7 @@ def test_a_future_is_late_when_the_time_of_the_session_is_over(
         for future in futures:
             assert isinstance(future.exception(20), oc.DeadlineExceededError)
         doors.let_out(2)
-        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         doors.let_out()
         assert session.submit("doors::enter", X, doors.folder, "later").result(20) == "later"
 
@@ -214,7 +214,7 @@ def test_the_death_of_the_daemon_is_every_futures_error(
                 beside.result()
         assert isinstance(session.submit("const::get", X).exception(20), oc.DaemonUnavailableError)
         start_daemon(workers=1)
-        assert wait_for(lambda: session.submit("const::get", X).exception(20) is None, 20)
+        assert wait_for(lambda: session.submit("const::get", X).exception(20) is None)
         assert session.lane == lane
         assert list(session.map("const::get", [(X,)] * 100)) == [1] * 100
 
@@ -262,7 +262,7 @@ def test_a_session_that_floods_leaves_room_for_another(loaded: RunningDaemon, la
             np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
         enough.set()
         flooding.result()
-        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
 
 
 @each_lane

@@ -99,11 +99,11 @@ def test_an_interpreter_that_has_lost_its_device_tells_its_caller_and_is_replace
     with dev.connect(lane=lane) as session:
         with pytest.raises(oc.DeviceLostError, match="the accelerator has failed: an illegal addr"):
             session.ops.dev.fail(X)
-        assert wait_for(lambda: is_back(session, 1), 10)
+        assert wait_for(lambda: is_back(session, 1))
         np.testing.assert_array_equal(session.ops.dev.calm(X), X + 1)
         with pytest.raises(oc.DeviceLostError, match="has fallen off"), session.program() as p:
             p.output(p.ops.dev.fall_off(X))
-        assert wait_for(lambda: is_back(session, 2), 10)
+        assert wait_for(lambda: is_back(session, 2))
         np.testing.assert_array_equal(session.ops.dev.calm(X), X + 1)
     assert "the accelerator has failed: an illegal address" in dev.log()
 
@@ -113,7 +113,7 @@ def test_whoever_has_started_such_an_interpreter_is_told_why_it_ends(
 ):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon) as process:
-        assert wait_for(session.interpreters, 10)
+        assert wait_for(session.interpreters)
         session.load(write_library("dev", LIBRARY))
         with pytest.raises(oc.DeviceLostError):
             session.ops.dev.fail(X)

@@ -151,7 +151,7 @@ def test_a_value_is_copied_from_device_memory_to_device_memory(
         expected = DeviceTransfers(
             before.to_device, before.from_device + 48, before.from_peers + 48
         )
-        assert wait_for(lambda: shown(session) == expected, 10)
+        assert wait_for(lambda: shown(session) == expected)
 
 
 @pytest.mark.parametrize("what", ["the handle", "the place", "all"])

@@ -185,7 +185,7 @@ def test_a_call_under_way_finishes_though_its_library_is_replaced_and_unloaded(
             doors.let_out()
             assert call.result() == "last"
         # Its interpreter goes with it, and only now.
-        assert wait_for(lambda: sorted(pids(session)) == ["worker-1", "worker-2"], 10)
+        assert wait_for(lambda: sorted(pids(session)) == ["worker-1", "worker-2"])
 
 
 def test_calls_of_an_interpreter_that_dies_run_in_another_one(
@@ -391,7 +391,7 @@ def test_an_interpreter_serves_direct_calls_until_its_daemon_is_back(
 ):
     first = start_daemon(workers=0)
     with worker(first, "--name", "extra"), first.connect() as session:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         session.load(write_library("const", constant(1)))
         assert session.ops.const.get(X) == 1
         first.signal(signal.SIGKILL)
@@ -401,7 +401,7 @@ def test_an_interpreter_serves_direct_calls_until_its_daemon_is_back(
         second = start_daemon(workers=0)
         with second.connect() as other:
             active = lambda: any(library.active for library in other.libraries())  # noqa: E731
-            assert wait_for(active, 20)
+            assert wait_for(active)
             other.load(write_library("const", constant(2)))
         # The route of the old daemon's time does not hold any more.
         assert session.ops.const.get(X) == 2
@@ -428,7 +428,7 @@ def test_gate_calls_run_side_by_side(lent_daemon: RunningDaemon, write_library: 
         session.load(write_library("gate", GATE))
         folder = lent_daemon.folder
         calls = [session.submit("gate::wait", X, str(folder), n) for n in range(4)]
-        assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(4)), 10)
+        assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(4)))
         (folder / "open").touch()
         assert [call.result(10) for call in calls] == [0, 1, 2, 3]
         more = [session.submit("gate::wait", X, str(folder), n) for n in range(4, 10)]

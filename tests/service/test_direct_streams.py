@@ -312,7 +312,7 @@ def test_a_stopped_daemon_lets_direct_calls_end(
         with Background(session.ops.doors.enter, X, doors.folder, "last") as call:
             assert doors.next_inside() == "last"
             daemon.signal(signal.SIGTERM)
-            assert wait_for(lambda: "stopping" in daemon.log(), 10)
+            assert wait_for(lambda: "stopping" in daemon.log())
             doors.let_out()
             assert call.result() == "last"
         daemon.wait()
@@ -337,7 +337,7 @@ def test_interpreters_find_a_free_port_of_the_range(start: StartTcp, openings: O
     daemon = start("--direct-ports", f"{port}-{port}", workers=2)
     path = daemon.folder / "const.py"
     path.write_text(constant(7))
-    assert wait_for(lambda: f"none of the ports {port} to {port} is free" in daemon.log(), 10)
+    assert wait_for(lambda: f"none of the ports {port} to {port} is free" in daemon.log())
     with streaming(daemon) as session:
         session.load(path, interpreters=2)
         assert [session.ops.const.get(X) for _ in range(3)] == [7] * 3

@@ -31,7 +31,7 @@ def test_an_interpreter_is_drained_under_load_and_used_again(
             under_load(daemon, "const::get") as load,
             Background(session.ops.gate.wait, X, folder, 3) as call,
         ):
-            assert wait_for((daemon.folder / "entered-3").exists, 10)
+            assert wait_for((daemon.folder / "entered-3").exists)
             with daemon.connect(timeout=2) as impatient:
                 assert impatient.drain("worker-1").state == "draining"
             assert "worker-1" not in holders(session, "const")
@@ -46,7 +46,7 @@ def test_an_interpreter_is_drained_under_load_and_used_again(
         assert load.errors == []
         assert session.drain("worker-1", undo=True).state in ("ready", "loading")
         # What has wanted three interpreters gets its third.
-        assert wait_for(lambda: len(holders(session, "where")) == 3, 10)
+        assert wait_for(lambda: len(holders(session, "where")) == 3)
         active = session.unload("const", version=2)
         assert active is not None
         assert session.ops.const.get(X) == 1
@@ -83,14 +83,14 @@ def test_an_interpreter_that_is_started_again_is_still_being_drained(
     assert session.drain("worker-1").state == "drained"
     assert holders(session, "const") == ("worker-2",)
     os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
-    assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"])
+    assert wait_for(lambda: len(session.interpreters()) == 2)
     assert session.interpreters()[0].state == "drained"
     os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"], 10)
+    assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-2"])
     # Unless it has come back since.
     assert session.drain("worker-1", undo=True).state in ("away", "ready")
-    assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+    assert wait_for(lambda: len(session.interpreters()) == 2)
     assert session.interpreters()[0].state == "ready"
     with pytest.raises(oc.InterpreterNotFoundError):
         session.drain("nobody", undo=True)

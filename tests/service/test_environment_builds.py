@@ -74,12 +74,12 @@ def test_a_daemon_that_is_killed_while_it_builds_leaves_no_half_environment(
     first.expects_errors = True
     requirements = ["--no-index", str(project)]
     with first.connect() as session, Background(session.load, path, requirements=requirements) as c:
-        assert wait_for((tmp_path / "building").exists, 30)
+        assert wait_for((tmp_path / "building").exists)
         first.signal(signal.SIGKILL)
         first.wait()
         with pytest.raises(oc.DaemonUnavailableError):
             c.result()
-    assert wait_for(lambda: not first.processes(), 10), "the installer goes on without its daemon"
+    assert wait_for(lambda: not first.processes()), "the installer goes on without its daemon"
     folder = tmp_path / "state" / "environments"
     assert [entry.is_symlink() for entry in folder.iterdir()] == [False]
     (tmp_path / "go").touch()
@@ -99,7 +99,7 @@ def test_a_build_that_nobody_waits_for_ends_with_the_daemon(
     with daemon.connect() as session:
         call = Background(session.load, path, requirements=["--no-index", str(project)])
         with call:
-            assert wait_for((tmp_path / "building").exists, 30)
+            assert wait_for((tmp_path / "building").exists)
             assert daemon.stop() == 0
             with pytest.raises(oc.OpdispatchError):
                 call.result()
@@ -117,7 +117,7 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
         grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel,
         Background(session.load, path, requirements=requirements) as call,
     ):
-        assert wait_for((tmp_path / "building").exists, 30)
+        assert wait_for((tmp_path / "building").exists)
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
         steps = stub.LoadLibraryWithProgress(load_request(path, requirements=requirements))
         silent = (step for step in steps if not step.line)
@@ -140,7 +140,7 @@ def test_a_daemon_that_says_nothing_is_not_waited_for(
     ):
         session.load(path, isolated=True)
     with daemon.connect() as session:
-        assert wait_for(lambda: not session.interpreters(), 20)
+        assert wait_for(lambda: not session.interpreters())
         assert session.libraries() == []
 
 

@@ -104,7 +104,7 @@ def test_equal_requirements_share_an_environment_and_its_interpreter(
     shared.unload("one")
     assert shared.ops.same.version(X) == "1.0"
     shared.unload("same")
-    assert wait_for(lambda: len(shared.interpreters()) == 1, 10)
+    assert wait_for(lambda: len(shared.interpreters()) == 1)
 
 
 def test_the_metadata_in_a_file_declares_what_it_needs(
@@ -128,7 +128,7 @@ def test_what_is_not_declared_is_not_there(
     path = write_library("leaky", reporting("leaky", "tinypack", top="import pytest"))
     with pytest.raises(oc.LibraryLoadError, match="No module named 'pytest'"):
         shared.load(path, requirements=offline(wheels, "tinypack==1.0"))
-    assert wait_for(lambda: len(shared.interpreters()) == 1, 10)
+    assert wait_for(lambda: len(shared.interpreters()) == 1)
 
 
 def test_a_requirement_that_cannot_be_installed_leaves_nothing_behind(
@@ -249,7 +249,7 @@ def test_a_python_that_dies_as_an_interpreter_is_given_up(
         with pytest.raises(oc.LibraryLoadError, match="exited with status 7") as caught:
             session.load(write_library("const", constant(1)), python=python)
         assert caught.value.facts["output"] == "cannot go on"
-        assert wait_for(lambda: not session.interpreters(), 10)
+        assert wait_for(lambda: not session.interpreters())
 
 
 def test_an_interpreter_of_an_environment_comes_back_in_it(
@@ -268,7 +268,6 @@ def test_an_interpreter_of_an_environment_comes_back_in_it(
             any(i.name == holder.name and i.restarts == 1 for i in session.interpreters())
             and all(library.active for library in session.libraries())
         ),
-        20,
     )
     assert session.ops.one.version(X) == "1.0"
     assert session.ops.one.prefix(X) == prefix
@@ -285,7 +284,7 @@ def test_a_new_version_may_need_another_environment(
     assert session.ops.one.version(X) == "2.0"
     session.unload("one", version=2)
     assert session.ops.one.version(X) == "1.0"
-    assert wait_for(lambda: sum(bool(i.reserved_for) for i in session.interpreters()) == 1, 10)
+    assert wait_for(lambda: sum(bool(i.reserved_for) for i in session.interpreters()) == 1)
 
 
 def test_nothing_else_is_loaded_into_an_environments_interpreter(

@@ -219,7 +219,6 @@ def test_an_import_that_takes_too_long_costs_its_interpreter_only(
                 {i.name: i.restarts for i in session.interpreters()}
                 == {"worker-1": 1, "worker-2": 0}
             ),
-            20,
         )
         assert session.check_invariants() == []
 

@@ -48,7 +48,7 @@ def with_far_one(folder: Path) -> Iterator[RunningDaemon]:
             worker(daemon, "--name", "far", "--listen", "127.0.0.1:0"),
             daemon.connect() as session,
         ):
-            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            assert wait_for(lambda: len(session.interpreters()) == 2)
             yield daemon
     finally:
         daemon.clean_up()
@@ -85,7 +85,7 @@ def test_they_run_what_is_called(loaded: RunningDaemon, lane: LaneChoice):
         with pytest.raises(oc.KernelError, match="in interpreter far raised ValueError") as caught:
             session.ops.image.boom(x)
         assert "Traceback" in caught.value.facts["traceback"]
-        assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0, 10)
+        assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0)
         assert session.check_invariants() == []
 
 
@@ -152,7 +152,7 @@ def test_one_that_dies_fails_its_calls_and_is_gone(
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(oc.InterpreterDiedError, match="far"):
                 call.result()
-        assert wait_for(lambda: len(session.interpreters()) == 1, 10)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         assert session.check_invariants() == []
 
 

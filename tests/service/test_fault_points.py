@@ -199,7 +199,7 @@ def test_an_interpreter_that_dies_while_it_loads_leaves_nothing_of_it(
         armed.touch()
         with pytest.raises(oc.InterpreterDiedError, match="went away"):
             change(session, write_library)
-        assert wait_for(lambda: interpreters_are_back(session) and is_served(session), 20)
+        assert wait_for(lambda: interpreters_are_back(session) and is_served(session))
         check_served(session, BEFORE)
     daemon.signal(signal.SIGKILL)
     daemon.wait()
@@ -227,8 +227,8 @@ def test_an_interpreter_that_dies_while_it_unloads_changes_nothing_about_it(
         armed.touch()
         session.unload("const")
         assert not armed.exists()
-        assert wait_for(lambda: interpreters_are_back(session), 20)
-        assert wait_for(lambda: listed(session) == [("other", 1, "active")], 20)
+        assert wait_for(lambda: interpreters_are_back(session))
+        assert wait_for(lambda: listed(session) == [("other", 1, "active")])
         assert session.ops.other.get(X) == 5
         assert session.check_invariants() == []
 

@@ -76,7 +76,7 @@ def test_it_waits_in_the_queue_and_is_refused_when_that_is_full(
         calls = [forge(FORGED[0])]
         assert doors.next_inside() == "in"
         calls += [forge(claim) for claim in FORGED[1:4]]
-        assert wait_for(lambda: session.interpreters()[0].calls_queued == 3, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 3)
         assert doors.nobody_else_is_inside()
         refused = forge(FORGED[4])
         with pytest.raises(grpc.RpcError) as caught:

@@ -193,7 +193,7 @@ def test_it_says_not_serving_as_soon_as_it_stops(
     watch = own_health.Watch(health_pb2.HealthCheckRequest(service=""), timeout=30)
     assert next(watch).status == SERVING
     with Background(session.ops.gate.wait, np.zeros(1), str(daemon.folder), 1) as call:
-        assert wait_for((daemon.folder / "entered-1").exists, 10)
+        assert wait_for((daemon.folder / "entered-1").exists)
         daemon.signal(signal.SIGTERM)
         assert next(watch).status == NOT_SERVING
         assert check(own_health, "library/gate") == NOT_SERVING

@@ -87,7 +87,7 @@ def test_a_fork_has_neither_the_session_nor_the_sockets_nor_the_lifeline(
     # The interpreter's death is seen though a child lives on.
     child = session.ops.forks.sleeper(X)
     os.kill(interpreter, signal.SIGKILL)
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     assert wait_for(lambda: child not in daemon.processes(), 5)
     assert session.check_invariants() == []
 
@@ -123,7 +123,7 @@ def test_a_library_that_ends_the_process_on_import_is_an_error_that_names_the_in
         session.load(write_library("leaves", f"import os\n{how}\n"), interpreter="worker-1")
     assert [library.name for library in session.libraries()] == ["good"]
     assert session.ops.good.get(X) == 7
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
 
 
 def test_a_kernel_that_leaves_the_process_fails_its_call_alone(
@@ -144,7 +144,7 @@ def test_a_kernel_that_leaves_the_process_fails_its_call_alone(
     with pytest.raises(oc.InterpreterDiedError, match=r"worker-1 .* running leaves::at_once"):
         session.ops.leaves.at_once(X)
     assert session.ops.const.get(X) == 1
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     messages = [record["message"] for record in daemon.log_records()]
     assert any("worker-1 exited with status 3" in message for message in messages)
 

@@ -146,7 +146,7 @@ def test_a_region_comes_with_one_descriptor(lane: SharingLane, bystander: oc.Ses
     lane.pass_region(1, *[region.descriptor] * count)
     assert isinstance(lane.last_words(), WireError)
     lane.socket.close()
-    assert wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) <= before, 10)
+    assert wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) <= before)
 
 
 def test_descriptors_without_regions_are_closed_with_the_lane(
@@ -161,7 +161,7 @@ def test_descriptors_without_regions_are_closed_with_the_lane(
             break
     assert "descriptors" in str(lane.last_words())
     mine = shared_memory_of(pid)
-    assert wait_for(lambda: shared_memory_of(pid)[0] <= 1, 10), mine
+    assert wait_for(lambda: shared_memory_of(pid)[0] <= 1), mine
 
 
 @pytest.mark.parametrize(
@@ -291,4 +291,4 @@ def test_a_peer_that_never_releases_results_keeps_no_other_waiting(
     pid = interpreter_pid(bystander)
     held = shared_bytes_of(pid)
     lane.socket.close()
-    assert wait_for(lambda: shared_bytes_of(pid) < held // 2, 10)
+    assert wait_for(lambda: shared_bytes_of(pid) < held // 2)

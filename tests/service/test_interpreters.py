@@ -74,7 +74,7 @@ def test_an_interpreter_that_dies_in_a_call_fails_that_call_and_is_replaced(
     assert "worker-1" in str(caught.value)
     assert "dies::die" in str(caught.value)
     assert session.ops.const.get(X) == 5
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     # Loaded again, from what was uploaded, under the same version.
     np.testing.assert_array_equal(session.ops.image.pipeline(X), 1 - X * 3)
     assert {library.version for library in session.libraries()} == {1}
@@ -90,7 +90,7 @@ def test_libraries_move_to_a_live_interpreter_at_once(
     session.load(write_library("const", constant(5)), interpreter="worker-1")
     os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
     moved = ("worker-2",)
-    assert wait_for(lambda: session.libraries()[0].interpreters == moved, 20)
+    assert wait_for(lambda: session.libraries()[0].interpreters == moved)
     assert session.ops.const.get(X) == 5
 
 
@@ -111,7 +111,7 @@ def test_mirrors_of_a_dead_interpreters_operators_are_renewed(
         ("worker-2", {"worker-1": 1, "worker-2": 1}),
     ):
         os.kill(pid_of(session, name), signal.SIGKILL)
-        assert wait_for(lambda expected=restarts: is_recovered(session, expected), 20)
+        assert wait_for(lambda expected=restarts: is_recovered(session, expected))
         assert session.ops.outer.get(X) == 6
         assert session.check_invariants() == []
 
@@ -122,9 +122,9 @@ def test_calls_in_flight_elsewhere_are_not_disturbed(
     daemon.expects_errors = True
     session.load(write_library("gate", GATE), interpreter="worker-1")
     with Background(session.ops.gate.wait, X, str(daemon.folder), 4) as call:
-        assert wait_for((daemon.folder / "entered-4").exists, 10)
+        assert wait_for((daemon.folder / "entered-4").exists)
         os.kill(pid_of(session, "worker-2"), signal.SIGKILL)
-        assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}), 20)
+        assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}))
         (daemon.folder / "open").touch()
         assert call.result() == 4
 
@@ -137,7 +137,7 @@ def test_a_load_that_kills_its_interpreter_is_an_error_and_leaves_nothing(
     with pytest.raises(oc.InterpreterDiedError, match="worker-1"):
         session.load(write_library("deadly", text), interpreter="worker-1")
     assert session.libraries() == []
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
 
 
 def test_the_version_below_is_loaded_again_if_its_interpreter_has_died(
@@ -147,7 +147,7 @@ def test_the_version_below_is_loaded_again_if_its_interpreter_has_died(
     session.load(write_library("const", constant(1)), interpreter="worker-1")
     session.load(write_library("const", constant(2)), interpreter="worker-2")
     os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     assert session.ops.const.get(X) == 2
     active = session.unload("const", version=2)
     assert active is not None
@@ -167,10 +167,10 @@ def test_what_a_kernel_has_started_goes_with_its_interpreter(
     session.load(write_library("forks", text))
     pid = session.ops.forks.start(X)
     # A program's environment can be read a moment after it has been started.
-    assert wait_for(lambda: pid in daemon.processes(), 10)
+    assert wait_for(lambda: pid in daemon.processes())
     assert daemon.stop() == 0
     # It has been killed, and may take a moment to be gone where the cores are busy.
-    assert wait_for(lambda: not daemon.processes(), 10)
+    assert wait_for(lambda: not daemon.processes())
 
 
 def test_a_user_can_add_an_interpreter_and_take_it_away(
@@ -180,7 +180,7 @@ def test_a_user_can_add_an_interpreter_and_take_it_away(
     with daemon.connect() as session:
         session.load(write_library("image", IMAGE))
         with worker(daemon, "--name", "extra") as process:
-            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            assert wait_for(lambda: len(session.interpreters()) == 2)
             extra = next(i for i in session.interpreters() if i.name == "extra")
             assert (extra.pid, extra.supervised, extra.state) == (process.pid, False, "ready")
             outer = (
@@ -193,7 +193,7 @@ def test_a_user_can_add_an_interpreter_and_take_it_away(
             process.terminate()
             assert process.wait(10) == 0
             worker_1 = ("worker-1",)
-            assert wait_for(lambda: session.libraries()[1].interpreters == worker_1, 20)
+            assert wait_for(lambda: session.libraries()[1].interpreters == worker_1)
             np.testing.assert_array_equal(session.ops.outer.invert(X), 1 - X)
         assert session.check_invariants() == []
 
@@ -201,7 +201,7 @@ def test_a_user_can_add_an_interpreter_and_take_it_away(
 def test_an_added_interpreter_ends_with_its_daemon(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0, listen=["127.0.0.1:0"])
     with daemon.connect() as session, worker(daemon) as process:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         assert session.interpreters()[0].name == "worker-1"
         assert daemon.stop() == 0
         _, errors = process.communicate(timeout=10)
@@ -216,12 +216,12 @@ def test_many_added_interpreters_all_end_with_a_daemon_that_they_had_to_look_for
     daemon = start_daemon("--heartbeat", "0.1", workers=0)
     with daemon.connect() as session, ExitStack() as stack:
         workers = [stack.enter_context(worker(daemon, "--name", f"w{n}")) for n in range(3)]
-        assert wait_for(lambda: len(session.interpreters()) == 3, 30)
+        assert wait_for(lambda: len(session.interpreters()) == 3)
         # Given up, and come back: it has not been looking for its daemon since.
         workers[0].send_signal(signal.SIGSTOP)
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 2)
         workers[0].send_signal(signal.SIGCONT)
-        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 3)
         # One that cannot listen while the daemon stops finds the goodbye later.
         workers[1].send_signal(signal.SIGSTOP)
         try:
@@ -240,12 +240,12 @@ def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
 ):
     daemon = start_daemon("--load-timeout", "0.5", workers=1)
     with daemon.connect() as session, worker(daemon, "--name", "extra") as process:
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 2)
         path = write_library("slow", "import time\ntime.sleep(1000)\n")
         with pytest.raises(oc.DeadlineExceededError, match="extra"):
             session.load(path, interpreter="extra")
         assert process.wait(10) == 1
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         assert session.load(write_library("const", constant(1))).interpreters == ("worker-1",)
 
 
@@ -261,7 +261,7 @@ def test_the_second_interpreter_of_a_name_is_refused_and_the_first_is_unharmed(
     lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     with worker(lent_daemon, "--name", "extra") as first:
-        assert wait_for(lambda: len(shared.interpreters()) == 3, 20)
+        assert wait_for(lambda: len(shared.interpreters()) == 3)
         shared.load(write_library("const", constant(5)), interpreter="extra")
         with worker(lent_daemon, "--name", "extra") as second:
             _, errors = second.communicate(timeout=20)
@@ -327,7 +327,6 @@ def test_an_interpreter_that_joins_is_told_of_what_is_published_meanwhile(
                             }
                             == expected
                         ),
-                        20,
                     )
             finally:
                 stopped.set()

@@ -74,7 +74,7 @@ def test_unloading_gives_back_all_that_an_isolated_library_has(
     assert unloaded.memory_exact
     assert unloaded.memory_bytes is not None
     assert unloaded.memory_bytes > 100 * MIB
-    assert wait_for(lambda: not is_running(pid), 10)
+    assert wait_for(lambda: not is_running(pid))
     assert {i.name for i in shared.interpreters()} == {"worker-1", "worker-2"}
 
 
@@ -96,12 +96,12 @@ def test_calls_in_flight_finish_before_the_interpreter_ends(
     shared.load(write_library("gate", GATE), isolated=True)
     (own,) = (i for i in shared.interpreters() if i.reserved_for)
     with Background(shared.ops.gate.wait, X, str(tmp_path), answer=5) as call:
-        assert wait_for((tmp_path / "entered-5").exists, 10)
+        assert wait_for((tmp_path / "entered-5").exists)
         assert shared.unload_and_measure("gate").memory_exact
         assert is_running(own.pid)
         (tmp_path / "open").touch()
         assert call.result() == 5
-    assert wait_for(lambda: not is_running(own.pid), 10)
+    assert wait_for(lambda: not is_running(own.pid))
 
 
 def test_a_new_version_gets_a_new_interpreter_and_the_old_one_goes_when_it_is_not_kept(
@@ -113,13 +113,13 @@ def test_a_new_version_gets_a_new_interpreter_and_the_old_one_goes_when_it_is_no
         version = shared.load(path, isolated=True).version
         pids.append(shared.ops.greedy.pid(X))
     assert len(set(pids)) == 3
-    assert wait_for(lambda: not is_running(pids[0]), 10)
+    assert wait_for(lambda: not is_running(pids[0]))
     assert is_running(pids[1])
     shared.unload("greedy", version=version)
     assert shared.ops.greedy.pid(X) == pids[1]
-    assert wait_for(lambda: not is_running(pids[2]), 10)
+    assert wait_for(lambda: not is_running(pids[2]))
     shared.unload("greedy")
-    assert wait_for(lambda: not is_running(pids[1]), 10)
+    assert wait_for(lambda: not is_running(pids[1]))
     assert len(shared.interpreters()) == 2
 
 
@@ -128,7 +128,7 @@ def test_a_load_that_fails_leaves_no_interpreter_behind(
 ):
     with pytest.raises(oc.LibraryLoadError, match="ZeroDivisionError"):
         shared.load(write_library("bad", "1 / 0"), isolated=True)
-    assert wait_for(lambda: len(shared.interpreters()) == 2, 10)
+    assert wait_for(lambda: len(shared.interpreters()) == 2)
     assert shared.load(write_library("bad", constant(4)), isolated=True).interpreters[0]
     assert shared.ops.const.get(X) == 4
 
@@ -145,14 +145,13 @@ def test_an_isolated_interpreter_that_dies_comes_back_with_its_library(
             all(library.active for library in session.libraries())
             and any(i.restarts == 1 for i in session.interpreters())
         ),
-        20,
     )
     assert session.ops.greedy.pid(X) != pid
     assert session.libraries()[0].interpreters == ("greedy@1",)
     # And it can still be told apart from one that is to end.
     unloaded = session.unload_and_measure("greedy")
     assert unloaded.memory_exact
-    assert wait_for(lambda: len(session.interpreters()) == 2, 10)
+    assert wait_for(lambda: len(session.interpreters()) == 2)
 
 
 def test_a_daemon_without_workers_can_hold_isolated_libraries(
@@ -167,7 +166,7 @@ def test_a_daemon_without_workers_can_hold_isolated_libraries(
         with pytest.raises(oc.InterpreterNotFoundError):
             session.load(write_library("plain", constant(2, namespace="plain")))
         session.unload(name)
-        assert wait_for(lambda: not session.interpreters(), 10)
+        assert wait_for(lambda: not session.interpreters())
 
 
 def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
@@ -194,7 +193,7 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
         assert len(scale(3).interpreters) == 3
         assert {shared.ops.greedy.pid(X) for _ in range(9)} == holders()
         scale(1)
-        assert wait_for(lambda: len(holders()) == 1, 10)
+        assert wait_for(lambda: len(holders()) == 1)
         assert shared.ops.greedy.pid(X) in holders()
         # The next version gets as many as the one before it.
         scale(2)
@@ -205,7 +204,7 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
         stub.RollbackLibrary(registry_pb2.RollbackLibraryRequest(name="greedy"), timeout=30)
         assert shared.ops.greedy.pid(X) in first
         assert shared.unload_and_measure("greedy").memory_exact
-    assert wait_for(lambda: len(shared.interpreters()) == 2, 10)
+    assert wait_for(lambda: len(shared.interpreters()) == 2)
     assert shared.check_invariants() == []
 
 
@@ -219,4 +218,4 @@ def test_racing_loads_of_an_isolated_library_share_its_interpreter(
     assert {call.result().interpreters for call in calls} == {("greedy@1",)}
     assert len(shared.interpreters()) == 3
     shared.unload("greedy")
-    assert wait_for(lambda: len(shared.interpreters()) == 2, 10)
+    assert wait_for(lambda: len(shared.interpreters()) == 2)

@@ -106,7 +106,7 @@ def test_the_time_of_nested_calls_is_not_that_of_the_kernel_that_makes_them(
         assert session.ops.outer.go(X, doors.folder) == "KernelTimeoutError of slow::enter"
         assert doors.next_inside() == "nested"
         expected = {"worker-1": 0, "worker-2": 1}
-        assert wait_for(lambda: restarts(session) == expected, 20)
+        assert wait_for(lambda: restarts(session) == expected)
         assert all(library.active for library in session.libraries())
 
 

@@ -185,7 +185,7 @@ def test_a_call_that_gave_up_leaves_nothing_behind(
             assert caught.value.facts["started"] == "no"
             held.cancel()
             doors.let_out()
-            assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+            assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         with pytest.raises(oc.MessageTooLargeError, match="the limit is 8000000 bytes") as over:
             session.call("doors::enter", np.zeros(2 * MB), doors.folder, "b")
         assert "--max-call-bytes" in over.value.hint

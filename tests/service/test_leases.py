@@ -39,7 +39,7 @@ def test_an_interpreter_that_is_stopped_is_lost_and_replaced(
     session.load(write_library("gate", GATE), interpreter="worker-1")
     once = session.with_options(retry=False)
     with Background(once.ops.gate.wait, X, str(daemon.folder), 1) as call:
-        assert wait_for((daemon.folder / "entered-1").exists, 10)
+        assert wait_for((daemon.folder / "entered-1").exists)
         os.kill(pid_of(session, "worker-1"), signal.SIGSTOP)
         stopped = time.monotonic()
         with pytest.raises(oc.InterpreterDiedError) as caught:
@@ -48,7 +48,7 @@ def test_an_interpreter_that_is_stopped_is_lost_and_replaced(
     assert caught.value.facts["interpreter"] == "worker-1"
     assert caught.value.facts["operator"] == "gate::wait"
     assert "while running gate::wait: no heartbeat for 1." in str(caught.value)
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     assert session.libraries()[0].interpreters == ("worker-2",)
     assert session.check_invariants() == []
 
@@ -78,7 +78,7 @@ def test_an_import_that_keeps_the_interpreter_lock_has_the_time_of_a_load(
         assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
         with pytest.raises(oc.DeadlineExceededError, match="took longer than 3 s"):
             session.load(write_library("hangs", locked.format(1000)), interpreter="worker-2")
-        assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}), 20)
+        assert wait_for(lambda: is_recovered(session, {"worker-1": 0, "worker-2": 1}))
 
 
 def test_a_daemon_that_was_stopped_itself_loses_nobody(
@@ -112,11 +112,11 @@ def test_an_interpreter_that_was_held_up_for_two_heartbeats_is_not_lost(
             return worker.heartbeat_age
 
         for _ in range(2):
-            assert wait_for(lambda: age() < 0.2, 20)
+            assert wait_for(lambda: age() < 0.2)
             os.kill(pid, signal.SIGSTOP)
             pass_time(2.2)
             os.kill(pid, signal.SIGCONT)
-            assert wait_for(lambda: age() < 0.2, 20)
+            assert wait_for(lambda: age() < 0.2)
         assert pid_of(session, "worker-1") == pid
 
 
@@ -148,14 +148,14 @@ def test_the_death_of_an_added_interpreter_is_seen_though_its_connection_lives_o
     )
     # On a port: one that is killed leaves no socket behind.
     with worker(daemon, "--name", "extra", "--listen", "127.0.0.1:0") as process:
-        assert wait_for(lambda: len(session.interpreters()) == 3, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 3)
         session.load(write_library("heir", text), interpreter="extra")
         child = session.ops.heir.start(X)
         try:
             process.kill()
             assert wait_for(lambda: len(session.interpreters()) == 2, 3)
             moved = ("worker-1",)
-            assert wait_for(lambda: session.libraries()[0].interpreters == moved, 10)
+            assert wait_for(lambda: session.libraries()[0].interpreters == moved)
             assert child in daemon.processes()
         finally:
             os.kill(child, signal.SIGKILL)

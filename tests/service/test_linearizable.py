@@ -128,7 +128,7 @@ def kill_interpreters(daemon: RunningDaemon, over: threading.Event) -> int:
             os.kill(victim.pid, signal.SIGKILL)
             kills += 1
             gone = lambda pid=victim.pid: all(i.pid != pid for i in session.interpreters())  # noqa: E731
-            assert wait_for(gone, 20)
+            assert wait_for(gone)
     return kills
 
 
@@ -141,5 +141,5 @@ def test_traffic_beside_deaths_is_linearizable(start_daemon: StartDaemon, tmp_pa
         assert killing.result() > 0
     check_linearizable(history, LibraryState(), library_step_with_deaths)
     with daemon.connect() as session:
-        assert wait_for(lambda: all(lib.active for lib in session.libraries()), 30)
+        assert wait_for(lambda: all(lib.active for lib in session.libraries()))
         assert session.check_invariants() == []

@@ -82,7 +82,7 @@ def test_a_session_finds_the_lane_of_the_daemon_that_comes_back(
         with pytest.raises(oc.DaemonUnavailableError):
             session.ops.const.get(X)
         start_daemon()
-        assert wait_for(lambda: _answer_of(session) == 1, 20)
+        assert wait_for(lambda: _answer_of(session) == 1)
         assert session.lane == "local"
 
 
@@ -111,8 +111,8 @@ def test_the_end_of_a_lane_is_the_end_of_its_calls_wait(
             lane.greet()
             for number in range(1, 4):
                 lane.call(number, "gate::wait", X, str(tmp_path), number)
-            assert wait_for((tmp_path / "entered-1").exists, 10)
+            assert wait_for((tmp_path / "entered-1").exists)
         (tmp_path / "open").touch()
-        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         with Background(session.ops.gate.wait, X, str(tmp_path), 9) as last:
             assert last.result() == 9

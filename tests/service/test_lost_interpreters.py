@@ -29,10 +29,10 @@ def test_calls_wait_for_a_library_that_has_lost_its_only_interpreter(
     with daemon.connect() as session, daemon.connect(retry=False) as careful:
         session.load(write_library("const", text))
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting")
         assert session.ops.const.get(X) == 5
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting")
         # What never started is not run again, but for the first time.
         with Background(session.ops.const.put, X) as writes:
             assert careful.ops.const.get(X) == 5
@@ -53,12 +53,12 @@ def test_a_call_that_changes_nothing_runs_again_when_its_library_is_back(
             Background(careful.ops.gate.wait, X, folder, 2) as once,
         ):
             entered = [daemon.folder / f"entered-{n}" for n in (1, 2)]
-            assert wait_for(lambda: all(path.exists() for path in entered), 10)
+            assert wait_for(lambda: all(path.exists() for path in entered))
             entered[0].unlink()
             os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
             with pytest.raises(oc.InterpreterDiedError):
                 once.result()
-            assert wait_for(entered[0].exists, 10)
+            assert wait_for(entered[0].exists)
             (daemon.folder / "open").touch()
             assert again.result() == 1
 
@@ -69,7 +69,7 @@ def test_more_calls_than_may_wait_for_a_library_are_refused(
     daemon = start_daemon("--queue", "2", workers=0)
     daemon.expects_errors = True
     with daemon.connect() as session, worker(daemon, "--name", "extra") as process:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         hold = daemon.folder / "hold"
         text = f"import os, time\nwhile os.path.exists({str(hold)!r}):\n    time.sleep(0.005)\n"
         session.load(write_library("const", text + constant(5)))
@@ -77,7 +77,7 @@ def test_more_calls_than_may_wait_for_a_library_are_refused(
         process.kill()
         process.wait()
         with worker(daemon, "--name", "next"):
-            assert wait_for(lambda: [i.name for i in session.interpreters()] == ["next"], 20)
+            assert wait_for(lambda: [i.name for i in session.interpreters()] == ["next"])
             answers: SimpleQueue[object] = SimpleQueue()
 
             def call() -> None:
@@ -101,12 +101,12 @@ def test_a_call_does_not_wait_for_a_library_that_is_unloaded(
     daemon = start_daemon("--queue", "1", workers=0)
     daemon.expects_errors = True
     with daemon.connect() as session, worker(daemon), worker(daemon):
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 2)
         session.load(write_library("const", constant(5)))
         [holder] = session.libraries()[0].interpreters
         session.drain(next(i.name for i in session.interpreters() if i.name != holder))
         os.kill(pid_of(session, holder), signal.SIGTERM)
-        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting")
         errors: SimpleQueue[oc.OpdispatchError] = SimpleQueue()
 
         def call() -> None:
@@ -134,9 +134,9 @@ def test_the_daemon_does_not_wait_for_calls_that_wait_for_a_library(
         session.load(write_library("const", text + constant(5)))
         hold.touch()
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+        assert wait_for(lambda: session.libraries()[0].state == "waiting")
         with Background(session.ops.const.get, X) as call:
-            assert wait_for(lambda: session.interpreters() and session.libraries(), 10)
+            assert wait_for(lambda: session.interpreters() and session.libraries())
             daemon.signal(signal.SIGTERM)
             with pytest.raises((oc.RefusedError, oc.DaemonUnavailableError)):
                 call.result()
@@ -157,9 +157,9 @@ def test_a_library_that_brings_every_interpreter_down_is_given_up(
         session.load(write_library("const", text + constant(5)))
         flag.touch()
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"], 30)
+        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"])
         assert "went away" in session.libraries()[0].error
-        assert wait_for(lambda: session.interpreters(), 30)
+        assert wait_for(lambda: session.interpreters())
         session.load(write_library("other", constant(6, namespace="other")))
         assert session.ops.other.get(X) == 6
         assert session.check_invariants() == []
@@ -176,7 +176,7 @@ def test_a_library_whose_stored_content_is_damaged_is_given_up_and_says_so(
         stored = daemon.folder / "state" / "libraries" / loaded.sha256
         stored.write_text("tampered with")
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"], 20)
+        assert wait_for(lambda: [v.state for v in session.libraries()] == ["failed"])
         assert f"the stored content {loaded.sha256[:12]} of the library is damaged" in daemon.log()
         with pytest.raises(oc.OperatorNotFoundError, match="could not be loaded again"):
             session.ops.const.get(X)

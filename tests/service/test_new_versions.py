@@ -30,11 +30,11 @@ def test_a_new_version_replaces_the_old_one_while_clients_call(
                 answers.append(own.ops.const.get(X))
 
     with Background(keep_calling, seen[0]) as one, Background(keep_calling, seen[1]) as other:
-        assert wait_for(lambda: all(seen), 10)
+        assert wait_for(lambda: all(seen))
         for number in range(1, 8):
             assert shared.load(write_library("const", constant(number))).version == number + first
             assert shared.ops.const.get(X) == number
-            assert wait_for(lambda n=number: all(answers[-1] == n for answers in seen), 10)
+            assert wait_for(lambda n=number: all(answers[-1] == n for answers in seen))
         stop.set()
         one.result()
         other.result()
@@ -93,7 +93,7 @@ def test_a_call_in_flight_finishes_in_the_version_that_it_began_in(
     )
     version = shared.load(write_library("gate", old), interpreter="worker-1").version
     with Background(shared.ops.gate.outer, X, str(folder)) as call:
-        assert wait_for((folder / "entered-5").exists, 10)
+        assert wait_for((folder / "entered-5").exists)
         new = GATE.replace("return answer", "return -answer")
         new = new.replace("int answer=1)", "int answer=1, int unused=0)")
         new = new.replace("def wait(x, folder, answer=1)", "def wait(x, folder, answer, unused)")
@@ -118,7 +118,7 @@ def test_a_library_can_be_unloaded_while_it_is_running_calls(
             stack.enter_context(Background(shared.ops.gate.wait, X, str(folder), n))
             for n in range(3)
         ]
-        assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(3)), 10)
+        assert wait_for(lambda: all((folder / f"entered-{n}").exists() for n in range(3)))
         assert shared.unload("gate") is None
         with pytest.raises(oc.OperatorNotFoundError) as caught:
             shared.ops.gate.wait(X, str(folder))
@@ -137,7 +137,7 @@ def test_what_a_library_with_calls_to_finish_had_can_be_loaded_anew(
     folder = tmp_path
     shared.load(write_library("gate", GATE), interpreter="worker-1")
     with Background(shared.ops.gate.wait, X, str(folder), 1) as call:
-        assert wait_for((folder / "entered-1").exists, 10)
+        assert wait_for((folder / "entered-1").exists)
         shared.unload("gate")
         path = write_library(name, GATE.replace("return answer", "return -answer"))
         with Background(shared.load, path, interpreter=place) as load:

@@ -27,7 +27,7 @@ def test_libraries_load_while_the_import_of_another_one_blocks(
     with daemon.connect() as session:
         path = write_library("slow", slow + constant(9, namespace="slow"))
         with Background(session.load, path, interpreter="worker-1") as blocked:
-            assert wait_for((daemon.folder / "importing").exists, 10)
+            assert wait_for((daemon.folder / "importing").exists)
             for number in range(1, 4):
                 load = session.load(write_library("const", constant(number)), interpreters=2)
                 assert "worker-1" not in load.interpreters
@@ -71,7 +71,7 @@ def test_waiting_for_somebody_elses_import_ends_with_who_and_for_how_long(
     path = write_library("const", text)
     pid = pid_of(session, "worker-1")
     with Background(session.load, path, interpreter="worker-1") as first:
-        assert wait_for((daemon.folder / "importing").exists, 10)
+        assert wait_for((daemon.folder / "importing").exists)
         with daemon.connect(timeout=0.5) as impatient:
             with pytest.raises(oc.WaitTimeoutError) as same:
                 impatient.load(path)

@@ -82,7 +82,7 @@ def test_a_program_whose_interpreter_dies_runs_again_unless_it_writes(
             return p.result
 
         def kill_the_one_that_runs() -> None:
-            assert wait_for((folder / "entered").exists, 10)
+            assert wait_for((folder / "entered").exists)
             (folder / "entered").unlink()
             [name] = [each.name for each in session.interpreters() if each.calls_in_flight]
             os.kill(pid_of(session, name), signal.SIGKILL)
@@ -91,10 +91,10 @@ def test_a_program_whose_interpreter_dies_runs_again_unless_it_writes(
             kill_the_one_that_runs()
             with pytest.raises(oc.InterpreterDiedError, match="a program of 2 steps"):
                 call.result()
-        assert wait_for(lambda: len(session.libraries()[0].interpreters) == 2, 20)
+        assert wait_for(lambda: len(session.libraries()[0].interpreters) == 2)
         with Background(hold, write=False) as call:
             kill_the_one_that_runs()
-            assert wait_for((folder / "entered").exists, 10)
+            assert wait_for((folder / "entered").exists)
             (folder / "open").touch()
             assert call.result().tolist() == (X + 1).tolist()
 
@@ -132,7 +132,7 @@ def test_a_program_waits_for_a_library_that_has_lost_its_only_interpreter(
 
         for _ in range(2):
             os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-            assert wait_for(lambda: session.libraries()[0].state == "waiting", 10)
+            assert wait_for(lambda: session.libraries()[0].state == "waiting")
             assert same(X).tolist() == X.tolist()
         assert session.check_invariants() == []
 

@@ -88,7 +88,7 @@ def test_it_is_listed_with_its_last_words_and_can_be_revived(
         (broken.folder / "broken").unlink()
         assert main(["--address", broken.address, "revive", "worker-2"]) == 0
         assert capsys.readouterr().out == "worker-2 is being started\n"
-        assert wait_for(lambda: check(health, "interpreter/worker-2") == SERVING, 20)
+        assert wait_for(lambda: check(health, "interpreter/worker-2") == SERVING)
         revived = find(session, "worker-2")
         assert revived is not None
         assert (revived.state, revived.trouble) == ("ready", "")
@@ -151,7 +151,7 @@ def test_without_any_interpreter_left_nothing_is_serving_and_requests_say_what_h
         (tmp_path / "broken").unlink()
         assert session.revive("worker-1")
         assert session.ops.const.get(X) == 1
-        assert wait_for(lambda: check(health, "") == SERVING, 20)
+        assert wait_for(lambda: check(health, "") == SERVING)
 
 
 def test_one_that_was_stopped_over_a_slow_kernel_is_not_blamed(
@@ -169,5 +169,4 @@ def test_one_that_was_stopped_over_a_slow_kernel_is_not_blamed(
                     (i := find(session, "worker-1")) is not None
                     and (i.restarts, i.state) == (restarts, "ready")
                 ),
-                20,
             )

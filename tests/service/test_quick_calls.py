@@ -98,11 +98,11 @@ def test_one_that_is_late_or_cancelled_is_over_for_its_caller(
         assert cancelled.cancel()
         # Their kernels have the library's places until they end.
         waits = session.submit("doors::enter", x, doors.folder, "waits")
-        assert wait_for(lambda: session.interpreters()[0].calls_queued == 1, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_queued == 1)
         assert doors.nobody_else_is_inside()
         doors.let_out(3)
         assert waits.result(10) == "waits"
-        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0, 10)
+        assert wait_for(lambda: session.interpreters()[0].calls_in_flight == 0)
         assert session.check_invariants() == []
 
 
@@ -130,7 +130,7 @@ def test_the_end_of_the_daemon_waits_for_them(
         with Background(session.ops.doors.enter, x, doors.folder, "last") as last:
             assert doors.next_inside() == "last"
             daemon.signal(signal.SIGTERM)
-            assert wait_for(lambda: is_refused(session), 10)
+            assert wait_for(lambda: is_refused(session))
             doors.let_out()
             assert last.result() == "last"
         assert daemon.wait() == 0
@@ -169,6 +169,6 @@ def test_every_one_is_answered_while_interpreters_are_killed(
             over.set()
             assert one.result() > 0
             assert another.result() > 0
-        assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0, 10)
+        assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0)
         assert session.check_invariants() == []
         assert not [record for record in daemon.log_records() if "traceback" in record]

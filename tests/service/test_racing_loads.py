@@ -96,7 +96,7 @@ def test_waiters_that_name_no_interpreter_get_what_the_first_one_loads(
 ):
     path = write_library("const", gated(tmp_path, constant(1)))
     with Background(shared.load, path, interpreter="worker-1") as first:
-        assert wait_for(importing(tmp_path, pids(shared)["worker-1"]), 10)
+        assert wait_for(importing(tmp_path, pids(shared)["worker-1"]))
         with Background(shared.load, path) as second, Background(shared.load, path) as third:
             (tmp_path / "open").touch()
             assert first.result().role == "primary"
@@ -153,7 +153,7 @@ def test_the_next_one_takes_the_place_of_a_primary_that_fails_to_load(
         Background(shared.load, path, interpreter="worker-1") as first,
         Background(shared.load, path, interpreter="worker-2") as second,
     ):
-        assert wait_for(importing(tmp_path, *ids.values()), 10)
+        assert wait_for(importing(tmp_path, *ids.values()))
         (tmp_path / f"fail-{ids['worker-1']}").touch()
         (tmp_path / f"open-{ids['worker-1']}").touch()
         with pytest.raises(oc.LibraryLoadError, match="not here"):
@@ -174,7 +174,7 @@ def test_the_next_one_takes_the_place_of_a_primary_that_dies_while_it_loads(
     with (
         Background(session.load, path, interpreter="worker-1") as first,
     ):
-        assert wait_for(importing(daemon.folder, ids["worker-1"]), 10)
+        assert wait_for(importing(daemon.folder, ids["worker-1"]))
         with Background(session.load, path, interpreter=waiter) as second:
             os.kill(ids["worker-1"], signal.SIGKILL)
             with pytest.raises(oc.InterpreterDiedError, match="worker-1"):
@@ -196,7 +196,7 @@ def test_other_content_of_the_same_name_waits_for_its_turn_and_becomes_a_version
         stack.callback((tmp_path / "open").touch)
         first = Background(shared.load, paths[0], interpreter="worker-1")
         stack.enter_context(first)
-        assert wait_for(importing(tmp_path, pids(shared)["worker-1"]), 10)
+        assert wait_for(importing(tmp_path, pids(shared)["worker-1"]))
         others = [
             stack.enter_context(Background(shared.load, path, interpreter="worker-2"))
             for path in paths[1:]

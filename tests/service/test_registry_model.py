@@ -120,7 +120,7 @@ class RegistryMachine(RuleBasedStateMachine):
                 and all(library.active for library in libraries)
             )
 
-        assert wait_for(recovered, 20)
+        assert wait_for(recovered)
 
     @invariant()
     def it_answers_as_the_model(self) -> None:

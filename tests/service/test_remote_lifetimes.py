@@ -96,7 +96,7 @@ def test_a_client_that_is_silent_for_too_long_is_taken_for_gone(
             for process in (there, here):
                 process.send_signal(signal.SIGSTOP)
             assert [count for count, _ in kept(session).values()] == [22]
-            assert wait_for(lambda: [n for n, _ in kept(session).values()] != [22], 10)
+            assert wait_for(lambda: [n for n, _ in kept(session).values()] != [22])
             assert [count for count, _ in kept(session).values()] == [11]
             here.kill()
             assert nothing_is_kept(session, 10.0)
@@ -123,7 +123,7 @@ def test_what_is_let_go_of_is_given_back_by_the_interpreter(
         assert resident_bytes(interpreter.pid) - before > 3 * size
         values[0].close()
         del values
-        assert wait_for(lambda: resident_bytes(interpreter.pid) - before < 2 * size, 10)
+        assert wait_for(lambda: resident_bytes(interpreter.pid) - before < 2 * size)
 
 
 def test_an_interpreter_takes_its_values_with_it_and_the_error_says_which(
@@ -135,7 +135,7 @@ def test_an_interpreter_takes_its_values_with_it_and_the_error_says_which(
     y = session.put(np.arange(3.0), on="worker-2")
     pid = pid_of(session, "worker-1")
     os.kill(pid, signal.SIGKILL)
-    assert wait_for(lambda: kept(session) == {"worker-2": (1, 24)}, 10)
+    assert wait_for(lambda: kept(session) == {"worker-2": (1, 24)})
     with pytest.raises(oc.RemoteValueGoneError) as caught:
         session.call("math::add", x, np.ones(3))
     assert x.id in str(caught.value)
@@ -147,7 +147,7 @@ def test_an_interpreter_takes_its_values_with_it_and_the_error_says_which(
     assert y.numpy().tolist() == [0, 1, 2]
     assert session.call("math::add", y, y).tolist() == [0, 2, 4]
     assert session.check_invariants() == []
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}), 20)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     x.close()
     y.close()
     assert nothing_is_kept(session)
@@ -176,7 +176,7 @@ def test_a_daemon_that_is_started_again_knows_of_nothing(
         first.wait()
         second = start_daemon(workers=1)
         assert second.address == first.address
-        assert wait_for(lambda: "gone" in repr(x), 10)
+        assert wait_for(lambda: "gone" in repr(x))
         with pytest.raises(oc.RemoteValueGoneError, match=r"the connection to .* was lost"):
             session.call("math::add", x, x)
         with contextlib.suppress(oc.DaemonUnavailableError):
@@ -191,17 +191,17 @@ def test_an_interpreter_that_outlives_its_daemon_keeps_nothing_for_the_next_one(
 ):
     first = start_daemon(workers=0)
     with worker(first, "--name", "extra") as process, first.connect() as session:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         before = resident_bytes(process.pid)
         size = 32 << 20
         values = [session.put(np.ones(size, np.uint8)) for _ in range(3)]
         assert resident_bytes(process.pid) - before > 2 * size
         first.process.kill()
         first.wait()
-        assert wait_for(lambda: resident_bytes(process.pid) - before < size, 10)
+        assert wait_for(lambda: resident_bytes(process.pid) - before < size)
         second = start_daemon(workers=0)
         with second.connect() as other:
-            assert wait_for(lambda: len(other.interpreters()) == 1, 20)
+            assert wait_for(lambda: len(other.interpreters()) == 1)
             with pytest.raises(oc.RemoteValueGoneError):
                 values[0].numpy()
 
@@ -254,7 +254,7 @@ def test_values_move_over_grpc_where_there_is_no_lane(
     command = (sys.executable, "-c", FAR, daemon.address, f"unix:{tmp_path}/far.sock")
     with daemon.connect() as session, subprocess.Popen(command) as far:
         try:
-            assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+            assert wait_for(lambda: len(session.interpreters()) == 2)
             session.load(write_library("calc", MATH), on="worker-1")
             session.load(write_library("more", MORE), on="far")
             x, one = session.put(np.zeros(4), on="worker-1"), np.ones(4)
@@ -351,4 +351,4 @@ def test_an_interpreter_that_dies_while_a_value_moves_is_named(
         if pid in daemon.processes():
             os.kill(pid, signal.SIGKILL)
     assert session.call("math::add", np.ones(2), np.ones(2)).tolist() == [2, 2]
-    assert wait_for(lambda: session.check_invariants() == [], 10)
+    assert wait_for(lambda: session.check_invariants() == [])

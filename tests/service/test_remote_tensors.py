@@ -150,7 +150,7 @@ def test_results_of_many_calls_in_flight_stay_where_they_are(math: RunningDaemon
         with pytest.raises(oc.WireError):
             session.submit("math::add", x, object(), remote=True).result()
         del futures, future, mapped, result
-        assert wait_for(lambda: kept(session) == {"worker-1": (1, 32)}, 10)
+        assert wait_for(lambda: kept(session) == {"worker-1": (1, 32)})
 
 
 async def test_so_do_those_of_an_asyncio_session(math: RunningDaemon):
@@ -165,7 +165,7 @@ async def test_so_do_those_of_an_asyncio_session(math: RunningDaemon):
 
 def test_what_a_cancelled_future_would_have_kept_is_let_go_of(session: oc.Session, tmp_path):
     future = session.submit("math::hold", np.zeros(2), str(tmp_path), remote=True)
-    assert wait_for((tmp_path / "entered").exists, 10)
+    assert wait_for((tmp_path / "entered").exists)
     assert future.cancel()
     (tmp_path / "open").touch()
     assert nothing_is_kept(session)
@@ -191,12 +191,12 @@ def test_a_value_is_freed_when_it_is_collected_closed_or_its_session_ends(math: 
         kept_by_hand = [session.put(np.zeros(10)) for _ in range(5)]
         with session.put(np.zeros(3)) as x:
             assert kept(watch) == {"worker-1": (6, 424)}
-        assert wait_for(lambda: kept(watch) == {"worker-1": (5, 400)}, 10)
+        assert wait_for(lambda: kept(watch) == {"worker-1": (5, 400)})
         x.close()
         kept_by_hand[0].close()
         del kept_by_hand[1:3]
         gc.collect()
-        assert wait_for(lambda: kept(watch) == {"worker-1": (2, 160)}, 10)
+        assert wait_for(lambda: kept(watch) == {"worker-1": (2, 160)})
         session.close()
         assert nothing_is_kept(watch)
         with pytest.raises(oc.RemoteValueGoneError, match="the session is closed"):
@@ -209,7 +209,7 @@ def test_a_loop_that_replaces_its_value_keeps_only_the_last_ones(session: oc.Ses
     for _ in range(300):
         x = session.call("math::add", x, one, remote=True)
     assert x.numpy()[0] == 300
-    assert wait_for(lambda: kept(session) == {"worker-1": (2, 1600)}, 10)
+    assert wait_for(lambda: kept(session) == {"worker-1": (2, 1600)})
 
 
 def test_a_value_that_is_gone_is_named_and_why(session: oc.Session):
@@ -282,7 +282,7 @@ def test_limits_are_named(start_daemon: StartDaemon, write_library: WriteLibrary
             session.call("math::same", values[0], remote=True)
         assert session.call("math::same", values[0]).tolist() == [0] * 10
         values.pop().close()
-        assert wait_for(lambda: kept(session) == {"worker-1": (2, 160)}, 10)
+        assert wait_for(lambda: kept(session) == {"worker-1": (2, 160)})
         with pytest.raises(oc.RemoteLimitError, match=r"has 160 bytes .* may have 1000") as caught:
             session.put(np.zeros(106))
         assert "--remote-bytes" in caught.value.hint
@@ -305,16 +305,14 @@ def test_what_nobody_waits_for_any_more_is_not_kept(
         (tmp_path / "open").touch()
         assert nothing_is_kept(session)
         # Its kernel has ended: it has had its time to keep something.
-        assert wait_for(
-            lambda: all(not each.calls_in_flight for each in session.interpreters()), 10
-        )
+        assert wait_for(lambda: all(not each.calls_in_flight for each in session.interpreters()))
         assert nothing_is_kept(session)
 
 
 def test_a_value_in_use_stays_until_the_call_ends(session: oc.Session, tmp_path):
     x = session.put(np.arange(3.0))
     with Background(session.call, "math::hold", x, str(tmp_path)) as call:
-        assert wait_for((tmp_path / "entered").exists, 10)
+        assert wait_for((tmp_path / "entered").exists)
         x.close()
         (tmp_path / "open").touch()
         assert call.result().tolist() == [1, 2, 3]

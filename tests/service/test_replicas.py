@@ -81,7 +81,6 @@ class Load:
                 len(answers) >= start + count
                 for answers, start in zip(self.answers, before, strict=True)
             ),
-            20,
         )
 
     @property
@@ -178,10 +177,10 @@ def test_the_death_of_the_primary_under_load_fails_no_call_and_publishes_nothing
             for _ in range(3):
                 primary, heir, *_ = holders(session, "const")
                 os.kill(pid_of(session, primary), signal.SIGKILL)
-                assert wait_for(lambda p=primary: holders(session, "const")[0] != p, 10)
+                assert wait_for(lambda p=primary: holders(session, "const")[0] != p)
                 assert holders(session, "const")[0] == heir
                 # The place that is free is filled as soon as there is somebody for it.
-                assert wait_for(lambda: len(holders(session, "const")) == 3, 20)
+                assert wait_for(lambda: len(holders(session, "const")) == 3)
                 assert load.since_now()
         assert load.errors == []
         assert {answer for answers in load.answers for answer in answers} == {7}
@@ -201,7 +200,6 @@ def test_the_last_ones_death_withdraws_the_library_until_another_has_it(
             all(i.restarts == 1 for i in session.interpreters())
             and [len(library.interpreters) for library in session.libraries()] == [2]
         ),
-        20,
     )
     assert session.ops.const.get(X) == 7
     assert session.check_invariants() == []
@@ -225,7 +223,6 @@ def test_a_call_runs_again_elsewhere_unless_it_writes_or_its_caller_says_no(
                 sum(i.restarts for i in session.interpreters()) == restarts
                 and len(holders(session, "writes")) == 2
             ),
-            20,
         )
 
     with daemon.connect() as session, daemon.connect(retry=False) as careful:
@@ -262,11 +259,11 @@ def test_a_call_waits_for_an_interpreter_that_is_about_to_join(
         first = holders(session, "writes")
         slow.touch()
         with Background(caller.scale, "writes", 2) as scaling:
-            assert wait_for(lambda: len(holders(session, "writes")) == 2, 10)
+            assert wait_for(lambda: len(holders(session, "writes")) == 2)
             deadly.touch()
             one = np.ones(2)
             with Background(caller.call, "writes::add", one, one) as call:
-                assert wait_for(lambda: first[0] not in holders(session, "writes"), 10)
+                assert wait_for(lambda: first[0] not in holders(session, "writes"))
                 slow.unlink()
                 np.testing.assert_array_equal(call.result(), [2, 2])
             scaling.result()
@@ -284,7 +281,7 @@ def test_scaling_up_and_down_under_load_disturbs_nobody(
             for count in (3, 1, 2, 3, 1):
                 library = session.scale("where", count)
                 assert library.interpreters_wanted == count
-                held = wait_for(lambda n=count: len(holders(session, "where")) == n, 10)
+                held = wait_for(lambda n=count: len(holders(session, "where")) == n)
                 assert held, session.libraries()
                 expected = {pids[name] for name in holders(session, "where")}
                 assert load.since_now()
@@ -348,6 +345,6 @@ def test_a_call_that_kills_every_interpreter_is_not_given_a_fourth_one(
         session.load(write_library("dies", text), interpreters=4)
         with pytest.raises(oc.InterpreterDiedError, match="while running dies::die"):
             session.ops.dies.die(X)
-        assert wait_for(lambda: sum(i.restarts for i in session.interpreters()) == 3, 20)
-        assert wait_for(lambda: len(holders(session, "dies")) == 4, 20)
+        assert wait_for(lambda: sum(i.restarts for i in session.interpreters()) == 3)
+        assert wait_for(lambda: len(holders(session, "dies")) == 4)
         assert sum(i.restarts for i in session.interpreters()) == 3

@@ -264,10 +264,10 @@ def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
     second = start_daemon("--load-timeout", "3")
     second.expects_errors = True
     with second.connect() as session:
-        assert wait_for(lambda: is_active(session, "const"), 20)
+        assert wait_for(lambda: is_active(session, "const"))
         assert session.ops.const.get(X) == 5
         flag.unlink()
-        assert wait_for(lambda: [v.state for v in session.libraries()] == ["active"] * 2, 20)
+        assert wait_for(lambda: [v.state for v in session.libraries()] == ["active"] * 2)
         assert session.ops.stuck.get(X) == 1
 
 
@@ -349,7 +349,7 @@ def test_it_is_not_ready_before_its_libraries_are_back(
     flag.touch()
     second = RunningDaemon(tmp_path, workers=1)
     try:
-        assert wait_for(begun.exists, 30)
+        assert wait_for(begun.exists)
         second.addresses = first.addresses
         not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
         assert health_of(second, "") == not_serving
@@ -392,7 +392,7 @@ def test_a_version_is_brought_back_though_no_interpreter_is_ready_yet(
     second = RunningDaemon(tmp_path, workers=1, environment={"PYTHONPATH": places})
     try:
         second.addresses = first.addresses
-        assert wait_for(lambda: answers(second), 30)
+        assert wait_for(lambda: answers(second))
         with second.connect() as session, second.connect() as other:
             with Background(change, session) as bringing_back:
                 assert other.interpreters() == []
@@ -423,4 +423,4 @@ def test_an_isolated_library_has_interpreters_of_its_own_again(
         again = session.load(write_library("alone", constant(2, namespace="alone")), isolated=True)
         assert again.already_loaded
         session.unload("alone")
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)

@@ -28,22 +28,22 @@ def test_it_joins_the_daemon_that_takes_the_place_of_one_that_was_killed(
     first = start_daemon(workers=0)
     with worker(first, "--name", "extra") as process:
         with first.connect() as session:
-            assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+            assert wait_for(lambda: len(session.interpreters()) == 1)
             session.load(write_library("const", constant(1)))
             session.load(write_library("gate", GATE))
             with Background(session.ops.gate.wait, X, str(first.folder), 1):
-                assert wait_for((first.folder / "entered-1").exists, 10)
+                assert wait_for((first.folder / "entered-1").exists)
                 first.signal(signal.SIGKILL)
                 first.wait()
                 second = start_daemon(workers=0)
                 with second.connect() as session:
-                    assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+                    assert wait_for(lambda: len(session.interpreters()) == 1)
                     [extra] = session.interpreters()
                     assert (extra.name, extra.pid) == ("extra", process.pid)
                     # What it held for the first daemon is gone from it, though a kernel is
                     # still running; what the journal has is loaded anew.
                     restored = ("const v1", "gate v1")
-                    assert wait_for(lambda: interpreter_libraries(session) == restored, 20)
+                    assert wait_for(lambda: interpreter_libraries(session) == restored)
                     assert session.ops.const.get(X) == 1
                     session.load(write_library("const", constant(2)))
                     assert session.ops.const.get(X) == 2
@@ -61,18 +61,18 @@ def test_one_that_hung_says_hello_again_when_it_wakes_up(
 ):
     daemon = start_daemon("--heartbeat", "0.1", workers=1)
     with daemon.connect() as session, worker(daemon) as process:
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 2)
         assert pid_of(session, "worker-2") == process.pid
         session.load(write_library("const", constant(1)), interpreter="worker-2")
         process.send_signal(signal.SIGSTOP)
         try:
-            assert wait_for(lambda: len(session.interpreters()) == 1, 10)
+            assert wait_for(lambda: len(session.interpreters()) == 1)
             moved = ("worker-1",)
-            assert wait_for(lambda: session.libraries()[0].interpreters == moved, 10)
+            assert wait_for(lambda: session.libraries()[0].interpreters == moved)
             assert session.ops.const.get(X) == 1
         finally:
             process.send_signal(signal.SIGCONT)
-        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 2)
         assert pid_of(session, "worker-2") == process.pid
         # Nothing of the time before is left in it.
         session.unload("const")
@@ -84,7 +84,7 @@ def test_one_that_hung_says_hello_again_when_it_wakes_up(
 def test_it_gives_up_when_nobody_comes(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon, "--reconnect", "0.5") as process:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         daemon.signal(signal.SIGKILL)
         daemon.wait()
         _, errors = process.communicate(timeout=20)
@@ -98,7 +98,7 @@ def test_it_gives_up_when_nobody_comes(start_daemon: StartDaemon):
 def test_it_does_not_look_again_if_it_is_told_not_to(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon, "--reconnect", "0") as process:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         os.kill(daemon.process.pid, signal.SIGKILL)
         daemon.wait()
         _, errors = process.communicate(timeout=20)
@@ -109,7 +109,7 @@ def test_it_does_not_look_again_if_it_is_told_not_to(start_daemon: StartDaemon):
 def test_it_can_be_stopped_while_it_looks(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon) as process:
-        assert wait_for(lambda: len(session.interpreters()) == 1, 20)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
         daemon.signal(signal.SIGKILL)
         daemon.wait()
         assert process.stderr is not None

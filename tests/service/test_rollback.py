@@ -104,7 +104,7 @@ def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store
     session.load(write_library("const", constant(1)), interpreter="worker-1")
     session.load(write_library("const", constant(2)), interpreter="worker-2")
     os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
-    assert wait_for(lambda: any(i.restarts for i in session.interpreters()), 20)
+    assert wait_for(lambda: any(i.restarts for i in session.interpreters()))
     assert session.rollback("const").active.version == 1
     assert session.ops.const.get(X) == 1
     assert session.rollback("const").active.version == 2
@@ -125,8 +125,8 @@ def test_who_still_holds_a_version_serves_it_again_when_the_newest_is_lost(
         session.load(write_library("const", constant(2) + fails), interpreter="worker-2")
         broken.touch()
         os.kill(pid_of(session, "worker-2"), signal.SIGKILL)
-        assert wait_for(lambda: session.libraries()[0].state == "failed", 20)
-        assert wait_for(lambda: any(i.restarts and i.pid for i in session.interpreters()), 20)
+        assert wait_for(lambda: session.libraries()[0].state == "failed")
+        assert wait_for(lambda: any(i.restarts and i.pid for i in session.interpreters()))
         if undo == "rollback":
             assert session.rollback("const").active.version == 1
         else:

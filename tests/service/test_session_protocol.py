@@ -123,8 +123,8 @@ def test_an_interpreter_that_sends_no_heartbeats_has_no_lease(
         welcome = next(call).welcome
         assert welcome.name == "old"
         assert welcome.heartbeat_seconds == 0.5
-        assert wait_for(lambda: len(session.interpreters()) == 3, 10)
+        assert wait_for(lambda: len(session.interpreters()) == 3)
         old = session.interpreters()[0]
         assert (old.name, old.heartbeat_age) == ("old", None)
         stop.set()
-        assert wait_for(lambda: len(session.interpreters()) == 2, 10)
+        assert wait_for(lambda: len(session.interpreters()) == 2)

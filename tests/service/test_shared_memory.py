@@ -295,7 +295,7 @@ def test_nothing_is_left_when_sessions_are_closed(mem_daemon: RunningDaemon):
         gc.collect()
         return [shared_memory_of(pid) for pid in (os.getpid(), *mem_daemon.processes())]
 
-    assert wait_for(lambda: set(everything()) == {(0, 0)}, 10), everything()
+    assert wait_for(lambda: set(everything()) == {(0, 0)}), everything()
     for _ in range(3):
         with mem_daemon.connect() as session:
             x = session.empty(N)
@@ -306,7 +306,7 @@ def test_nothing_is_left_when_sessions_are_closed(mem_daemon: RunningDaemon):
             )
             assert shared_memory_of(mem_daemon.process.pid) == (0, 0)
         del x
-    assert wait_for(lambda: set(everything()) == {(0, 0)}, 10), everything()
+    assert wait_for(lambda: set(everything()) == {(0, 0)}), everything()
 
 
 @pytest.mark.parametrize(

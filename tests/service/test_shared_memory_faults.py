@@ -52,7 +52,7 @@ sys.stdin.read()
 def test_nothing_of_a_killed_client_is_left(mem_daemon: RunningDaemon, tmp_path: Path):
     with mem_daemon.connect() as session:
         pid = interpreter_pid(session)
-        assert wait_for(lambda: shared_memory_of(pid) == (0, 0), 10)
+        assert wait_for(lambda: shared_memory_of(pid) == (0, 0))
         doors = [Door(tmp_path, name) for name in ("first", "last")]
         command = [sys.executable, "-c", CLIENT, mem_daemon.address, str(tmp_path)]
         with subprocess.Popen(
@@ -70,7 +70,7 @@ def test_nothing_of_a_killed_client_is_left(mem_daemon: RunningDaemon, tmp_path:
         # The kernel that is running still sees its argument.
         doors[1].open()
         assert doors[1].seen() == 1 << 20
-        assert wait_for(lambda: shared_memory_of(pid) == (0, 0), 10), shared_memory_of(pid)
+        assert wait_for(lambda: shared_memory_of(pid) == (0, 0)), shared_memory_of(pid)
         assert shared_memory_of(mem_daemon.process.pid) == (0, 0)
 
 
@@ -99,7 +99,7 @@ def test_calls_of_a_killed_interpreter_run_elsewhere_with_what_they_were_given(
         assert (session.ops.mem.add(there, there) == 6).all()
     gc.collect()
     del there, call
-    assert wait_for(lambda: shared_memory_of(os.getpid()) == (0, 0), 10)
+    assert wait_for(lambda: shared_memory_of(os.getpid()) == (0, 0))
 
 
 # -- no room ---------------------------------------------------------------------------------------

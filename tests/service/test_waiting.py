@@ -146,7 +146,7 @@ def test_a_timeout_names_who_was_expected(
     )
     path = write_library("slow", SLOW.format(gate=str(tmp_path / "gate")))
     with Background(shared.load, path) as load:
-        assert wait_for(lambda: any(i.state == "loading" for i in shared.interpreters()), 10)
+        assert wait_for(lambda: any(i.state == "loading" for i in shared.interpreters()))
         with pytest.raises(oc.WaitTimeoutError) as caught:
             shared.wait_for_impl("slow::get", "CPU", 0.05)
         assert caught.value.message == (
@@ -175,7 +175,7 @@ def test_a_library_that_lost_its_interpreter_is_expected_back(
         session.load(write_library("const", constant(1)))
         [interpreter] = session.interpreters()
         os.kill(interpreter.pid, signal.SIGKILL)
-        assert wait_for(lambda: not session.libraries()[0].active, 10)
+        assert wait_for(lambda: not session.libraries()[0].active)
         # Nobody has to try again and again.
         assert session.wait_for_def("const::get", 30).libraries == ("const",)
         assert session.libraries()[0].active
