@@ -75,6 +75,18 @@ class Placeholder:
     def __bool__(self) -> NoReturn:
         raise ArgumentError(f"{self!r} is neither true nor false before the program has run")
 
+    def to(self, device: str) -> NoReturn:
+        """Raises ArgumentError: of the devices where the program will run, nobody knows yet."""
+        raise ArgumentError(
+            f"{self!r} cannot be moved to {device!r} within a program",
+            hint="move what is there with RemoteTensor.to() before, and let the program return the "
+            "rest; or call array::astype, whose `device` is one of the program's interpreter",
+        )
+
+    def to_device(self, device: str, /, *, stream: Any = None) -> NoReturn:
+        """``to``, by the array API standard's name."""
+        self.to(device)
+
     def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
         if not self.recording.is_filling:
             raise PlaceholderUsed(self.recording)

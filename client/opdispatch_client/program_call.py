@@ -20,6 +20,7 @@ class ProgramCall:
     """One program, how it is encoded, and its outputs, in order. No I/O. See ``Call``.
 
     With ``keep``, outputs may stay in the interpreter, and ``make`` makes what stands for one.
+    Remote tensors among the inputs are where it has run then, unless ``keep`` names a device.
     """
 
     __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "_span", "what")
@@ -66,7 +67,7 @@ class ProgramCall:
         if self._span is not None:
             self._span.end(reply)
         returns = returns_of_reply(reply, self._inputs, {}, memory, self._make)
-        if reply.interpreter:
+        if reply.interpreter and not (self._keep is not None and self._keep.device):
             note_interpreter(self._inputs, reply.interpreter)
         return returns
 
@@ -81,6 +82,13 @@ def put(array: Any, keep: remote_pb2.Keep, make: DecodeRemote) -> ProgramCall:
     if not is_tensor(array):
         raise WireError(f"$ is no array, but {type(array).__name__}")
     return ProgramCall(_PUT, "the array", [array], make, keep=keep)
+
+
+def move(
+    tensor: Any, keep: remote_pb2.Keep, make: DecodeRemote, *, retry: bool = True
+) -> ProgramCall:
+    """A remote tensor on ``keep.device``: a list of one. Raises RemoteValueGoneError."""
+    return ProgramCall(_PUT, "the move of a remote tensor", [tensor], make, keep=keep, retry=retry)
 
 
 def fetch(tensor: Any) -> ProgramCall:

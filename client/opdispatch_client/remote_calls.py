@@ -13,7 +13,7 @@ import numpy as np
 
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.operator_call import Call, OperatorCall
-from opdispatch_client.program_call import ProgramCall, fetch, put
+from opdispatch_client.program_call import ProgramCall, fetch, move, put
 from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor, remote_from_proto
 from opdispatch_client.value_lease import AsyncValueLease, Lease, ValueLease
 from opdispatch_wire.v1 import remote_pb2, values_pb2
@@ -87,9 +87,11 @@ class RemoteCalls:
             return self.make(call)  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
-    def _keeping(self, on: str = "") -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
+    def _keeping(
+        self, on: str = "", device: str = ""
+    ) -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
         lease = self._lease.get(self._endpoint.handshake_timeout)
-        keep = lease.new_keep(on)
+        keep = lease.new_keep(on, device)
         try:
             yield keep, self._maker(lease)
         except BaseException:
@@ -99,18 +101,26 @@ class RemoteCalls:
     def _maker(self, lease: Lease) -> DecodeRemote:
         def make_tensor(message: values_pb2.RemoteTensor, at: str, writable: bool) -> RemoteTensor:
             facts = remote_from_proto(message, at)
-            return RemoteTensor(*facts, lease, self._fetch, self._call_where_it_is)
+            return RemoteTensor(*facts, lease, self)
 
         return make_tensor
 
-    def _fetch(self, tensor: RemoteTensor) -> Array:
+    # -- what remote tensors ask for ------------------------------------------------------------
+
+    def fetch(self, tensor: RemoteTensor) -> Array:
+        """The elements."""
         [array] = self.make(fetch(tensor))
         return array  # type: ignore[no-any-return]
 
-    def _call_where_it_is(
-        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call_where_it_is(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``call``, run again or not as the session's calls are."""
         return self.call(operator, args, kwargs, retry=self._endpoint.retry)
+
+    def move(self, tensor: RemoteTensor, device: str) -> RemoteTensor:
+        """The same on another device."""
+        with self._keeping(device=device) as (keep, make):
+            [moved] = self.make(move(tensor, keep, make, retry=self._endpoint.retry))
+            return moved  # type: ignore[no-any-return]
 
 
 class AsyncRemoteCalls:
@@ -161,21 +171,32 @@ class AsyncRemoteCalls:
             call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry)
             return await self.make(call)  # type: ignore[no-any-return]
 
-    async def _open(self, on: str = "") -> tuple[Lease, remote_pb2.Keep]:
+    async def _open(self, on: str = "", device: str = "") -> tuple[Lease, remote_pb2.Keep]:
         lease = await self._lease.get(self._endpoint.handshake_timeout)
-        return lease, lease.new_keep(on)
+        return lease, lease.new_keep(on, device)
 
     def _maker(self, lease: Lease) -> DecodeRemote:
         def make_tensor(
             message: values_pb2.RemoteTensor, at: str, writable: bool
         ) -> AsyncRemoteTensor:
-            return AsyncRemoteTensor(*remote_from_proto(message, at), lease, self._fetch)
+            return AsyncRemoteTensor(*remote_from_proto(message, at), lease, self)
 
         return make_tensor
 
-    async def _fetch(self, tensor: AsyncRemoteTensor) -> Array:
+    # -- what remote tensors ask for ------------------------------------------------------------
+
+    async def fetch(self, tensor: AsyncRemoteTensor) -> Array:
+        """The elements."""
         [array] = await self.make(fetch(tensor))
         return array  # type: ignore[no-any-return]
+
+    async def move(self, tensor: AsyncRemoteTensor, device: str) -> AsyncRemoteTensor:
+        """The same on another device."""
+        lease, keep = await self._open(device=device)
+        with _released_on_error(lease, keep):
+            call = move(tensor, keep, self._maker(lease), retry=self._endpoint.retry)
+            [moved] = await self.make(call)
+            return moved  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 
 from opdispatch import DispatchKey, DispatchKeySet, ForceDispatchKeyGuard
-from opdispatch.arrays import LAYOUTS, register_tensor_type
+from opdispatch.arrays import LAYOUTS, register_tensor_type, split_device
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
-from opdispatch.errors import ArgumentError
+from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch.operator_handle import OperatorHandle
-from opdispatch.tensor_operators import TensorOperators
+from opdispatch.tensor_operators import TensorOperators, namespace
 from opdispatch.torch_dispatch_mode import keys_outside_modes
-from opdispatch.tracing_state import note_reading
+from opdispatch.tracing_state import is_traced, note_reading
 from opdispatch_client.value_lease import Lease
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
@@ -107,6 +107,17 @@ class RemoteValue:
         """Whether it was closed."""
         return not self._finalizer.alive
 
+    def _is_on(self, device: Any) -> bool:
+        """Whether it is there. Raises DeviceError for what is no text, or none at all."""
+        try:
+            kind, number = split_device(device)
+        except DeviceError:
+            if not isinstance(device, str) or not device:
+                raise
+            return False  # the daemon says which there are
+        here, place = split_device(self.device)
+        return kind == here and (kind == "cpu" or number in (None, place))
+
     def close(self) -> None:
         """Lets go of the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
         self._finalizer()
@@ -151,8 +162,27 @@ def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
             note_interpreter(value, interpreter)
 
 
-CallRemotely = Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
-"""Calls an operator; tensors among the results stay where they are."""
+class Elsewhere(Protocol):
+    """What a session does with its remote tensors."""
+
+    def fetch(self, tensor: RemoteTensor) -> Array:
+        """The elements."""
+
+    def call_where_it_is(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls an operator; tensors among the results stay where they are."""
+
+    def move(self, tensor: RemoteTensor, device: str) -> RemoteTensor:
+        """The same on another device."""
+
+
+class AsyncElsewhere(Protocol):
+    """The same of an asyncio session, which calls nothing by itself."""
+
+    async def fetch(self, tensor: AsyncRemoteTensor) -> Array:
+        """The elements."""
+
+    async def move(self, tensor: AsyncRemoteTensor, device: str) -> AsyncRemoteTensor:
+        """The same on another device."""
 
 
 class RemoteTensor(RemoteValue, TensorOperators):
@@ -164,7 +194,7 @@ class RemoteTensor(RemoteValue, TensorOperators):
     context manager that closes it.
     """
 
-    __slots__ = ("_call", "_fetch")
+    __slots__ = ("_elsewhere",)
 
     key_bits = DispatchKeySet.of(DispatchKey.Python).bits
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -175,12 +205,10 @@ class RemoteTensor(RemoteValue, TensorOperators):
         facts: RemoteFacts,
         interpreter: str,
         lease: Lease,
-        fetch: Callable[[RemoteTensor], Array],
-        call: CallRemotely,
+        elsewhere: Elsewhere,
     ) -> None:
         super().__init__(number, facts, interpreter, lease)
-        self._fetch = fetch
-        self._call = call
+        self._elsewhere = elsewhere
 
     @classmethod
     def __torch_dispatch__(
@@ -192,7 +220,7 @@ class RemoteTensor(RemoteValue, TensorOperators):
     ) -> Any:
         """Calls the operator in the session. See Note [Calculating elsewhere]."""
         kwargs = kwargs or {}
-        call = _first_of(cls, [*args, *kwargs.values()])._call
+        call = _first_of(cls, [*args, *kwargs.values()])._elsewhere.call_where_it_is
         if local_dispatch_key_set_is_default():
             return call(str(func.name), args, kwargs)
         included, excluded = keys_outside_modes()
@@ -202,25 +230,36 @@ class RemoteTensor(RemoteValue, TensorOperators):
     def numpy(self) -> Array:
         """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""
         note_reading(self, "the elements of a remote tensor")
-        return self._fetch(self)
+        return self._elsewhere.fetch(self)
+
+    def to(self, device: str) -> Self:
+        """The tensor on ``device``: itself, if it is there; else a new remote tensor.
+
+        It is moved by the daemon: within its interpreter, if that has the device, and else to one
+        that has it, where the new tensor is then; this one stays where it is. Without a number,
+        such as ``"cuda"``, it is that interpreter's own device of that type. Within an interpreter
+        the move is recorded, and gradients go back; from another one it comes without its history.
+        Raises DeviceError, which names the devices that there are, DeviceMemoryError,
+        RemoteLimitError and RemoteValueGoneError.
+        """
+        if self._is_on(device):
+            return self
+        moved: Any
+        if is_traced(self):  # by an operator, which is recorded
+            moved = namespace().astype(self, self.dtype, device=device)
+        else:
+            moved = self._elsewhere.move(self, device)
+        return moved  # type: ignore[no-any-return]
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Self:
-        """Itself, if it is there: it does not leave its interpreter's device.
-
-        Raises ArgumentError for another device.
-        """
-        if stream is not None or device not in (self.device, self.device.partition(":")[0]):
-            raise ArgumentError(
-                f"a remote tensor on {self.device!r} cannot be moved to {device!r}",
-                hint="get its elements with numpy(), and put them into an interpreter with that "
-                "device",
-            )
-        return self
+        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        _refuse_stream(stream)
+        return self.to(device)
 
     @property
     def array(self) -> Array:
         """``numpy()``."""
-        return self._fetch(self)  # whoever asks by a number has noted it
+        return self._elsewhere.fetch(self)  # whoever asks by a number has noted it
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
@@ -266,7 +305,7 @@ def _first_of(cls: type[RemoteTensor], values: Sequence[Any]) -> RemoteTensor:
 class AsyncRemoteTensor(RemoteValue):
     """A tensor that stays in its interpreter, for an asyncio session: ``await t.numpy()``."""
 
-    __slots__ = ("_fetch",)
+    __slots__ = ("_elsewhere",)
 
     def __init__(
         self,
@@ -274,14 +313,30 @@ class AsyncRemoteTensor(RemoteValue):
         facts: RemoteFacts,
         interpreter: str,
         lease: Lease,
-        fetch: Callable[[AsyncRemoteTensor], Awaitable[Array]],
+        elsewhere: AsyncElsewhere,
     ) -> None:
         super().__init__(number, facts, interpreter, lease)
-        self._fetch = fetch
+        self._elsewhere = elsewhere
 
     async def numpy(self) -> Array:
         """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""
-        return await self._fetch(self)
+        return await self._elsewhere.fetch(self)
+
+    async def to(self, device: str) -> AsyncRemoteTensor:
+        """The tensor on ``device``; see ``RemoteTensor.to``."""
+        return self if self._is_on(device) else await self._elsewhere.move(self, device)
+
+    async def to_device(self, device: str, /, *, stream: Any = None) -> AsyncRemoteTensor:
+        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        _refuse_stream(stream)
+        return await self.to(device)
+
+
+def _refuse_stream(stream: Any) -> None:
+    if stream is not None:
+        raise ArgumentError(
+            "to_device takes no stream; the interpreter uses the current one of the device"
+        )
 
 
 def remote_from_proto(message: values_pb2.RemoteTensor, at: str) -> tuple[bytes, RemoteFacts, str]:

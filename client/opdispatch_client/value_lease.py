@@ -49,10 +49,10 @@ class Lease:
         self.why_over = ""
         """Why the values are gone; empty while they are not."""
 
-    def new_keep(self, on: str = "") -> remote_pb2.Keep:
-        """Asks for the results of one call to be kept."""
+    def new_keep(self, on: str = "", device: str = "") -> remote_pb2.Keep:
+        """Asks for the results of one call to be kept, in an interpreter or on a device."""
         return remote_pb2.Keep(
-            session=self.session, prefix=secrets.token_bytes(PREFIX_BYTES), on=on
+            session=self.session, prefix=secrets.token_bytes(PREFIX_BYTES), on=on, device=device
         )
 
 

@@ -190,7 +190,7 @@ class KernelExecution:
                 if request.HasField("kernel"):  # whose turn it is already
                     libraries.append(self._libraries.get(request.kernel.load_id))
                 # What kernels leave switched on ends with the call.
-                reply = copy_context().run(self._programs.run, request, libraries, tensors)
+                reply = copy_context().run(self._programs.run, request, context, libraries, tensors)
         finally:
             RUNNING_CALL.reset(token)
         if profile is not None:

@@ -10,7 +10,9 @@ import grpc
 
 from opdispatch.arrays import DeviceMemory, backend_of_device
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from opdispatch.tensor import Tensor
 from opdispatch_server.device_exports import find_device_id
+from opdispatch_server.device_moves import put_on_host
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.blocking_lane import BlockingLane
@@ -51,6 +53,20 @@ class PeerValues:
         self._lock = threading.Lock()
         self._lanes: dict[str, BlockingLane] = {}
         self._streams: dict[str, tuple[grpc.Channel, BlockingStream]] = {}
+
+    def fetch_for(
+        self, device: str, message: values_pb2.RemoteTensor, timeout: float | None, at: str
+    ) -> Any:
+        """A copy that is to be moved to ``device``: on the one that the value is on, if both are of
+        one type, and this process can read its memory; else on the host. Raises as ``fetch``.
+        """
+        is_alike = device.partition(":")[0] == message.device.partition(":")[0]
+        if is_alike and find_device_id(message.device):
+            return self.fetch(message, timeout, at)
+        reply, tensors = self._ask(message, b"", timeout, at)
+        is_plain = put_on_host(reply.returns[0])
+        value = value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
+        return value if is_plain or isinstance(value, Tensor) else Tensor(value)
 
     def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Any:
         """The value, as its interpreter has it. Raises that one's error, RemoteValueGoneError if

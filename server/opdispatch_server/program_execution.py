@@ -21,6 +21,7 @@ from opdispatch.tensor import Tensor
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.compiled_program import CompiledProgram, ProgramCache, StepError
 from opdispatch_server.device_exports import DeviceExports
+from opdispatch_server.device_moves import Copied, moved_to
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.raised_errors import error_of_kernel
@@ -83,13 +84,15 @@ class ProgramExecution:
     def run(
         self,
         request: execution_pb2.CallRequest,
+        context: CallContext,
         libraries: Sequence[LoadedLibrary],
         tensors: CalleeTensors | None = None,
     ) -> execution_pb2.CallReply:
         """Runs a program, while ``libraries`` stay. Large ones of its ``tensors`` are beside it.
 
-        Raises WireError, RemoteValueGoneError, and for what a step raises its error, or
-        KernelError, which names the step: ``facts["step"]``, counted from 0.
+        Raises WireError, RemoteValueGoneError, DeviceError for what is to be on a device, and for
+        what a step raises its error, or KernelError, which names the step: ``facts["step"]``,
+        counted from 0.
         """
         keep = None
         if request.HasField("keep"):
@@ -102,8 +105,9 @@ class ProgramExecution:
                 for library in libraries:
                     library.begin_call()
                     stack.callback(library.end_call)
-                inputs = self._inputs(request, program, tensors)
-                results = run_on_device(inputs, self._results, program, inputs)
+                inputs = self._inputs(request, context, program, tensors)
+                device = request.keep.device
+                results = run_on_device(inputs, self._results, program, inputs, device)
                 del inputs  # see KeptResults
         except StepError as error:  # an operator that does not exist
             raise self._explained(error) from error.__cause__
@@ -117,25 +121,34 @@ class ProgramExecution:
             ) from error
         return reply
 
-    def _results(self, program: CompiledProgram, inputs: list[Any]) -> list[Any]:
+    def _results(self, program: CompiledProgram, inputs: list[Any], device: str) -> list[Any]:
         try:
-            return program.run(inputs)
+            results = program.run(inputs)
         except StepError as error:
             raise self._explained(error) from error.__cause__
+        return [moved_to(device, result) for result in results] if device else results
 
     def _inputs(
         self,
         request: execution_pb2.CallRequest,
+        context: CallContext,
         program: CompiledProgram,
         tensors: CalleeTensors | None,
     ) -> list[Any]:
+        def remote(message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
+            if not message.HasField("source"):
+                return self._values.get(message, at, writable)
+            hand_over_turn()
+            copied = self._peers.fetch_for(request.keep.device, message, context.timeout, at)
+            return Copied(copied)
+
         return [
             value_from_proto(
                 message,
                 at=f"$.args[{i}]",
                 writable=program.writes,
                 memory=tensors,
-                remote=self._values.get,
+                remote=remote,
             )
             for i, message in enumerate(request.args)
         ]

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
-from opdispatch.errors import OpdispatchError
+from opdispatch.arrays import split_device
+from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.admission import Admission
 from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.call_recovery import CallRecovery, LibraryAwayError
+from opdispatch_server.device_holders import DeviceHolders
 from opdispatch_server.interpreter_gate import Slot, SlotKind
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
@@ -18,7 +20,6 @@ from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.library_registry import LibraryRegistry
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
-from opdispatch_server.placement import has_device
 from opdispatch_server.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.remote_part import RemotePart
 from opdispatch_server.remote_value_table import RemoteValueTable
@@ -72,6 +73,7 @@ class ProgramRouter:
         self._plans = ProgramPlans(operators, libraries.newest)
         self._is_draining = libraries.placement.is_draining
         self._sessions = sessions
+        self._devices = DeviceHolders(sessions, libraries.newest, self._is_draining)
         self._admission = admission
         self._runs = runs
         self._table = table
@@ -105,9 +107,16 @@ class ProgramRouter:
             remote = RemotePart(self._table, request)
             inputs, _ = undecoded_arguments(request, remote.find)
             plan.program.check_inputs(len(inputs))
+            device = request.keep.device
             if not plan.program.message.steps:
-                remote.check_room(sum(map(_inline_bytes, inputs)))
-            session = self._choose(plan, remote, request.keep.on, inputs)
+                copied = sum(remote.homes.values()) if device else 0
+                remote.check_room(copied + sum(map(_inline_bytes, inputs)))
+            elif device:
+                raise WireError("$.keep.device is of a program with steps; expected one without")
+            if device and not request.keep.on:
+                session = self._choose_for_device(device, remote)
+            else:
+                session = self._choose(plan, remote, request.keep.on, inputs)
             request.operator = plan.description
             runs += 1
             try:
@@ -138,7 +147,8 @@ class ProgramRouter:
         """
         if name:
             return self._sessions.get_ready(name)
-        homes, can_have = remote.homes, self._holders_of_devices(inputs)
+        devices = {str(getattr(each, "device", "cpu")).partition(":")[0] for each in inputs}
+        homes, can_have = remote.homes, self._devices.can_have(devices)
         steps: dict[InterpreterSession, int] = {}
         for version, count in plan.libraries:
             for replica in version.replicas:
@@ -158,22 +168,23 @@ class ProgramRouter:
             ),
         )
 
-    def _holders_of_devices(self, inputs: Sequence[Any]) -> Callable[[InterpreterSession], bool]:
-        """Whether an interpreter has backends for the devices on which the inputs are."""
-        devices = {str(getattr(each, "device", "cpu")) for each in inputs}
-        kinds = {each.partition(":")[0] for each in devices} - {"cpu"}
-        registered = {
-            kind: {
-                replica.session
-                for version in self._versions()
-                if kind in version.batch.device_types
-                for replica in version.replicas
-            }
-            for kind in kinds
-        }
-        return lambda session: all(
-            has_device(session, kind) or session in registered[kind] for kind in kinds
-        )
+    def _choose_for_device(self, device: str, remote: RemotePart) -> InterpreterSession:
+        """Where values are put on a device: where they are, or else where new ones would be.
+
+        Raises DeviceError if no interpreter has it.
+        """
+        try:
+            split_device(device)
+        except DeviceError:
+            raise self._devices.absence(device) from None
+        can_have, homes = self._devices.can_have([device]), remote.homes
+        for home in sorted(homes, key=lambda home: homes[home], reverse=True):
+            if can_have(home):
+                return home
+        session = self._choose_for_new(remote, can_have)
+        if not can_have(session):
+            raise self._devices.absence(device)
+        return session
 
     def _choose_for_new(
         self, remote: RemotePart, can_have: Callable[[InterpreterSession], bool]
@@ -223,13 +234,18 @@ class ProgramRouter:
         async with AsyncExitStack() as stack:
             for version in here:
                 stack.enter_context(_counted(version, session))
-            keeping = await stack.enter_async_context(remote.at(session, context))
+            # What is to be on another device is copied to where that is.
+            at = remote.at(session, context, copies=bool(request.keep.device))
+            keeping = await stack.enter_async_context(at)
             timeout = None if context.timeout is None else with_last_words(context.timeout)
             slot = await self._admit(here, session, request, timeout)
             if len(here) == 1:
                 context = context.in_lane(here[0].load_id, here[0].max_concurrency)
             on_end = keeping.take if keeping is not None else None
-            return await self._runs.run(session, request, context, slot, on_end)
+            reply = await self._runs.run(session, request, context, slot, on_end)
+            if reply.HasField("error"):
+                remote.check_alive()  # says better why it could not be copied
+            return reply
 
     async def _admit(
         self,

@@ -86,17 +86,24 @@ class RemotePart:
                 return replica
         return library.choose_replica(excluding)
 
+    def check_alive(self) -> None:
+        """Raises RemoteValueGoneError if an argument has gone with its interpreter."""
+        for value in self.values:
+            check_alive(value, "$")
+
     @asynccontextmanager
     async def at(
-        self, session: InterpreterSession, context: CallContext
+        self, session: InterpreterSession, context: CallContext, *, copies: bool = False
     ) -> AsyncIterator[Keeping | None]:
         """While it runs in an interpreter: its arguments are there, and what it keeps is noted.
+
+        If it ``copies`` its arguments, they stay where they are, and the interpreter is told where.
 
         Raises RemoteValueGoneError, DeadlineExceededError; and RemoteLimitError at the end.
         """
         try:
             async with asyncio.timeout(context.timeout):
-                await _pin(self._table, self.values, session)
+                await _pin(self._table, self.values, None if copies else session)
         except TimeoutError:
             raise DeadlineExceededError(
                 f"the deadline passed before the call's remote tensors were in {session.name}",
@@ -105,6 +112,9 @@ class RemotePart:
             ) from None
         for message, value in self._messages:
             message.place = value.place  # as it is now
+            message.ClearField("source")  # of a client's it is a lie, or of an earlier run
+            if value.home is not session:
+                _write_source(message, value, session)
         keeping = None
         if self._keep is not None and self._holder is not None:
             keeping = Keeping(self._table, self._holder, self._keep, session)
@@ -167,15 +177,18 @@ class Keeping:
 
 
 async def _pin(
-    table: RemoteValueTable, values: Collection[HeldValue], session: InterpreterSession
+    table: RemoteValueTable, values: Collection[HeldValue], session: InterpreterSession | None
 ) -> None:
-    """Waits until all are in that interpreter, and has them stay. See Note [Where a value is]."""
+    """Waits until all are in that interpreter, and has them stay; None: where each is.
+
+    See Note [Where a value is].
+    """
     while True:
         moving = next((value.moving for value in values if value.moving is not None), None)
         if moving is not None:
             await asyncio.wait({moving})
             continue
-        away = [value for value in values if value.home is not session]
+        away = [value for value in values if session not in (None, value.home)]
         busy = next((value for value in away if value.uses), None)
         if busy is None:
             break
@@ -185,7 +198,7 @@ async def _pin(
         check_alive(value, "$")
     for value in values:
         value.uses += 1
-    if not away:
+    if session is None or not away:
         return
     # It must come to its end, whoever waits for it: only then is it known where they are.
     move = asyncio.create_task(_move(table, away, session))
@@ -219,10 +232,7 @@ async def _move(
         value.places += 1
         remote = request.args.add().remote
         remote.id, remote.session, remote.place = value.number, value.holder.name, places[-1]
-        remote.interpreter, remote.device = value.home.name, value.device
-        remote.source.address, remote.source.place = value.home.address, value.place
-        if session.lane_path and value.home.lane_path:
-            remote.source.lane = value.home.lane_path
+        _write_source(remote, value, session)
     try:
         reply = await session.call(request, CallContext())
     except (LaneClosedError, asyncio.CancelledError):
@@ -236,3 +246,13 @@ async def _move(
         raise error_from_status(reply.error)
     for value, place in zip(values, places, strict=True):
         table.has_moved(value, session, place)
+
+
+def _write_source(
+    message: values_pb2.RemoteTensor, value: HeldValue, session: InterpreterSession
+) -> None:
+    """Says where that interpreter gets a value that is in another one."""
+    message.interpreter, message.device = value.home.name, value.device
+    message.source.address, message.source.place = value.home.address, value.place
+    if session.lane_path and value.home.lane_path:
+        message.source.lane = value.home.lane_path

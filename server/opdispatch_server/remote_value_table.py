@@ -4,7 +4,8 @@ Note [Where a value is]
     A value is in one interpreter at a time, its home. Calls that use it there run side by side;
     to be used elsewhere it moves, for which nobody may be using it, and nobody begins to before
     it is there. So there never are two copies that could come to differ, and whoever calls an
-    operator in another interpreter again and again pays for the way only once.
+    operator in another interpreter again and again pays for the way only once. On another device
+    it is another value, which is copied to where that device is.
 
     Its bytes go from interpreter to interpreter, and not through the daemon. What the daemon says
     to an interpreter of a value, over the session's stream or a lane, names the place that is

@@ -13,7 +13,7 @@ import opdispatch_client as oc
 from opdispatch import DeviceTransfers, register_backend
 from opdispatch_server.peer_values import TRANSFER
 from opdispatch_wire.addresses import grpc_target
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 from opdispatch_wire.values import fill_value
 from tests import simulated_accelerator
 from tests.service.conftest import WriteLibrary
@@ -22,6 +22,11 @@ from tests.simulated_accelerator import Accelerator
 
 X = np.arange(6.0).reshape(2, 3)
 DEVICE = "privateuseone:1"
+
+_PROGRAM = remote_pb2.Program()
+_PROGRAM.outputs.add(keep=True).what.input = 0
+KEPT = _PROGRAM.SerializeToString()
+"""A program without steps that keeps its input."""
 
 ACCELERATOR = (
     Path(simulated_accelerator.__file__).read_text()
@@ -152,6 +157,34 @@ def test_a_value_is_copied_from_device_memory_to_device_memory(
             before.to_device, before.from_device + 48, before.from_peers + 48
         )
         assert wait_for(lambda: shown(session) == expected)
+
+
+@pytest.mark.parametrize("what", ["nothing", "all"])
+def test_a_copy_for_another_device_of_the_kind_is_read_where_it_is(
+    two: RunningDaemon, accelerator: Accelerator, what: str
+):
+    """As from one GPU to another one, where each interpreter has one of its own."""
+    with (
+        two.connect() as session,
+        grpc.insecure_channel(grpc_target(two.address)) as channel,
+    ):
+        session.ops.left.forge(X, what)
+        kept = session.put(accelerator.from_host(X, DEVICE), on="worker-1")
+        request = execution_pb2.CallRequest(program=KEPT)
+        fill_value(request.args.add(), kept, at="$")
+        keep = request.keep
+        keep.session, keep.prefix = request.args[0].remote.session, bytes(12)
+        keep.on, keep.device = "worker-2", "privateuseone:0"
+        stub = execution_pb2_grpc.ExecutionServiceStub(channel)
+        made = stub.Call(request).returns[0].remote
+        assert (made.device, made.interpreter) == ("privateuseone:0", "worker-2")
+        there = (0, 48, 48) if what == "nothing" else (48, 48, 0)
+        assert session.ops.right.counted(X) == there
+        made.session = keep.session
+        fetched = execution_pb2.CallRequest(program=TRANSFER)
+        fetched.args.add().remote.CopyFrom(made)
+        assert stub.Call(fetched).returns[0].tensor.data == X.tobytes()
+        np.testing.assert_array_equal(kept.numpy(), X)
 
 
 @pytest.mark.parametrize("what", ["the handle", "the place", "all"])

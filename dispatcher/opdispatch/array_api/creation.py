@@ -104,13 +104,14 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:
-    """What stands for a tensor elsewhere, which stays there."""
+    """What stands for a tensor elsewhere, which does not come here."""
     moved = tensor if device is None else tensor.to_device(device)
     wanted = _wanted(moved.dtype, dtype)
-    if wanted == moved.dtype and not copy:
+    is_new = moved is not tensor
+    if copy is False and (is_new or wanted != moved.dtype):
+        raise ValueError("asarray must copy the elements: the device or the type is another one")
+    if wanted == moved.dtype and (is_new or not copy):
         return moved
-    if copy is False:
-        raise ValueError("asarray must copy the elements: the type is another one")
     return OPERATORS.astype.default(moved, wanted)
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from opdispatch_wire.v1 import values_pb2 as opdispatch_dot_v1_dot_values__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aopdispatch/v1/remote.proto\x12\ropdispatch.v1\x1a\x1aopdispatch/v1/values.proto\"3\n\x04Keep\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\n\n\x02on\x18\x03 \x01(\t\"U\n\x07Program\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.opdispatch.v1.Step\x12&\n\x07outputs\x18\x02 \x03(\x0b\x32\x15.opdispatch.v1.Output\"\xb2\x01\n\x04Step\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\"\n\x04\x61rgs\x18\x02 \x03(\x0b\x32\x14.opdispatch.v1.Value\x12/\n\x06kwargs\x18\x03 \x03(\x0b\x32\x1f.opdispatch.v1.Step.KwargsEntry\x1a\x43\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.Value:\x02\x38\x01\"L\n\x06Output\x12&\n\x04what\x18\x01 \x01(\x0b\x32\x18.opdispatch.v1.Reference\x12\x0c\n\x04keep\x18\x02 \x01(\x08\x12\x0c\n\x04host\x18\x03 \x01(\x08\"$\n\x11HoldValuesRequest\x12\x0f\n\x07release\x18\x01 \x03(\x0c\"[\n\x0fHoldValuesReply\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x10\n\x08interval\x18\x02 \x01(\x01\x12\x12\n\nmax_values\x18\x03 \x01(\x04\x12\x11\n\tmax_bytes\x18\x04 \x01(\x04\"-\n\rReleaseValues\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0b\n\x03ids\x18\x02 \x03(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aopdispatch/v1/remote.proto\x12\ropdispatch.v1\x1a\x1aopdispatch/v1/values.proto\"C\n\x04Keep\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0e\n\x06prefix\x18\x02 \x01(\x0c\x12\n\n\x02on\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\"U\n\x07Program\x12\"\n\x05steps\x18\x01 \x03(\x0b\x32\x13.opdispatch.v1.Step\x12&\n\x07outputs\x18\x02 \x03(\x0b\x32\x15.opdispatch.v1.Output\"\xb2\x01\n\x04Step\x12\x10\n\x08operator\x18\x01 \x01(\t\x12\"\n\x04\x61rgs\x18\x02 \x03(\x0b\x32\x14.opdispatch.v1.Value\x12/\n\x06kwargs\x18\x03 \x03(\x0b\x32\x1f.opdispatch.v1.Step.KwargsEntry\x1a\x43\n\x0bKwargsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.Value:\x02\x38\x01\"L\n\x06Output\x12&\n\x04what\x18\x01 \x01(\x0b\x32\x18.opdispatch.v1.Reference\x12\x0c\n\x04keep\x18\x02 \x01(\x08\x12\x0c\n\x04host\x18\x03 \x01(\x08\"$\n\x11HoldValuesRequest\x12\x0f\n\x07release\x18\x01 \x03(\x0c\"[\n\x0fHoldValuesReply\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x10\n\x08interval\x18\x02 \x01(\x01\x12\x12\n\nmax_values\x18\x03 \x01(\x04\x12\x11\n\tmax_bytes\x18\x04 \x01(\x04\"-\n\rReleaseValues\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\x0b\n\x03ids\x18\x02 \x03(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,19 +35,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEP_KWARGSENTRY']._loaded_options = None
   _globals['_STEP_KWARGSENTRY']._serialized_options = b'8\001'
   _globals['_KEEP']._serialized_start=73
-  _globals['_KEEP']._serialized_end=124
-  _globals['_PROGRAM']._serialized_start=126
-  _globals['_PROGRAM']._serialized_end=211
-  _globals['_STEP']._serialized_start=214
-  _globals['_STEP']._serialized_end=392
-  _globals['_STEP_KWARGSENTRY']._serialized_start=325
-  _globals['_STEP_KWARGSENTRY']._serialized_end=392
-  _globals['_OUTPUT']._serialized_start=394
-  _globals['_OUTPUT']._serialized_end=470
-  _globals['_HOLDVALUESREQUEST']._serialized_start=472
-  _globals['_HOLDVALUESREQUEST']._serialized_end=508
-  _globals['_HOLDVALUESREPLY']._serialized_start=510
-  _globals['_HOLDVALUESREPLY']._serialized_end=601
-  _globals['_RELEASEVALUES']._serialized_start=603
-  _globals['_RELEASEVALUES']._serialized_end=648
+  _globals['_KEEP']._serialized_end=140
+  _globals['_PROGRAM']._serialized_start=142
+  _globals['_PROGRAM']._serialized_end=227
+  _globals['_STEP']._serialized_start=230
+  _globals['_STEP']._serialized_end=408
+  _globals['_STEP_KWARGSENTRY']._serialized_start=341
+  _globals['_STEP_KWARGSENTRY']._serialized_end=408
+  _globals['_OUTPUT']._serialized_start=410
+  _globals['_OUTPUT']._serialized_end=486
+  _globals['_HOLDVALUESREQUEST']._serialized_start=488
+  _globals['_HOLDVALUESREQUEST']._serialized_end=524
+  _globals['_HOLDVALUESREPLY']._serialized_start=526
+  _globals['_HOLDVALUESREPLY']._serialized_end=617
+  _globals['_RELEASEVALUES']._serialized_start=619
+  _globals['_RELEASEVALUES']._serialized_end=664
 # @@protoc_insertion_point(module_scope)

@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Keep(_message.Message):
-    __slots__ = ("session", "prefix", "on")
+    __slots__ = ("session", "prefix", "on", "device")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     ON_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     prefix: bytes
     on: str
-    def __init__(self, session: _Optional[bytes] = ..., prefix: _Optional[bytes] = ..., on: _Optional[str] = ...) -> None: ...
+    device: str
+    def __init__(self, session: _Optional[bytes] = ..., prefix: _Optional[bytes] = ..., on: _Optional[str] = ..., device: _Optional[str] = ...) -> None: ...
 
 class Program(_message.Message):
     __slots__ = ("steps", "outputs")

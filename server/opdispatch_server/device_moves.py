@@ -1,0 +1,56 @@
+"""A value on another device, as ``Tensor.to`` has it there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from opdispatch.arrays import LAYOUTS, on_device
+from opdispatch.grad_mode import is_grad_enabled, no_grad
+from opdispatch.tensor import Tensor
+from opdispatch_wire.tensors import is_tensor
+from opdispatch_wire.v1 import values_pb2
+
+
+class Copied(NamedTuple):
+    """A value of another interpreter's, which has left its history there."""
+
+    value: Any
+
+
+def moved_to(device: str, value: Any) -> Any:
+    """The value on a device, tensors in lists as well; what is there is given back as it is.
+
+    The move is recorded, but for one of a copy: that begins a history of its own. Raises
+    DeviceError, and DeviceMemoryError.
+    """
+    if isinstance(value, Copied):
+        return _begun_at(device, value.value)
+    if isinstance(value, list | tuple):
+        return [moved_to(device, item) for item in value]
+    if not is_tensor(value):
+        return value
+    return value.to(device) if isinstance(value, Tensor) else on_device(value, device)
+
+
+def _begun_at(device: str, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return on_device(value, device)
+    with no_grad():
+        moved = value.to(device)
+    moved.requires_grad_flag = value.requires_grad and is_grad_enabled()
+    return moved
+
+
+def put_on_host(message: values_pb2.Value) -> bool:
+    """Has a tensor that was sent from a device decoded on the host, with the keys of that.
+
+    Whether it is a plain array. The keys of a ``Tensor`` will be those of its new device.
+    """
+    kind = message.WhichOneof("kind") or "tensor"
+    sent = getattr(message, kind)
+    is_plain = not sent.dispatch_keys
+    sent.dispatch_keys = 0
+    parts = LAYOUTS[kind].part_names if kind in LAYOUTS else ()
+    for part in [getattr(sent, name) for name in parts] or [sent]:
+        part.device = "cpu"
+    return is_plain
