@@ -48,6 +48,7 @@ from opdispatch_wire.mutations import (
     is_same_memory,
     prepare_write,
 )
+from opdispatch_wire.remote_values import remote_tensors_in
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
@@ -61,6 +62,12 @@ from opdispatch_wire.values import (
 if TYPE_CHECKING:
     from opdispatch.function_schema import Argument, FunctionSchema
     from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
+
+
+_MAY_BE_REMOTE = ("remote", "list")
+
+BeginWrites = Callable[[Sequence[tuple[values_pb2.RemoteTensor, str]]], None]
+"""Is told of remote tensors that are about to be written to, and of their places in the request."""
 
 
 def call_request(
@@ -128,16 +135,24 @@ def decode_arguments(
     schema: FunctionSchema,
     memory: CalleeTensorMemory | None = None,
     remote: DecodeRemote | None = None,
+    begin_writes: BeginWrites | None = None,
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments as a kernel takes them. Raises WireError, and what ``remote`` raises.
 
-    Only arrays that the schema says are written to are writable. Whether the arguments fit the
-    schema is not looked at here; see ``OperatorHandle.bind``.
+    Only arrays that the schema says are written to are writable. ``begin_writes`` is told of the
+    remote ones among them, if there are any, before ``remote`` is asked for one. Whether the
+    arguments fit the schema is not looked at here; see ``OperatorHandle.bind``.
     """
     written = {argument.name for argument in schema.arguments if argument.is_write}
     if memory is not None and written:
         memory.expect_writes()
     positional = [a for a in schema.arguments if not a.kwarg_only] if written else []
+    messages = list(request.args)  # each access makes objects
+    named = dict(request.kwargs) if request.kwargs else {}
+    if written and begin_writes is not None:
+        targets = _remote_targets(messages, named, positional, written)
+        if targets:
+            begin_writes(targets)
 
     def decode(message: values_pb2.Value, at: str, writable: bool) -> Any:
         if message.WhichOneof("kind") == "generator":
@@ -146,11 +161,11 @@ def decode_arguments(
 
     args = [
         decode(message, f"$.args[{i}]", i < len(positional) and positional[i].name in written)
-        for i, message in enumerate(request.args)
+        for i, message in enumerate(messages)
     ]
     kwargs = {
         name: decode(message, f"$.kwargs[{reprlib.repr(name)}]", name in written)
-        for name, message in request.kwargs.items()
+        for name, message in named.items()
     }
     if written:
         for i, (argument, value) in enumerate(zip(positional, args, strict=False)):
@@ -159,6 +174,22 @@ def decode_arguments(
         for name in written.intersection(kwargs):
             check_can_be_written(kwargs[name], f"$.kwargs[{reprlib.repr(name)}]")
     return args, kwargs
+
+
+def _remote_targets(
+    args: Sequence[values_pb2.Value],
+    kwargs: Mapping[str, values_pb2.Value],
+    positional: Sequence[Argument],
+    written: set[str],
+) -> list[tuple[values_pb2.RemoteTensor, str]]:
+    """The remote tensors among the arguments of these names; most calls have none."""
+    found: list[tuple[values_pb2.RemoteTensor, str]] = []
+    for i, (message, argument) in enumerate(zip(args, positional, strict=False)):
+        if argument.name in written and message.WhichOneof("kind") in _MAY_BE_REMOTE:
+            found += remote_tensors_in(message, f"$.args[{i}]")
+    for name in written.intersection(kwargs):
+        found += remote_tensors_in(kwargs[name], f"$.kwargs[{reprlib.repr(name)}]")
+    return found
 
 
 def reply_of_returns(

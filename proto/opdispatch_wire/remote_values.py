@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,6 +109,18 @@ def _is_remote(value: values_pb2.Value) -> bool:
     return kind == "remote" or (
         kind == "list" and any(_is_remote(item) for item in value.list.items)
     )
+
+
+def remote_tensors_in(
+    value: values_pb2.Value, at: str
+) -> Iterator[tuple[values_pb2.RemoteTensor, str]]:
+    """The remote tensors of an argument, in lists as well, with their places."""
+    kind = value.WhichOneof("kind")
+    if kind == "remote":
+        yield value.remote, at
+    elif kind == "list":
+        for i, item in enumerate(value.list.items):
+            yield from remote_tensors_in(item, f"{at}[{i}]")
 
 
 def facts_from_proto(

@@ -27,7 +27,7 @@ from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.several_turns import turns_of_all
-from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
+from opdispatch_server.value_store import CallWrites, KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
@@ -205,8 +205,24 @@ class KernelExecution:
         memory: CalleeTensorMemory | None,
         profile: KernelProfile | None,
     ) -> execution_pb2.CallReply:
+        writes = CallWrites(self._values, RUNNING_CALL.get().deadline)
+        try:
+            return self._run_kernel(request, choice, memory, profile, writes)
+        finally:
+            writes.end()
+
+    def _run_kernel(
+        self,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+        writes: CallWrites,
+    ) -> execution_pb2.CallReply:
         signature = choice.signature
-        args, kwargs = decode_arguments(request, signature.schema, memory, self._values.get)
+        args, kwargs = decode_arguments(
+            request, signature.schema, memory, self._values.get, writes.begin
+        )
         arguments = signature.bind(args, kwargs)
         trace = CallTrace() if request.trace else None
         if profile is not None:

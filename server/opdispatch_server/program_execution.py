@@ -26,10 +26,10 @@ from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.reading_turn import hand_over_turn
-from opdispatch_server.value_store import KeptResults, ValueStore, check_keep
+from opdispatch_server.value_store import CallWrites, KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.remote_values import RemoteFacts, store_key
+from opdispatch_wire.remote_values import RemoteFacts, remote_tensors_in, store_key
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
 
@@ -105,6 +105,10 @@ class ProgramExecution:
                 for library in libraries:
                     library.begin_call()
                     stack.callback(library.end_call)
+                if program.writes:
+                    writes = CallWrites(self._values, context.deadline)
+                    stack.callback(writes.end)
+                    writes.begin(_remote_arguments(request))
                 inputs = self._inputs(request, context, program, tensors)
                 device = request.keep.device
                 results = run_on_device(inputs, self._results, program, inputs, device)
@@ -200,6 +204,16 @@ def _is_about(error: OpdispatchError, name: str) -> bool:
     """Whether it is of the call of ``name`` itself, and not of one that its kernel makes."""
     about = error.facts.get("operator", "")
     return not about or about == name or about.partition(".")[0] == name
+
+
+def _remote_arguments(
+    request: execution_pb2.CallRequest,
+) -> list[tuple[values_pb2.RemoteTensor, str]]:
+    return [
+        found
+        for i, message in enumerate(request.args)
+        for found in remote_tensors_in(message, f"$.args[{i}]")
+    ]
 
 
 def _in_host_memory(value: Any) -> Any:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 import numpy as np
 
-from opdispatch.arrays import ArrayBackend, backend_of_device, copy_of, find_backend, find_layout
+from opdispatch.arrays import ArrayBackend, copy_of, find_backend, find_layout
 from opdispatch.arrays.layout import read_only_view
-from opdispatch.arrays.layouts import elements_of
 from opdispatch.autograd.variable import edge_of, meta_of
-from opdispatch.errors import DeviceError
 from opdispatch.tensor import Tensor
-from opdispatch_wire.errors import RemoteValueGoneError, WireError
+from opdispatch_server.reading_turn import hand_over_turn
+from opdispatch_server.stored_value import StoredValue, with_history_of
+from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
     PREFIX_BYTES,
     SESSION_BYTES,
@@ -27,94 +28,162 @@ from opdispatch_wire.remote_values import (
 from opdispatch_wire.tensors import is_tensor, refuse_masked
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
-
-class _Kept(NamedTuple):
-    """A value, and the backend of its elements if they are on a device; None: on the host."""
-
-    value: Any
-    backend: ArrayBackend | None
-
-    @classmethod
-    def of(cls, value: Any) -> _Kept:
-        backend = find_backend(type(elements_of(getattr(value, "array", value))))
-        return cls(value, None if backend is None or backend.device_type == "cpu" else backend)
-
-    def in_force(self) -> _Kept:
-        """Itself, or the same on its device by the backend that makes arrays for that now."""
-        if self.backend is None:
-            return self
-        array = getattr(self.value, "array", self.value)
-        device = self.backend.device_of(elements_of(array))
-        try:
-            wanted = backend_of_device(device)
-        except DeviceError:  # its library was unloaded, and may come back
-            return self
-        if wanted is self.backend:
-            return self
-        layout = find_layout(type(array))
-        parts = [array] if layout is None else layout.parts(array)
-        moved = [wanted.from_host(self.backend.to_host(part), device) for part in parts]
-        made = moved[0] if layout is None else layout.assemble(moved, layout.facts(array))
-        if isinstance(self.value, Tensor):
-            made = _with_history_of(self.value, made)
-        return _Kept(made, wanted)
-
-
-_NONE: Mapping[bytes, _Kept] = MappingProxyType({})
+_NONE: Mapping[bytes, StoredValue] = MappingProxyType({})
+_Wanted = Sequence[tuple[values_pb2.RemoteTensor, str]]
 
 
 class ValueStore:
     """Values by the session whose they are, and by ``store_key``. Any thread may use it.
 
-    ``_lock`` protects the changes of ``_sessions``: a session has at least one value. Readers need
-    no lock: they look into two dicts, and find the value or do not. The daemon says what is let go
-    of, and when; here nothing is.
+    ``_changed`` protects the changes of ``_sessions``, in which a session has at least one value,
+    and of the values; it is notified of what a writer may wait for: a value has lost its last
+    writer, or has changed. Readers need no lock: they look into two dicts, and find the value or do
+    not. The daemon says what is let go of, and when; here nothing is.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sessions: dict[bytes, dict[bytes, _Kept]] = {}
+        self._changed = threading.Condition(threading.Lock())
+        self._sessions: dict[bytes, dict[bytes, StoredValue]] = {}
+        self.waiting = 0
+        """How many calls wait for the writers of a value."""
 
     def find(self, session: bytes, key: bytes) -> Any:
-        """The value of that key; None if it is not here.
+        """The value of that key, to be read; None if it is not here.
 
         It is an array of the backend that makes arrays for its device now, so that kernels of a
-        library's next version know it: what another one has made is copied through host memory.
-        Raises DeviceError, and DeviceMemoryError.
+        library's next version know it: see Note [Values of two versions]. Raises DeviceError, and
+        DeviceMemoryError.
         """
-        kept = self._sessions.get(session, _NONE).get(key)
-        if kept is None:
+        stored = self._sessions.get(session, _NONE).get(key)
+        if stored is None:
             return None
-        current = kept.in_force()
-        if current is not kept:
-            with self._lock:
-                values = self._sessions.get(session, {})
-                if values.get(key) is kept:
-                    values[key] = current
-        return current.value
+        form = stored.form
+        wanted = form.find_wanted()
+        if wanted is None:
+            return form.value
+        with self._changed:
+            form = stored.form
+            stays = bool(stored.writers) or stored.is_changing
+            if form.backend is not wanted and not stays:
+                stored.is_changing = True
+        if form.backend is wanted:
+            return form.value
+        return form.converted(wanted).value if stays else self._change(stored, wanted)
 
     def get(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
-        """The value that is meant, or a view that cannot be written to.
+        """The value that is meant, for a writer of it; or what cannot be written to.
 
-        Raises RemoteValueGoneError.
+        Raises RemoteValueGoneError, DeviceError and DeviceMemoryError.
         """
+        if writable:
+            return self._get(message, at).form.value
         value = self.find(message.session, store_key(message.id, message.place))
-        if value is None:
-            raise RemoteValueGoneError(
-                f"{at}: the remote tensor {message.id.hex()} is not in this interpreter",
-                value=message.id.hex(),
-                reason="it is not there",
-            )
-        return value if writable else _read_only(value)
+        return _read_only(self._gone(message, at) if value is None else value)
+
+    def begin_writes(self, wanted: _Wanted, deadline: float | None) -> Sequence[StoredValue]:
+        """Makes the caller a writer of these values, once each, until ``end_writes`` of what is
+        returned; waits for those that have them as other arrays: see Note [Values of two versions].
+
+        ``deadline`` is a time of ``time.monotonic``. Raises RemoteValueGoneError, DeviceError,
+        DeviceMemoryError and DeadlineExceededError; the caller writes to none of them then.
+        """
+        found = [(self._get(message, at), at) for message, at in wanted]
+        places = {stored: at for stored, at in found if stored.form.backend is not None}
+        if not places:
+            return ()
+        with self._changed:
+            writes = self._try_to_write(places)
+        if writes is None:
+            hand_over_turn()
+            writes = self._wait_to_write(places, deadline)
+        try:
+            for stored, backend in writes.items():
+                if backend is not None:
+                    self._change(stored, backend)
+        except BaseException:
+            with self._changed:
+                for stored in writes:
+                    stored.is_changing = False  # nobody else has begun to, beside a writer
+            self.end_writes(tuple(writes))
+            raise
+        return tuple(writes)
+
+    def end_writes(self, values: Sequence[StoredValue]) -> None:
+        """The caller of ``begin_writes`` has ended."""
+        with self._changed:
+            for stored in values:
+                stored.writers -= 1
+            self._changed.notify_all()
+
+    def _wait_to_write(
+        self, places: Mapping[StoredValue, str], deadline: float | None
+    ) -> Mapping[StoredValue, ArrayBackend | None]:
+        with self._changed:
+            self.waiting += 1
+            try:
+                while (writes := self._try_to_write(places)) is None:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        at = next(at for stored, at in places.items() if stored.must_wait)
+                        raise DeadlineExceededError(
+                            f"{at}: the deadline passed while a call of another version of a "
+                            "library was writing to the remote tensor; this call never started",
+                            started="no",
+                        )
+                    self._changed.wait(left)
+                return writes
+            finally:
+                self.waiting -= 1
+
+    def _try_to_write(
+        self, places: Mapping[StoredValue, str]
+    ) -> Mapping[StoredValue, ArrayBackend | None] | None:
+        """The values that have a writer more, and to which form the caller is to change each.
+
+        None: it has to wait. The caller holds ``_changed``.
+        """
+        if any(stored.must_wait for stored in places):
+            return None
+        writes = {stored: stored.form.find_wanted() for stored in places}
+        for stored, backend in writes.items():
+            stored.writers += 1
+            stored.is_changing = backend is not None
+        return writes
+
+    def _change(self, stored: StoredValue, wanted: ArrayBackend) -> Any:
+        """Changes the form of a value that ``is_changing``, by the only thread that may."""
+        form = stored.form
+        try:
+            form = form.converted(wanted)
+        finally:
+            with self._changed:
+                stored.form = form
+                stored.is_changing = False
+                self._changed.notify_all()
+        return form.value
+
+    def _get(self, message: values_pb2.RemoteTensor, at: str) -> StoredValue:
+        values = self._sessions.get(message.session, _NONE)
+        stored = values.get(store_key(message.id, message.place))
+        return self._gone(message, at) if stored is None else stored
+
+    @staticmethod
+    def _gone(message: values_pb2.RemoteTensor, at: str) -> NoReturn:
+        raise RemoteValueGoneError(
+            f"{at}: the remote tensor {message.id.hex()} is not in this interpreter",
+            value=message.id.hex(),
+            reason="it is not there",
+        )
 
     def add(self, session: bytes, key: bytes, value: Any) -> None:
         """Keeps a value."""
-        with self._lock:
-            self._sessions.setdefault(session, {})[key] = _Kept.of(value)
+        stored = StoredValue(value)
+        with self._changed:
+            self._sessions.setdefault(session, {})[key] = stored
 
     def release(self, message: remote_pb2.ReleaseValues) -> None:
         """Lets go of some of a session's values, or of all. What is in use stays until then."""
-        with self._lock:
+        with self._changed:
             values = self._sessions.get(message.session)
             if values is None:
                 return
@@ -127,13 +196,33 @@ class ValueStore:
 
     def clear(self) -> None:
         """Lets go of everything."""
-        with self._lock:
+        with self._changed:
             self._sessions.clear()
 
     def count(self) -> int:
         """How many values there are."""
-        with self._lock:
+        with self._changed:
             return sum(len(values) for values in self._sessions.values())
+
+
+class CallWrites:
+    """The values of a store that one call writes to. For one thread."""
+
+    __slots__ = ("_deadline", "_held", "_store")
+
+    def __init__(self, store: ValueStore, deadline: float | None) -> None:
+        self._store = store
+        self._deadline = deadline
+        self._held: Sequence[StoredValue] = ()
+
+    def begin(self, wanted: _Wanted) -> None:
+        """``ValueStore.begin_writes``, once at most."""
+        self._held = self._store.begin_writes(wanted, self._deadline)
+
+    def end(self) -> None:
+        """The call has ended, whether it has begun to write or not."""
+        if self._held:
+            self._store.end_writes(self._held)
 
 
 def ids_meant(ids: Collection[bytes], known: Iterable[bytes]) -> list[bytes]:
@@ -214,18 +303,11 @@ class KeptValue:
 def _read_only(value: Any) -> Any:
     """What a kernel that must not write gets; of a tensor, one with the same history."""
     if isinstance(value, Tensor):
-        return _with_history_of(value, _read_only(value.array))
+        return with_history_of(value, _read_only(value.array))
     if isinstance(value, np.ndarray):
         return read_only_view(value)
     layout = find_layout(type(value))
     return value if layout is None else layout.read_only(value)
-
-
-def _with_history_of(tensor: Tensor, array: Any) -> Tensor:
-    shown = Tensor(array, keys=tensor.key_set)
-    shown.autograd_meta = meta_of(tensor)
-    shown.requires_grad_flag = tensor.requires_grad_flag
-    return shown
 
 
 def _own(value: Any, *, is_known: bool) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from opdispatch_wire.calls import call_request
+from opdispatch.schema_parser import parse_schema
+from opdispatch_wire.calls import call_request, decode_arguments
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto, needs_daemon, value_id
 from opdispatch_wire.v1 import execution_pb2, values_pb2
@@ -66,3 +69,43 @@ def test_only_the_daemon_can_route_what_is_remote():
         else:
             request.args[0].list.items[0].list.items.add().remote.id = b"1"
         assert needs_daemon(request), path
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        ("f(Tensor(a!) x, Tensor(b!)[] xs, Tensor y, *, Tensor(c!) out) -> ()", "x xs0 xs1 out"),
+        ("f(Tensor x, Tensor[] xs, Tensor(a!) y, *, Tensor out) -> ()", "y"),
+        ("f(Tensor x, Tensor[] xs, Tensor y, *, Tensor out) -> ()", ""),
+    ],
+)
+def test_who_decodes_is_told_first_of_what_is_written_to(schema: str, written: str):
+    places = {
+        "x": "$.args[0]",
+        "xs0": "$.args[1][0]",
+        "xs1": "$.args[1][2]",
+        "y": "$.args[2]",
+        "out": "$.kwargs['out']",
+    }
+    request = execution_pb2.CallRequest()
+    x, xs, y = (request.args.add() for _ in range(3))
+    x.remote.id = b"x"
+    xs.list.items.add().remote.id = b"xs0"
+    xs.list.items.add().none.SetInParent()
+    xs.list.items.add().remote.id = b"xs1"
+    y.remote.id = b"y"
+    request.kwargs["out"].remote.id = b"out"
+    told: list[Any] = []
+
+    def remote(message: values_pb2.RemoteTensor, at: str, writable: bool) -> Any:
+        told.append((message.id.decode(), writable))
+        return np.zeros(1)
+
+    def begin_writes(found: Any) -> None:
+        assert told == []
+        told.append([(message.id.decode(), at) for message, at in found])
+
+    decode_arguments(request, parse_schema(schema), None, remote, begin_writes)
+    names = written.split()
+    expected = [[(name, places[name]) for name in names]] if names else []
+    assert told == [*expected, *((name, name in names) for name in places)]

@@ -1,0 +1,102 @@
+"""One of the values that an interpreter keeps, as an array of one backend at a time.
+
+Note [Values of two versions]
+    A value on a device is an array of some backend, which a library may have brought along. Kernels
+    of its next version do not know such arrays, nor do those of the version before after a
+    rollback: what they are given is a copy, which is the value from then on. That would lose what
+    a call under way then writes to the array that it was given. So a call says before its kernel
+    runs which values it writes to (``Tensor(a!)``), and is a writer of them until it has ended.
+    While a value has writers, it stays what they were given:
+
+    - a call that reads it as another array gets a copy of its own. It runs beside the write, as
+      calls of one version do;
+    - a call that writes to it as another array waits until the writers have ended.
+
+    A call becomes a writer of all its values at once, and waits while it is one of none: calls that
+    have values in common do not wait for each other in a circle. What a kernel calls itself gets
+    the array from the kernel, and not from here. Values of the host are never copied, and nobody
+    waits for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from opdispatch.arrays import ArrayBackend, backend_of_device, find_backend, find_layout
+from opdispatch.arrays.layouts import elements_of
+from opdispatch.autograd.variable import meta_of
+from opdispatch.errors import DeviceError
+from opdispatch.tensor import Tensor
+
+
+class Form(NamedTuple):
+    """A value, and the backend of its elements if they are on a device; None: on the host."""
+
+    value: Any
+    backend: ArrayBackend | None
+
+    @classmethod
+    def of(cls, value: Any) -> Form:
+        """That in which a value arrives."""
+        backend = find_backend(type(elements_of(getattr(value, "array", value))))
+        return cls(value, None if backend is None or backend.device_type == "cpu" else backend)
+
+    @property
+    def device(self) -> str:
+        """Where it is, if that is not the host."""
+        assert self.backend is not None, "values of the host stay what they are"
+        return self.backend.device_of(elements_of(getattr(self.value, "array", self.value)))
+
+    def find_wanted(self) -> ArrayBackend | None:
+        """The backend that makes arrays for its device now, for this task; None: its own does."""
+        if self.backend is None:
+            return None
+        try:
+            wanted = backend_of_device(self.backend.device_type)
+        except DeviceError:  # its library was unloaded, and may come back
+            return None
+        return None if wanted is self.backend else wanted
+
+    def converted(self, wanted: ArrayBackend) -> Form:
+        """The same on its device, by another backend: copied through host memory.
+
+        Raises DeviceError, and DeviceMemoryError.
+        """
+        assert self.backend is not None, "values of the host stay what they are"
+        array, device = getattr(self.value, "array", self.value), self.device
+        layout = find_layout(type(array))
+        parts = [array] if layout is None else layout.parts(array)
+        moved = [wanted.from_host(self.backend.to_host(part), device) for part in parts]
+        made = moved[0] if layout is None else layout.assemble(moved, layout.facts(array))
+        if isinstance(self.value, Tensor):
+            made = with_history_of(self.value, made)
+        return Form(made, wanted)
+
+
+class StoredValue:
+    """One value. Its store's lock protects the changes of every field; ``form`` is read without.
+
+    Invariant: while there are ``writers``, calls that may write to it now, or while it
+    ``is_changing``, since one thread is about to put another form there, nobody else changes
+    ``form``.
+    """
+
+    __slots__ = ("form", "is_changing", "writers")
+
+    def __init__(self, value: Any) -> None:
+        self.form = Form.of(value)
+        self.writers = 0
+        self.is_changing = False
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a call of this task that is to write to it has to wait for others."""
+        return self.is_changing or (self.writers > 0 and self.form.find_wanted() is not None)
+
+
+def with_history_of(tensor: Tensor, array: Any) -> Tensor:
+    """A tensor over another array, with the same history."""
+    shown = Tensor(array, keys=tensor.key_set)
+    shown.autograd_meta = meta_of(tensor)
+    shown.requires_grad_flag = tensor.requires_grad_flag
+    return shown
