@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_server.call_context import KERNEL_THREADS
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.remote import MATH, MORE, kept, nothing_is_kept, stores
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -268,6 +270,47 @@ def test_values_move_over_grpc_where_there_is_no_lane(
             assert session.check_invariants() == []
         finally:
             far.terminate()
+
+
+def test_many_values_move_both_ways_at_once_where_there_is_no_lane(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    """More than there are threads for: those that fetch values do not keep others from it."""
+    count = 10 * KERNEL_THREADS
+    daemon = start_daemon("--heartbeat", "10", workers=0)
+    commands = [
+        (sys.executable, "-c", FAR.replace('"far"', repr(name)), daemon.address, address)
+        for name in ("east", "west")
+        for address in [f"unix:{tmp_path}/{name}.sock"]
+    ]
+    with ExitStack() as stack:
+        far = [stack.enter_context(subprocess.Popen(command)) for command in commands]
+        for process in far:
+            stack.callback(process.terminate)
+        session = stack.enter_context(daemon.connect())
+        assert wait_for(lambda: len(session.interpreters()) == 2, 20)
+        session.load(write_library("calc", MATH), on="east")
+        session.load(write_library("more", MORE), on="west")
+        there = [session.put(np.full(4, n), on="west") for n in range(count)]
+        here = [session.put(np.full(4, n), on="east") for n in range(count)]
+        for process in far:
+            os.kill(process.pid, signal.SIGSTOP)
+        try:
+            added = [session.submit("math::add", x, x) for x in there]
+            multiplied = [session.submit("more::mul", x, x) for x in here]
+            assert wait_for(lambda: in_flight(session) == [count, count], 10)
+        finally:
+            for process in far:
+                os.kill(process.pid, signal.SIGCONT)
+        for n in range(count):
+            assert added[n].result(20).tolist() == [2 * n] * 4
+            assert multiplied[n].result(20).tolist() == [n * n] * 4
+        for name in ("more", "calc"):  # or the last one would be given both, on its way out
+            session.unload(name)
+
+
+def in_flight(session: oc.Session) -> list[int]:
+    return [each.calls_in_flight for each in session.interpreters()]
 
 
 def test_a_value_that_is_too_large_for_a_message_can_be_fetched_and_moved(
