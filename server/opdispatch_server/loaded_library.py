@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
 from opdispatch.arrays import BackendRegistration
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
+from opdispatch.registry import runtime_keys_of_fallback
 from opdispatch.signature import Signature
 from opdispatch_server.chosen_kernel import ChosenKernels
 from opdispatch_server.library_turns import LibraryTurns
@@ -65,7 +66,7 @@ class LoadedLibrary:
         Raises RegistrationError, and then changes nothing.
         """
         operators = {_operator_of(registration) for registration in self.registrations}
-        unique = {_unique_part_of(registration) for registration in self.registrations} - {None}
+        unique = {part for each in self.registrations for part in _unique_parts_of(each)}
         with dispatcher.transaction():
             for handle in self.handles:
                 handle.close()
@@ -74,7 +75,7 @@ class LoadedLibrary:
                     same = other.name == self.name
                     registration = handle.registration
                     if (same and _operator_of(registration) in operators) or (
-                        _unique_part_of(registration) in unique
+                        not unique.isdisjoint(_unique_parts_of(registration))
                     ):
                         handle.close()
             self.handles = [dispatcher.register(r) for r in self.registrations]
@@ -180,14 +181,14 @@ def _operator_of(registration: Registration) -> OperatorName | None:
     return registration.name
 
 
-def _unique_part_of(registration: Registration) -> Hashable:
-    """What no two registrations in force have in common; None for kernels, which pile up."""
+def _unique_parts_of(registration: Registration) -> Collection[Hashable]:
+    """What no two registrations in force have in common; nothing for kernels, which pile up."""
     match registration.kind:
         case "library":
-            return registration.namespace
+            return (registration.namespace,)
         case "def":
-            return _operator_of(registration)
+            return (_operator_of(registration),)
         case "fallback":
-            return registration.kind  # for an alias key, or for one of its keys
+            return runtime_keys_of_fallback(registration.key)  # several, of an alias key
         case "impl":
-            return None
+            return ()

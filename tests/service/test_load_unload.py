@@ -217,3 +217,24 @@ def test_a_fallback_serves_operators_of_other_interpreters(
     with IncludeDispatchKeyGuard(DispatchKey.FPGA):
         result = shared.ops.image.invert(np.arange(3.0))
     np.testing.assert_array_equal(result, [0.0])
+
+
+def test_libraries_with_fallbacks_for_different_keys_are_in_force_together(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    fallback = (
+        "from opdispatch import Library\nlib = Library('_', 'IMPL')\n"
+        "lib.fallback(lambda op, *args, **kwargs: args[0][:{count}], '{key}')\n"
+    )
+    shared.load(write_library("image", IMAGE), interpreter="worker-1")
+    shared.load(write_library("one", fallback.format(count=1, key="FPGA")), interpreter="worker-2")
+    shared.load(write_library("two", fallback.format(count=2, key="Vulkan")), on="worker-1")
+    assert shared.check_invariants() == []
+    for key, expected in ((DispatchKey.FPGA, [5.0]), (DispatchKey.Vulkan, [5.0, 6.0])):
+        with IncludeDispatchKeyGuard(key):  # also of what a kernel of worker-1 calls
+            result = shared.ops.image.pipeline(np.arange(5.0, 9.0))
+        np.testing.assert_array_equal(result, expected)
+    shared.unload("two")
+    with pytest.raises(oc.DuplicateDefinitionError, match="FPGA has a fallback already"):
+        shared.load(write_library("three", fallback.format(count=3, key="FPGA")))
+    assert shared.check_invariants() == []
