@@ -117,6 +117,21 @@ def test_a_value_moves_to_another_interpreter_on_the_gpu_itself(
         assert moved(session, "worker-1") == DeviceTransfers()
 
 
+def test_a_value_moves_to_the_gpu_and_back(start_daemon: StartDaemon):
+    """From an interpreter without one, and then within the one that has it; not by the client."""
+    with start_daemon(workers="cpu:1,cuda:0").connect() as session:
+        session.load("opdispatch.array_library", interpreters=2)
+        x = session.put(X, on="worker-1")
+        there = x.to(HERE)
+        assert (there.device, there.interpreter) == (HERE, "worker-2")
+        assert (x.device, x.interpreter) == ("cpu", "worker-1")
+        back = (there + 1.0).to_device("cpu")
+        assert (back.device, back.interpreter) == ("cpu", "worker-2")
+        np.testing.assert_array_equal(back.numpy(), X + 1)
+        with pytest.raises(oc.DeviceError, match="cuda:9"):
+            x.to("cuda:9")
+
+
 def test_what_a_kernel_has_no_room_for_changes_nothing(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
