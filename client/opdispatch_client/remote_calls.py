@@ -68,9 +68,9 @@ class RemoteCalls:
         future.add_done_callback(release_on_error)
         return future
 
-    def put(self, array: Any, on: str | None) -> RemoteTensor:
+    def put(self, array: Any, on: str | None, device: str | None) -> RemoteTensor:
         """Puts an array into an interpreter."""
-        with self._keeping(on or "") as (keep, make):
+        with self._keeping(on or "", device or "") as (keep, make):
             [tensor] = self.make(put(array, keep, make))
             return tensor  # type: ignore[no-any-return]
 
@@ -150,9 +150,9 @@ class AsyncRemoteCalls:
             call = OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
             return await self.make(call)
 
-    async def put(self, array: Any, on: str | None) -> AsyncRemoteTensor:
+    async def put(self, array: Any, on: str | None, device: str | None) -> AsyncRemoteTensor:
         """Puts an array into an interpreter."""
-        lease, keep = await self._open(on or "")
+        lease, keep = await self._open(on or "", device or "")
         with _released_on_error(lease, keep):
             [tensor] = await self.make(put(array, keep, self._maker(lease)))
             return tensor  # type: ignore[no-any-return]

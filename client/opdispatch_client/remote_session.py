@@ -119,13 +119,15 @@ class RemoteSession(ABC):
 
         return OrderedResults(begin, self._calls.flush, list_of_args, in_flight)
 
-    def put(self, array: Any, on: str | None = None) -> RemoteTensor:
+    def put(self, array: Any, on: str | None = None, *, device: str | None = None) -> RemoteTensor:
         """Puts a copy of an array into an interpreter: into the one named `on`, or any.
 
-        Without `on`, calls with it move it to an interpreter that holds their library. Raises
-        RemoteLimitError, InterpreterNotFoundError, and WireError for what is no array.
+        It is on the array's own device there, or on `device`, of those that interpreters have, such
+        as ``"cuda:0"``. Without `on`, calls with it move it to an interpreter that holds their
+        library. Raises RemoteLimitError, InterpreterNotFoundError, DeviceError, and WireError for
+        what is no array.
         """
-        return self._remote.put(array, on)
+        return self._remote.put(array, on, device)
 
     def grad(
         self,
@@ -248,9 +250,11 @@ class AsyncRemoteSession:
 
         return Calls(call)
 
-    async def put(self, array: Any, on: str | None = None) -> AsyncRemoteTensor:
+    async def put(
+        self, array: Any, on: str | None = None, *, device: str | None = None
+    ) -> AsyncRemoteTensor:
         """Puts a copy of an array into an interpreter; see ``Session.put``."""
-        return await self._remote.put(array, on)
+        return await self._remote.put(array, on, device)
 
     def grad(
         self,

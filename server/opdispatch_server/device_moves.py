@@ -12,29 +12,29 @@ from opdispatch_wire.v1 import values_pb2
 
 
 class Copied(NamedTuple):
-    """A value of another interpreter's, which has left its history there."""
+    """A value that came from somewhere else, and has left its history there."""
 
     value: Any
 
 
-def moved_to(device: str, value: Any) -> Any:
+def moved_to(device: str, value: Any, *, is_copy: bool = False) -> Any:
     """The value on a device, tensors in lists as well; what is there is given back as it is.
 
     The move is recorded, but for one of a copy: that begins a history of its own. Raises
     DeviceError, and DeviceMemoryError.
     """
     if isinstance(value, Copied):
-        return _begun_at(device, value.value)
+        return moved_to(device, value.value, is_copy=True)
     if isinstance(value, list | tuple):
-        return [moved_to(device, item) for item in value]
+        return [moved_to(device, item, is_copy=is_copy) for item in value]
     if not is_tensor(value):
         return value
-    return value.to(device) if isinstance(value, Tensor) else on_device(value, device)
-
-
-def _begun_at(device: str, value: Any) -> Any:
     if not isinstance(value, Tensor):
         return on_device(value, device)
+    return _begun_at(device, value) if is_copy else value.to(device)
+
+
+def _begun_at(device: str, value: Tensor) -> Tensor:
     with no_grad():
         moved = value.to(device)
     moved.requires_grad_flag = value.requires_grad and is_grad_enabled()

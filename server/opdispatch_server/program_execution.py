@@ -146,7 +146,7 @@ class ProgramExecution:
             copied = self._peers.fetch_for(request.keep.device, message, context.timeout, at)
             return Copied(copied)
 
-        return [
+        inputs = [
             value_from_proto(
                 message,
                 at=f"$.args[{i}]",
@@ -156,6 +156,11 @@ class ProgramExecution:
             )
             for i, message in enumerate(request.args)
         ]
+        if request.keep.device:  # what the caller has sent has left its history there
+            for i, message in enumerate(request.args):
+                if not any(remote_tensors_in(message, "$")):
+                    inputs[i] = Copied(inputs[i])
+        return inputs
 
     def _offer(self, reply: execution_pb2.CallReply, results: list[Any], device_id: bytes) -> bool:
         """Says where the one result is on that device, instead of sending it; whether it could."""

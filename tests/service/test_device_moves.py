@@ -218,6 +218,28 @@ def test_a_number_that_the_device_has_not_is_an_error_that_says_how_many(shared:
     assert wait_for(lambda: not kept(shared), 10)
 
 
+def test_an_array_is_put_on_a_device_at_once(shared: oc.Session):
+    x = shared.put(X, device="privateuseone:1")
+    assert (x.device, x.interpreter) == ("privateuseone:1", "worker-1")
+    np.testing.assert_array_equal(x.to("cpu").numpy(), X)
+    assert shared.put(X, "worker-2", device="xpu").device == "xpu:0"
+    assert shared.put(X, device="cpu").device == "cpu"
+    with pytest.raises(DeviceError, match="no interpreter has the device 'cuda:0'"):
+        shared.put(X, device="cuda:0")
+    with pytest.raises(DeviceError, match="xpu"):
+        shared.put(X, "worker-1", device="xpu")
+
+
+def test_what_is_put_on_a_device_begins_a_history_there(shared: oc.Session):
+    shared.load("opdispatch.array_library", on="worker-1")
+    x = shared.put(Tensor(X, requires_grad=True), "worker-1", device="privateuseone:1")
+    assert x.requires_grad
+    z = x.to("cpu")
+    [gradient] = shared.grad(xp.sum(z * z), [x])
+    assert gradient.device == "privateuseone:1"
+    np.testing.assert_array_equal(gradient.numpy(), 2 * X)
+
+
 def test_what_is_no_device_and_streams_are_refused(shared: oc.Session):
     x = shared.put(X)
     with pytest.raises(ArgumentError, match="to_device takes no stream"):
@@ -253,6 +275,12 @@ def test_a_trace_records_it(shared: oc.Session):
     there = shared.as_program(graph, remote=True)(x)
     assert there.device == "privateuseone:1"
     np.testing.assert_array_equal(there.numpy(), X)
+
+
+async def test_an_asyncio_session_puts_on_a_device(lent_daemon: RunningDaemon):
+    async with oc.aio.connect(lent_daemon.address) as session:
+        x = await session.put(X, device="xpu")
+        assert (x.device, x.interpreter) == ("xpu:0", "worker-2")
 
 
 async def test_an_asyncio_session_moves_it(lent_daemon: RunningDaemon):
