@@ -273,3 +273,24 @@ def test_clip_to_numbers_is_numpys(dtype: str, low: float | None, high: float | 
         assert clipped.dtype == dtype
         assert not np.shares_memory(clipped.array, x)
         np.testing.assert_array_equal(clipped, np.clip(x, low, high))
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        xp.linalg.svd,
+        xp.linalg.svdvals,
+        xp.linalg.pinv,
+        xp.linalg.matrix_rank,
+        lambda x: xp.linalg.pinv(x, rtol=of(0.1)),
+        lambda x: xp.linalg.matrix_rank(x, rtol=of(0.1)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("element", [math.inf, -math.inf, math.nan])
+def test_singular_values_of_infinities_are_refused_where_lapack_never_ends(
+    find: Any, dtype: str, element: float
+):
+    x = of([[element, 3, 0], [0, -math.inf, 1e30], [1, -1.5, 1e30]], dtype)
+    with pytest.raises(np.linalg.LinAlgError, match=r"of \[2, 3, 3\]: there is an infinity or NaN"):
+        find(xp.stack([xp.zeros_like(x), x]))

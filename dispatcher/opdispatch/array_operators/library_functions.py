@@ -254,6 +254,25 @@ def _as_element(number: Any, array: Any) -> Any:
     return namespace.asarray(number, dtype=dtype)
 
 
+def _of_finite_elements(operator: str) -> Callable[[Kernel], Kernel]:
+    """LAPACK never ends with the singular values of some matrices that have an infinity, and finds
+    a rank in others; ``eig`` refuses them by itself.
+    """
+
+    def adapt(found: Kernel) -> Kernel:
+        def call(x: Any, **options: Any) -> Any:
+            if isinstance(x, np.ndarray) and not np.isfinite(x).all():
+                raise np.linalg.LinAlgError(
+                    f"array::{operator} of {show(x.shape)}: there is an infinity or NaN among the "
+                    "elements, and such matrices have no singular values"
+                )
+            return found(x, **options)
+
+        return call
+
+    return adapt
+
+
 def _unstack(found: Kernel) -> Kernel:
     """NumPy's makes numbers of an array with one dimension, and no views."""
 
@@ -276,6 +295,10 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     "expm1": _expm1,
     "flip": _flip,
     **dict.fromkeys(("isin.Scalar", "isin.ScalarFirst"), _isin),
+    **{
+        f"linalg_{name}": _of_finite_elements(f"linalg_{name.partition('.')[0]}")
+        for name in ("matrix_rank", "matrix_rank.Tensor", "pinv", "pinv.Tensor", "svd", "svdvals")
+    },
     "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
     "linalg_trace": _beyond_matrix,
     "meshgrid": _meshgrid,
