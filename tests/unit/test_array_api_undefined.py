@@ -166,6 +166,39 @@ def test_clip_takes_bounds_of_other_types(dtype: str, bound: Tensor, expected: f
     np.testing.assert_array_equal(clipped, [expected])
 
 
+def test_clip_takes_bounds_that_cannot_be_written_to():
+    x, bound = of([-1, 0, 5], "int32"), of([1, 1, 2], "int32")
+    bound.array.flags.writeable = False
+    for clipped, expected in (
+        (xp.clip(x, bound), [1, 1, 5]),
+        (xp.clip(x, None, bound), [-1, 0, 2]),
+        (xp.clip(x, 0, bound), [0, 0, 2]),
+        (xp.clip(x, bound, 3), [1, 1, 3]),
+    ):
+        np.testing.assert_array_equal(clipped, expected)
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f4", ">c8"])
+def test_clip_takes_either_byte_order(dtype: str):
+    x, low, high = of([-1, 0, 5], dtype), of([0, 0, 0], dtype), of([3], dtype[1:])
+    for bounds in ((low, high), (0, high), (low, 3), (0, 3)):
+        clipped = xp.clip(x, *bounds)
+        np.testing.assert_array_equal(clipped, [0, 0, 3])
+        without = [each.to("meta") if isinstance(each, Tensor) else each for each in bounds]
+        assert clipped.dtype == xp.clip(x.to("meta"), *without).dtype == dtype[1:]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("int64", 1.5), ("float32", True), ("bool", 0), ("uint8", 2j)]
+)
+def test_clip_refuses_numbers_of_another_kind(dtype: str, bound: complex):
+    """An integer array would be clipped to the integer below 1.5."""
+    for x in (of([0, 1], dtype), of([0, 1], dtype).to("meta")):
+        for bounds in ((bound, None), (None, bound)):
+            with pytest.raises(ArgumentError, match=f"an array of {dtype} and the"):
+                xp.clip(x, *bounds)
+
+
 def test_a_diagonal_beyond_a_matrix_is_empty():
     for offset in (2**31, -(2**40), 2**62):
         assert xp.linalg.diagonal(MATRIX, offset=offset).shape == (0,)

@@ -87,9 +87,10 @@ def _diagonal(found: Kernel) -> Kernel:
 
 
 def _clip(found: Kernel) -> Kernel:
-    """That of array-api-compat wraps bounds of other types around, or writes to them."""
+    """That of array-api-compat wraps bounds of other types around, and writes to integer ones."""
 
     def clip(x: Any, *bounds: Any) -> Any:
+        x = _in_native_order(x)
         return found(x, *(_as_bound(each, x.dtype) for each in bounds))
 
     return clip
@@ -100,7 +101,7 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
 
     def clip(x: Any, low: Any = None, high: Any = None) -> Any:
         if x.dtype.kind != "f" or complex in (type(low), type(high)):
-            return found(x, low, high)
+            return found(_in_native_order(x), low, high)
         bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
         if high is not None:
             return np.minimum(bounded, high)
@@ -109,10 +110,21 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
     return clip
 
 
+def _in_native_order(x: Any) -> Any:
+    """What array-api-compat has no ``clip`` for is an array of the other byte order."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+
+
 def _as_bound(bound: Any, dtype: Any) -> Any:
-    """A bound in the type of what it bounds; for integers, the nearest number of that type."""
-    if not hasattr(bound, "dtype") or bound.dtype == dtype:
+    """A bound in the type of what it bounds; for integers, the nearest number of that type.
+
+    A copy of what cannot be written to, as kernels' arguments in the service cannot.
+    """
+    if not hasattr(bound, "dtype"):
         return bound
+    if bound.dtype == dtype:
+        is_kept = not isinstance(bound, np.ndarray) or bound.flags.writeable
+        return bound if is_kept else bound.copy()
     namespace = array_namespace(bound)
     if dtype.kind in "iu" and bound.dtype.kind in "iu":
         wanted, given = namespace.iinfo(dtype), namespace.iinfo(bound.dtype)

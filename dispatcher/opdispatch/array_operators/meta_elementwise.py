@@ -80,7 +80,7 @@ def _where_scalar(condition: MetaArray, x1: Any, x2: Any) -> MetaArray:
 
 def _clip(x: MetaArray, min: Any = None, max: Any = None) -> MetaArray:
     bounds = [each.shape for each in (min, max) if each is not None and hasattr(each, "shape")]
-    return MetaArray(broadcast("clip", x.shape, *bounds), x.dtype)
+    return MetaArray(broadcast("clip", x.shape, *bounds), x.dtype.newbyteorder("="))
 
 
 def _astype(x: MetaArray, dtype: DType, *, copy: bool = True, device: Any = None) -> MetaArray:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.array_operators.dtypes import check_complex
+from opdispatch.array_operators.dtypes import KINDS_OF_SCALAR, check_complex, check_scalar
 from opdispatch.array_operators.meta_shapes import (
     Axes,
     check_axes,
@@ -70,6 +70,12 @@ def _linspace(start: Any, stop: Any, num: int, *, dtype: Any = None, **options: 
 def _check_filled(name: str, value: Any, dtype: np.dtype[Any] | None) -> None:
     if dtype is not None and isinstance(value, complex):
         check_complex(name, np.dtype(complex), dtype)
+
+
+def _clip(x: Any, min: Any = None, max: Any = None) -> None:
+    for bound in (min, max):
+        if bound is not None and x.dtype.kind not in KINDS_OF_SCALAR[type(bound)]:
+            check_scalar("clip", x.dtype, bound)
 
 
 def _frequencies(name: str) -> Check:
@@ -192,6 +198,7 @@ def _qr(x: Any, *, mode: str = "reduced") -> None:
 
 _CHECKS: dict[str, Check] = {
     "arange": _arange,
+    "clip": _clip,
     "full": _full,
     "full_like": _full_like,
     "linspace": _linspace,
