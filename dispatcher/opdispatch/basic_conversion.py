@@ -218,7 +218,7 @@ def _scalar_type(expected: str) -> Converter:
             dtype = find_dtype_of_code(value)
         if dtype is None or not is_numeric(dtype):
             raise refusal(f"{expected} (a numeric dtype or its name)", value)
-        return dtype
+        return dtype if dtype.isnative else dtype.newbyteorder("=")  # it has no order of bytes
 
     return convert
 

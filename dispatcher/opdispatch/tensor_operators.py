@@ -93,7 +93,8 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         result = forward(_as_it_is(self, edge, other, function), other)
         if result is NotImplemented:
             return result
-        if result.dtype != self.dtype or result.shape != self.shape:
+        is_of_dtype = result.dtype == self.dtype or result.dtype == self.dtype.newbyteorder("=")
+        if not is_of_dtype or result.shape != self.shape:
             raise ArgumentError(
                 f"the result has shape {list(result.shape)} and dtype {result.dtype}, and cannot "
                 f"be written to a tensor of shape {list(self.shape)} and dtype {self.dtype}"

@@ -76,6 +76,7 @@ ACCEPTED = [
     ("ScalarType", np.dtype("int8"), np.dtype("int8")),
     ("ScalarType", np.float32, np.dtype("float32")),
     ("ScalarType", "uint16", np.dtype("uint16")),
+    ("ScalarType", np.dtype(">f4"), np.dtype("float32")),
     ("ScalarType", "bfloat16", np.dtype(ml_dtypes.bfloat16)),
     ("ScalarType", ml_dtypes.float8_e5m2, np.dtype(ml_dtypes.float8_e5m2)),
     ("ScalarType", float, np.dtype("float64")),

@@ -249,6 +249,9 @@ def test_asarray_has_the_types_of_the_standard():
     x = xp.asarray(swapped)
     assert x.dtype == xp.int32
     np.testing.assert_array_equal(x, [1, 2, 3])
+    for value in ([1, 2], swapped, x):
+        assert xp.asarray(value, dtype=swapped.dtype).dtype == xp.int32
+    assert xp.zeros(2, dtype=swapped.dtype).dtype == xp.int32
     with pytest.raises(ValueError, match="must be copied"):
         xp.asarray(swapped, copy=False)
 

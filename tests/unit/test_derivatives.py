@@ -1,5 +1,7 @@
 """The derivatives of the operators of the library ``array``, beside differences of their values."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,22 @@ def test_gradients_of_determinants_without_elements():
             result = getattr(xp.linalg, name)(x)
             [found] = grad(xp.sum(result if name == "det" else result[1]), x)
         assert found.shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("ord", [1, 2, "nuc", math.inf])
+def test_gradients_of_matrix_norms_without_elements(ord):
+    x = Tensor(np.ones((2, 3, 0)), requires_grad=True)
+    [gradient] = grad(xp.sum(xp.linalg.matrix_norm(x, ord=ord)), x)
+    assert gradient.shape == x.shape
+
+
+def test_gradients_of_the_other_byte_order():
+    x = Tensor(np.array([1.0, 2.0, 3.0], ">f4"), requires_grad=True)
+    for function in (
+        lambda x: xp.repeat(x, 2),
+        lambda x: xp.tile(x, (2,)),
+        lambda x: xp.broadcast_to(x, (2, 3)),
+        lambda x: xp.concat([x, x]),
+    ):
+        [gradient] = grad(xp.sum(function(x)), x)
+        np.testing.assert_array_equal(gradient, [2, 2, 2])

@@ -131,6 +131,13 @@ def test_functions_of_numpy_take_a_tensor_for_its_array(array):
         np.testing.assert_array_equal(result, expected)
 
 
+def test_arithmetic_in_place_takes_either_byte_order():
+    array = np.array([1, 2], ">f4")
+    tensor = Tensor(array)
+    tensor += 1
+    np.testing.assert_array_equal(array, [2, 3])
+
+
 def test_arithmetic_in_place_writes_to_the_array_of_the_tensor(array):
     tensor = same = Tensor(array)
     tensor += 1

@@ -100,7 +100,7 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = DTYPES.get(dtype) or np.dtype(dtype)
     except TypeError as error:  # also of what cannot be looked up
         raise ArgumentError(f"asarray takes an element type or its name, not {dtype!r}") from error
-    return found
+    return found if found.isnative else found.newbyteorder("=")
 
 
 def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:

@@ -60,6 +60,8 @@ def _several(adjoint: Callable[..., Any]) -> Formula:
     def formula(grad: Any, x_shape: Any, s: Any, axes: Axes | None, norm: str) -> Any:
         if axes is None:
             axes = [*range(-len(x_shape if s is None else s), 0)]
+        if not axes:  # nothing was transformed
+            return grad
         return adjoint(grad, x_shape, x_shape[axes[-1]] if s is None else s[-1], axes, norm)
 
     return formula

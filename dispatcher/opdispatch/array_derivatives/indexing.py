@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from opdispatch.array_derivatives.namespace import (
@@ -52,7 +53,11 @@ def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_sh
 
 
 def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
-    return add_along(x_shape, 0 if axis is None else axis, indices, grad)
+    if axis is None or not x_shape:
+        return add_at_elements(x_shape, indices, grad)
+    before, after = x_shape[:axis], x_shape[axis:][1:]
+    grad = xp.reshape(grad, (*before, math.prod(indices.shape), *after))
+    return add_along(x_shape, axis, xp.reshape(indices, (-1,)), grad)
 
 
 def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
@@ -61,7 +66,7 @@ def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
 
 
 def _repeat(grad: Any, x_shape: Any, repeats: Any, axis: int | None) -> Any:
-    if axis is None:
+    if axis is None or not x_shape:
         return add_at_elements(x_shape, xp.repeat(places_of(x_shape, grad.device), repeats), grad)
     places = xp.repeat(xp.arange(x_shape[axis], device=grad.device), repeats)
     return add_along(x_shape, axis, places, grad)

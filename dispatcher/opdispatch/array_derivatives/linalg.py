@@ -61,14 +61,17 @@ def _inverse_or_nan(x: Any, log: Any) -> Any:
 
 
 def _solve_matrix(grad: Any, x1: Any, x2_shape: Any, result: Any) -> Any:
-    of_right = xp.linalg.solve(adjoint(x1), grad)
+    of_right = _solve_right(grad, x1, x2_shape)
     if len(x2_shape) == 1:
         return -xp.expand_dims(of_right, axis=-1) * conj(xp.expand_dims(result, axis=-2))
     return -xp.matmul(of_right, adjoint(result))
 
 
-def _solve_right(grad: Any, x1: Any) -> Any:
-    return xp.linalg.solve(adjoint(x1), grad)
+def _solve_right(grad: Any, x1: Any, x2_shape: Any) -> Any:
+    """Where one vector is the right side of all matrices, the gradient of each."""
+    if len(x2_shape) > 1:
+        return xp.linalg.solve(adjoint(x1), grad)
+    return xp.squeeze(xp.linalg.solve(adjoint(x1), xp.expand_dims(grad, axis=-1)), axis=-1)
 
 
 def _matrix_power(grad: Any, x: Any, n: int) -> Any:
@@ -100,7 +103,7 @@ def _pinv(grad: Any, x: Any, result: Any) -> Any:
 def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
     """Zeros, with the gradient on the diagonal."""
     rows, columns = x_shape[-2:]
-    before = max(0, -offset)
+    before = min(max(0, -offset), rows)
     rest = list(grad.shape)
     parts = [grad]
     for place, count in ((0, before), (2, rows - before - grad.shape[-1])):
@@ -113,7 +116,9 @@ def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
 
 
 def _diagonal_mask(rows: int, columns: int, offset: int, like: Any) -> Any:
-    return xp.eye(rows, columns, k=offset, dtype=xp.bool, device=like.device)
+    farthest = max(rows, columns)  # beyond which all diagonals are empty
+    k = max(-farthest, min(offset, farthest))
+    return xp.eye(rows, columns, k=k, dtype=xp.bool, device=like.device)
 
 
 def _trace(grad: Any, x_shape: Any, offset: int) -> Any:

@@ -66,7 +66,7 @@ def _permute_dims(grad: Any, axes: Sequence[int]) -> Any:
 
 
 def _repeat(grad: Any, x_shape: Shape, repeats: int, axis: int | None) -> Any:
-    if axis is None:
+    if axis is None or not x_shape:
         return xp.reshape(_summed_last(grad, (*x_shape, repeats)), x_shape)
     place = axis % len(x_shape) + 1
     split = xp.reshape(grad, (*x_shape[:place], repeats, *x_shape[place:]))

@@ -38,6 +38,8 @@ def _fro(grad: Any, x: Any, keepdims: bool, result: Any) -> Any:
 def _matrix_norm(grad: Any, x: Any, keepdims: bool, ord: Any, result: Any) -> Any:
     if ord in (None, "fro"):
         return _fro(grad, x, keepdims, result)
+    if 0 in x.shape[-2:]:
+        return zeros_like(x)
     grad = kept(grad, x.shape, _MATRIX, keepdims)
     if ord in ("nuc", 2, -2):
         u, s, vh = xp.linalg.svd(x, full_matrices=False)

@@ -16,6 +16,7 @@ from opdispatch.arrays.level_array import is_batched
 
 def add_at(extent: int, places: Any, grad: Any) -> Any:
     """Zeros of that extent in the first dimension, with ``grad[n]`` added at ``places[n]``."""
+    places = xp.astype(places, xp.int64)  # of 8 bits, it may not have room for the extent
     places = xp.where(places < 0, places + extent, places)
     order = xp.argsort(places)
     places, grad = xp.take(places, order), xp.take(grad, order, axis=0)
