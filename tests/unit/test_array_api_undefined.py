@@ -44,6 +44,8 @@ REFUSED = {
     "fft along an axis that is not there": lambda: xp.fft.fft(VECTOR, axis=1),
     "rfftn along an axis that is not there": lambda: xp.fft.rfftn(VECTOR, axes=(0, 1)),
     "irfft of a number": lambda: xp.fft.irfft(ONE),
+    "rfftn of a number": lambda: xp.fft.rfftn(ONE),
+    "irfftn along no axes": lambda: xp.fft.irfftn(of([1, 2], "complex64"), axes=()),
     "irfft of one point": lambda: xp.fft.irfft(of([1j], "complex64")),
     "irfftn of one point": lambda: xp.fft.irfftn(of([[1j, 2], [3j, 4]], "complex64"), s=(2, 0)),
     "fft of nothing": lambda: xp.fft.fft(of([])),
@@ -330,3 +332,55 @@ def test_singular_values_of_infinities_are_refused_where_lapack_never_ends(
     x = of([[element, 3, 0], [0, -math.inf, 1e30], [1, -1.5, 1e30]], dtype)
     with pytest.raises(np.linalg.LinAlgError, match=r"of \[2, 3, 3\]: there is an infinity or NaN"):
         find(xp.stack([xp.zeros_like(x), x]))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 0), (0, 0, 2)])
+def test_a_matrix_without_elements_has_the_rank_zero(shape: tuple[int, ...]):
+    for x in (Tensor(np.ones(shape)), Tensor(np.ones(shape)).to("meta")):
+        ranks = xp.linalg.matrix_rank(x)
+        assert (ranks.shape, ranks.dtype) == (shape[:-2], xp.int64)
+        assert ranks.device == "meta" or not xp.any(ranks)
+
+
+@pytest.mark.parametrize("ord", [1, -1, 2, -2, "nuc", "fro", math.inf])
+@pytest.mark.parametrize("shape", [(0, 0, 2), (0, 2, 0), (0, 0, 0), (0, 2, 2), (2, 0, 2)])
+def test_norms_without_elements_are_there_or_not_on_meta_as_well(shape: tuple[int, ...], ord: Any):
+    x = Tensor(np.ones(shape))
+    try:
+        norms = xp.linalg.matrix_norm(x, ord=ord)
+    except ValueError:
+        with pytest.raises(ArgumentError):
+            xp.linalg.matrix_norm(x.to("meta"), ord=ord)
+    else:
+        assert xp.linalg.matrix_norm(x.to("meta"), ord=ord).shape == norms.shape
+
+
+@pytest.mark.parametrize("transform", [xp.fft.irfft, xp.fft.hfft, xp.fft.irfftn])
+def test_no_points_that_are_filled_up_are_zeros(transform: Any):
+    """NumPy's results have what was in memory before."""
+    for shape in ((3, 0), (0,), (2, 3, 0)):
+        size = {"s": (64,)} if transform is xp.fft.irfftn else {"n": 64}
+        for _ in range(3):
+            np.full((*shape[:-1], 64), 7.0)
+            result = transform(of(np.ones(shape), "complex128"), **size)
+            np.testing.assert_array_equal(result, np.zeros((*shape[:-1], 64)))
+    if transform is not xp.fft.irfftn:
+        result = transform(of(np.ones((0, 3)), "complex64"), n=5, axis=0)
+        np.testing.assert_array_equal(result, np.zeros((5, 3), np.float32))
+
+
+def test_a_number_can_be_shifted_along_no_axes():
+    for x in (of(3.0), of(3.0).to("meta")):
+        for shifted in (
+            *(xp.roll(x, 1, axis=()), xp.roll(x, 1), xp.fft.fftshift(x)),
+            *(xp.fft.ifftshift(x, axes=()), xp.fft.fftshift(x, axes=None)),
+        ):
+            assert shifted.shape == ()
+            assert shifted.device == "meta" or (shifted == 3 and shifted.array is not x.array)
+        with pytest.raises((ArgumentError, np.exceptions.AxisError)):
+            xp.roll(x, 1, axis=0)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint64", ">u8", ">i8"])
+def test_repetitions_are_integers_of_any_type(dtype: str):
+    np.testing.assert_array_equal(xp.repeat(VECTOR, of([2, 1], dtype)), [1, 1, 2])

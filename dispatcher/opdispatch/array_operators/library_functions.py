@@ -170,7 +170,7 @@ def _repeat(found: Kernel) -> Kernel:
         if isinstance(repeats, np.ndarray):
             check_repeats(x, repeats, axis)
         return found(
-            x, repeats.astype("int64") if repeats.dtype == "uint64" else repeats, axis=axis
+            x, repeats.astype("int64") if repeats.dtype.kind == "u" else repeats, axis=axis
         )
 
     return repeat
@@ -285,6 +285,58 @@ def _of_finite_elements(operator: str) -> Callable[[Kernel], Kernel]:
     return adapt
 
 
+def _matrix_rank(found: Kernel) -> Kernel:
+    """NumPy looks for the largest singular value, and a matrix without elements has none."""
+    found = _of_finite_elements("linalg_matrix_rank")(found)
+
+    def matrix_rank(x: Any, **options: Any) -> Any:
+        if len(x.shape) > 1 and 0 in x.shape[-2:]:
+            x = array_namespace(x).zeros((*x.shape[:-2], 1, 1), dtype=x.dtype, device=x.device)
+        return found(x, **options)
+
+    return matrix_rank
+
+
+def _to_real(found: Kernel) -> Kernel:
+    """NumPy leaves what was in memory in the result, where there are no points to fill up."""
+
+    def transform(x: Any, *, n: int | None = None, axis: int = -1, **options: Any) -> Any:
+        if isinstance(x, np.ndarray) and x.shape[axis] == 0:
+            x = _with_a_zero(x, axis)
+        return found(x, n=n, axis=axis, **options)
+
+    return transform
+
+
+def _to_real_along_named_axes(found: Kernel) -> Kernel:
+    """The same, of the last of several axes."""
+
+    def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
+        last = -1 if axes is None else axes[-1]
+        if isinstance(x, np.ndarray) and x.shape[last] == 0:
+            x = _with_a_zero(x, last)
+        return found(x, s=s, axes=axes, **options)
+
+    return transform
+
+
+def _with_a_zero(x: Any, axis: int) -> Any:
+    """Of an array that has no elements along that axis."""
+    shape = list(x.shape)
+    shape[axis] = 1
+    return np.zeros(shape, x.dtype)
+
+
+def _shifted(found: Kernel) -> Kernel:
+    """NumPy's fails at an array without dimensions."""
+
+    def shifted(x: Any, *shift: Any, **options: Any) -> Any:
+        is_alone = not x.shape and all(axes in (None, (), []) for axes in options.values())
+        return x.copy() if is_alone else found(x, *shift, **options)
+
+    return shifted
+
+
 def _unstack(found: Kernel) -> Kernel:
     """NumPy's makes numbers of an array with one dimension, and no views."""
 
@@ -309,14 +361,18 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
     **dict.fromkeys(("isin.Scalar", "isin.ScalarFirst"), _isin),
     **{
         f"linalg_{name}": _of_finite_elements(f"linalg_{name.partition('.')[0]}")
-        for name in ("matrix_rank", "matrix_rank.Tensor", "pinv", "pinv.Tensor", "svd", "svdvals")
+        for name in ("pinv", "pinv.Tensor", "svd", "svdvals")
     },
+    **dict.fromkeys(("linalg_matrix_rank", "linalg_matrix_rank.Tensor"), _matrix_rank),
     "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
     "linalg_trace": _beyond_matrix,
     "meshgrid": _meshgrid,
     "linalg_matrix_power": _new,
     "linspace": _of_possible_size(check_points),
-    **dict.fromkeys(("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"), _along_named_axes),
+    **dict.fromkeys(("fft_fftn", "fft_ifftn", "fft_rfftn"), _along_named_axes),
+    "fft_irfftn": lambda found: _to_real_along_named_axes(_along_named_axes(found)),
+    **dict.fromkeys(("fft_hfft", "fft_irfft"), _to_real),
+    **dict.fromkeys(("fft_fftshift", "fft_ifftshift", "roll"), _shifted),
     "nonzero": lambda found: lambda x: list(found(x)),
     "repeat": _of_possible_size(check_repeats),
     "repeat.Tensor": _repeat,

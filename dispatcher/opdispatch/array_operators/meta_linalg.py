@@ -173,10 +173,11 @@ def _matrix_power(x: MetaArray, n: int) -> MetaArray:
 def _matrix_norm(x: MetaArray, *, keepdims: bool = False, ord: Any = "fro") -> MetaArray:
     name = "linalg_matrix_norm"
     _, rows, columns = _split(name, x)
-    sample = np.ones((_at_most_one(rows), _at_most_one(columns)), x.dtype)
-    if 0 in x.shape[:-2]:
-        sample = np.ones(ONE_BY_ONE, x.dtype)
-    (dtype,) = compute_dtypes(name, lambda one, kind: np.linalg.norm(one, ord=kind), sample, ord)
+    count = _at_most_one(math.prod(x.shape[:-2]))
+    sample = np.ones((count, _at_most_one(rows), _at_most_one(columns)), x.dtype)
+    (dtype,) = compute_dtypes(
+        name, lambda some, kind: np.linalg.norm(some, ord=kind, axis=(-2, -1)), sample, ord
+    )
     ndim = len(x.shape)
     return MetaArray(reduce_shape(x.shape, (ndim - 2, ndim - 1), keepdims), dtype)
 
@@ -199,9 +200,7 @@ def _at_most_one(extent: int) -> int:
 
 def _matrix_rank(x: MetaArray, *, rtol: Any = None) -> MetaArray:
     name = "linalg_matrix_rank"
-    batch, rows, columns = _split(name, x)
-    if min(rows, columns) == 0 and 0 not in batch:
-        raise refusal(name, f"has no result for no elements, in the shape {show(x.shape)}")
+    batch, _, _ = _split(name, x)
     find_dtype(name, np.linalg.svdvals, ONE_BY_ONE, x.dtype)
     return MetaArray(broadcast(name, batch, getattr(rtol, "shape", ())), INDEX)
 

@@ -113,6 +113,8 @@ def _transforms(name: str) -> Check:
         if axes is None and s is not None:
             axes = range(-len(s), 0)
         chosen = check_axes(name, axes, len(x.shape), repeatable=True)
+        if not chosen and name not in ("fft_fftn", "fft_ifftn"):
+            raise refusal(name, f"needs an axis to transform of the shape {show(x.shape)}")
         if s is None:
             _check_points(name, x, _points(name, x, chosen))
         else:  # -1 is all of an axis; that there is a number for each axis, libraries check
