@@ -313,3 +313,45 @@ def test_gradients_have_the_types_of_what_they_are_of():
         xp.sum(y / 2).backward()
     assert x.grad is not None
     assert (x.grad.dtype, x.grad.array.tolist()) == (np.float32, [0.0, 0.5, 1.0])
+
+
+Z, BOOLS = np.ones(2, np.complex64), np.ones(2, bool)
+NOT_DEFINED = {
+    "atan2 is not defined for complex64 and complex64": lambda x, z, b: xp.atan2(z, z),
+    "bitwise_and is not defined for float64 and float64": lambda x, z, b: x & x,
+    "floor_divide is not defined for complex64 and 2.0": lambda x, z, b: z // 2.0,
+    "ceil is not defined for complex64": lambda x, z, b: xp.ceil(z),
+    "negative is not defined for bool": lambda x, z, b: -b,
+    "positive is not defined for bool": lambda x, z, b: +b,
+    "sign is not defined for bool": lambda x, z, b: xp.sign(b),
+    "subtract is not defined for bool and bool": lambda x, z, b: b - b,
+    "bitwise_left_shift is not defined for 1.5 and float64": lambda x, z, b: 1.5 << x,
+}
+
+
+@pytest.mark.parametrize(("sentence", "call"), NOT_DEFINED.items(), ids=NOT_DEFINED)
+def test_types_that_a_function_is_not_for_are_named_on_every_device(sentence: str, call: Any):
+    tensors = [Tensor(each) for each in (np.ones(2), Z, BOOLS)]
+    for given in (tensors, [each.to("meta") for each in tensors]):
+        with pytest.raises(ArgumentError, match=f"^array::{sentence}"):
+            call(*given)
+
+
+TOO_LARGE = {
+    "add": lambda x: x + 300,
+    "pow": lambda x: 300**x,
+    "clip": lambda x: xp.clip(x, 300),
+    "clip from above": lambda x: xp.clip(x, None, -129),
+    "full_like": lambda x: xp.full_like(x, 300),
+    "where": lambda x: xp.where(x > 0, x, 300),
+}
+
+
+@pytest.mark.parametrize("call", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_a_number_that_is_too_large_for_its_array_is_so_on_every_device(call: Any):
+    x = Tensor(np.ones(2, np.int8))
+    for each in (x, x.to("meta")):
+        with pytest.raises(OverflowError, match="out of bounds for int8"):
+            call(each)
+    for each in (x, x.to("meta")):
+        assert xp.clip(each, -300, 300).dtype == xp.int8

@@ -80,10 +80,10 @@ def meta(*shape, dtype="float32"):
             "array::atan2 is not defined for float32 and complex64",
         ),
         (
-            "add.Scalar",
-            (meta(2, dtype="int8"), 300),
+            "bitwise_and.Scalar",
+            (meta(2), 3),
             {},
-            "array::add is not defined for int8 and 300",
+            "array::bitwise_and is not defined for float32 and 3",
         ),
         (
             "linalg_cross",

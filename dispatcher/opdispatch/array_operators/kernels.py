@@ -38,7 +38,7 @@ from opdispatch.array_operators.dtypes import (
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.meta_shapes import as_tuple, show
 from opdispatch.array_operators.numpy_calls import NumpyCall
-from opdispatch.errors import ArgumentError
+from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
 
@@ -92,6 +92,8 @@ def make_kernel(
         f"        return function({_passed(arguments, _plain)})",
         "    except NoCommonType as error:",
         f"        raise without_common_type({name!r}, error) from None",
+        "    except TypeError as error:",
+        f"        raise with_types({name!r}, error, {_listed(arguments)}) from None",
         "    except ValueError as error:",
         f"        raise with_shapes({name!r}, error, {_listed(arguments)}) from None",
     ]
@@ -111,6 +113,7 @@ def make_kernel(
         "with_shapes": with_shapes,
         "NoCommonType": DTypePromotionError,
         "without_common_type": without_common_type,
+        "with_types": with_types,
         "wrap": wrap,
         "plain": plain,
         "function": call,
@@ -292,6 +295,23 @@ def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
         f"array::{name} was given arrays of types without a common one: {error}",
         hint="convert one of them with astype",
         operator=name,
+    )
+
+
+def with_types(
+    name: str, error: TypeError, values: Sequence[Any], wanted: int | Sequence[int] | None
+) -> TypeError:
+    """What to raise where an array library takes no arrays, or scalars, of the types given."""
+    if isinstance(error, OpdispatchError):
+        return error
+    types: list[str] = []
+    for value in values:
+        items = value if isinstance(value, list | tuple) else [value]
+        types += [str(each.dtype) for each in items if hasattr(each, "dtype")]
+        if type(value) in KINDS_OF_SCALAR:
+            types.append(repr(value))
+    return ArgumentError(
+        f"array::{name} is not defined for {' and '.join(types)}: {error}", operator=name
     )
 
 

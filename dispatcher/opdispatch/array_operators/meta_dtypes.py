@@ -21,11 +21,14 @@ INDEX = np.dtype(np.intp)
 
 
 def compute_dtypes(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[DType, ...]:
-    """The dtypes of what the function returns. Raises ArgumentError where it refuses."""
+    """The dtypes of what the function returns. Raises ArgumentError where it refuses.
+
+    OverflowError, of a scalar that is too large for its array's type, is the same on all devices.
+    """
     try:
         with np.errstate(all="ignore"):
             results = function(*arguments)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError) as error:
         described = " and ".join(
             str(each.dtype) if isinstance(each, np.ndarray) else repr(each) for each in arguments
         )

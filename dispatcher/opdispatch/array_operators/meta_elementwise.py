@@ -79,6 +79,12 @@ def _where_scalar(condition: MetaArray, x1: Any, x2: Any) -> MetaArray:
 
 
 def _clip(x: MetaArray, min: Any = None, max: Any = None) -> MetaArray:
+    if x.dtype.kind in "iu":
+        known = np.iinfo(x.dtype)
+        if type(min) is int and min > known.min:
+            np.asarray(min, x.dtype)  # raises OverflowError
+        if type(max) is int and max < known.max:
+            np.asarray(max, x.dtype)
     bounds = [each.shape for each in (min, max) if each is not None and hasattr(each, "shape")]
     return MetaArray(broadcast("clip", x.shape, *bounds), x.dtype.newbyteorder("="))
 
