@@ -105,7 +105,7 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
         bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
         if high is not None:
             return np.minimum(bounded, high)
-        return x.copy() if bounded is x else bounded
+        return _in_native_order(x.copy()) if bounded is x else bounded
 
     return clip
 
@@ -125,6 +125,7 @@ def _as_bound(bound: Any, dtype: Any) -> Any:
     if bound.dtype == dtype:
         is_kept = not isinstance(bound, np.ndarray) or bound.flags.writeable
         return bound if is_kept else bound.copy()
+    bound = _in_native_order(bound)
     namespace = array_namespace(bound)
     if dtype.kind in "iu" and bound.dtype.kind in "iu":
         wanted, given = namespace.iinfo(dtype), namespace.iinfo(bound.dtype)
@@ -153,12 +154,18 @@ def _flip(found: Kernel) -> Kernel:
 
 
 def _along_named_axes(found: Kernel) -> Kernel:
-    """NumPy no longer wants to guess which axes ``s`` is about: the last ones."""
+    """NumPy no longer wants to guess which axes ``s`` is about: the last ones.
+
+    Along none, it returns real numbers as they are.
+    """
 
     def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
         if axes is None and s is not None:
             axes = range(-len(s), 0)
-        return found(x, s=s, axes=axes, **options)
+        result = found(x, s=s, axes=axes, **options)
+        if result is x and x.dtype.kind != "c":
+            return x.astype(np.fft.fft(np.ones(1, x.dtype)).dtype)
+        return result
 
     return _new(transform)
 
@@ -332,6 +339,7 @@ def _shifted(found: Kernel) -> Kernel:
 
     def shifted(x: Any, *shift: Any, **options: Any) -> Any:
         is_alone = not x.shape and all(axes in (None, (), []) for axes in options.values())
+        is_alone = is_alone and all(len(as_tuple(each)) == 1 for each in shift)
         return x.copy() if is_alone else found(x, *shift, **options)
 
     return shifted

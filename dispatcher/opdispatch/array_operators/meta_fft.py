@@ -66,7 +66,7 @@ def _transform_several(name: str) -> Callable[..., MetaArray]:
         places = check_axes(full_name, axes, len(x.shape), repeatable=True)
         points = _find_points(full_name, x.shape, s, places)
         if not places:
-            return MetaArray(x.shape, _dtype_over_no_axes(full_name, name, x.dtype))
+            return MetaArray(x.shape, find_dtype(full_name, function, (2,), x.dtype))
         if s is None and name in _FROM_HALF:
             points[-1] = 2 * (points[-1] - 1)
         for each in points:
@@ -92,12 +92,6 @@ def _find_points(name: str, shape: Shape, s: Sequence[int] | None, places: Shape
     return [
         shape[place] if extent == -1 else extent for place, extent in zip(places, s, strict=True)
     ]
-
-
-def _dtype_over_no_axes(full_name: str, name: str, dtype: DType) -> DType:
-    if name in (*_TO_HALF, *_FROM_HALF):
-        raise refusal(full_name, "needs at least one axis")
-    return np.dtype(np.complex64) if dtype == np.float32 else dtype
 
 
 def _shift(name: str) -> Callable[..., MetaArray]:

@@ -34,7 +34,7 @@ def _meshgrid(arrays: Sequence[MetaArray], *, indexing: str = "xy") -> list[Meta
 
 
 def _triangle(x: MetaArray, *, k: int = 0) -> MetaArray:
-    return MetaArray(x.shape, x.dtype)
+    return MetaArray(x.shape, x.dtype.newbyteorder("="))
 
 
 def _broadcast_arrays(arrays: Sequence[MetaArray]) -> list[MetaArray]:

@@ -74,6 +74,8 @@ def _check_filled(name: str, value: Any, dtype: np.dtype[Any] | None) -> None:
 
 def _clip(x: Any, min: Any = None, max: Any = None) -> None:
     for bound in (min, max):
+        if isinstance(bound, complex):
+            check_complex("clip", np.dtype(complex), x.dtype)
         if bound is not None and x.dtype.kind not in KINDS_OF_SCALAR[type(bound)]:
             check_scalar("clip", x.dtype, bound)
 
