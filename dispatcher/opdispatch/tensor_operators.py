@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from opdispatch.arrays import FakeArray, MetaArray, find_backend, find_key_bits
+from opdispatch.arrays import FakeArray, MetaArray, find_backend, find_key_bits, find_layout
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge
@@ -161,11 +161,17 @@ def _may_have_gradient(value: Any) -> bool:
 def _on_host(array: Any) -> Any:
     """An array as one that Python's conversions know; of a device, a copy of its elements.
 
-    Raises DeviceError.
+    Raises DeviceError, and ArgumentError for other layouts unless there is one element.
     """
     if type(array) is np.ndarray:
         return array
     array = materialized(array)
+    if (layout := find_layout(type(array))) is not None:
+        if None in array.shape or math.prod(array.shape) != 1:
+            raise ArgumentError(
+                f"a {layout.name} tensor of shape {list(array.shape)} is no single number"
+            )
+        array = layout.to_dense(array)
     backend = None if isinstance(array, MetaArray) else find_backend(type(array))
     return array if backend is None else backend.to_host(array)
 

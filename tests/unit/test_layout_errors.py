@@ -1,5 +1,8 @@
 """What is no tensor of a layout, or cannot be done with one, is said in one sentence."""
 
+import math
+import operator
+
 import numpy as np
 import pytest
 
@@ -100,6 +103,19 @@ def test_parts_that_do_not_fit_are_refused(wrong, message):
         (lambda: Tensor(np.float64(1)), lambda t: t.unbind(), "no items to unbind"),
         (lambda: Tensor(DENSE[0]).to_sparse(), lambda t: t.to_sparse_csr(), "two dimensions"),
         *((make, np.asarray, "cannot have its elements in one array") for make in ALL),
+        *(
+            (make, read, r"tensor of shape \[2, (3|None, 3)\] is no single number")
+            for make in ALL
+            for read in (bool, int, float, complex, operator.index, Tensor.item)
+        ),
+        *(
+            (
+                lambda: nested_tensor([np.ones(2, np.int8), np.ones(1, np.int8)]),
+                lambda t, padding=padding: t.to_padded_tensor(padding),
+                f"padding is {padding}; expected a number of int8",
+            )
+            for padding in (0.5, math.nan, math.inf)
+        ),
         (lambda: quantized().array, np.asarray, "is no dense one"),
         (lambda: nested().array, np.asarray, "is no dense one"),
         (

@@ -272,3 +272,11 @@ def test_scipy_is_imported_when_it_is_needed_and_named_when_it_is_not_there():
     ).stdout
     assert said.startswith("this process has no scipy.sparse for sparse arrays")
     assert "install scipy" in said
+
+
+def test_a_tensor_of_one_element_is_a_number_in_any_layout():
+    zero = quantize_per_tensor(0.0, 0.5, 10, "quint8")  # whose integer is 10
+    assert (bool(zero), float(zero), zero.item()) == (False, 0.0, 0.0)
+    for one in (Tensor(np.array([[3.0]])).to_sparse(), Tensor(np.array([[3.0]])).to_sparse_csr()):
+        assert (bool(one), one.item()) == (True, 3.0)
+    assert not sparse_coo_tensor(np.zeros((2, 0), int), np.zeros(0), (1, 1))

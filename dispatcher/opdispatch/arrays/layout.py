@@ -103,6 +103,10 @@ class Layout(ABC):
     def read_only(self, array: Any) -> Any:
         """A view whose elements cannot be written to, where they are in NumPy's arrays."""
 
+    def to_dense(self, array: Any) -> Any:
+        """The dense array of the numbers that it stands for. Raises ArgumentError."""
+        raise ArgumentError(f"a {self.name} array is no dense one")
+
     def backend_of(self, array: Any) -> ArrayBackend:
         """The backend of its parts."""
         backend = find_backend(type(self.elements(array)))

@@ -70,6 +70,8 @@ class NestedArray:
         lengths = np.diff(_on_host(self.offsets))
         longest = int(lengths.max(initial=0))
         shape = (len(lengths), longest, *self.values.shape[1:])
+        if self.dtype.kind in "biu" and not float(padding).is_integer():
+            raise ArgumentError(f"padding is {padding}; expected a number of {self.dtype}")
         dense = namespace_of(self.values).full(shape, padding, dtype=self.values.dtype)
         for row, component in zip(dense, self.unbind(), strict=True):
             row[: component.shape[0]] = component

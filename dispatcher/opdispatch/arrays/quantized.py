@@ -121,6 +121,10 @@ class Quantized(Layout):
         """A QuantizedArray."""
         return QuantizedArray(parts[0], facts.scale, facts.zero_point)
 
+    def to_dense(self, array: QuantizedArray) -> Any:
+        """The real numbers."""
+        return array.dequantize()
+
     def read_only(self, array: QuantizedArray) -> QuantizedArray:
         """Over a view."""
         return dataclasses.replace(array, int_repr=read_only_view(array.int_repr))
