@@ -340,6 +340,8 @@ def fft_calls():
     for name in ("fftn", "ifftn", "irfftn"):
         yield Call(f"fft_{name}", complex_(3, 2), s=[2, 3], axes=[1, 0])
     yield Call("fft_rfftn", real(3, 2), s=[2, 5], axes=[1, 0])
+    yield Call("fft_rfftn", real(3, 4), s=[2, -1])
+    yield Call("fft_irfftn", complex_(3, 4), s=[-1, -1])
     for name in ("fftshift", "ifftshift"):
         yield Call(f"fft_{name}", real(2, 3))
         yield Call(f"fft_{name}", complex_(2, 3), axes=[1])

@@ -27,6 +27,14 @@ REFUSED = {
     "triu of a number": lambda: xp.triu(ONE),
     "outer of matrices": lambda: xp.linalg.outer(MATRIX, VECTOR),
     "cross of two dimensions": lambda: xp.linalg.cross(VECTOR, VECTOR),
+    "cross of different dimensions along an axis from the front": lambda: xp.linalg.cross(
+        xp.ones((3, 3)), xp.ones((2, 3, 3)), axis=1
+    ),
+    "vecdot of different dimensions along an axis from the front": lambda: xp.vecdot(
+        xp.ones((3, 3)), xp.ones((1, 3, 3)), axis=1
+    ),
+    "repetitions of nothing less than never": lambda: xp.repeat(of([]), -1),
+    "repetitions less than never": lambda: xp.repeat(VECTOR, Tensor(np.array([1, -1]))),
     "tensordot over -1 axes": lambda: xp.tensordot(VECTOR, VECTOR, axes=-1),
     "tensordot over too many axes": lambda: xp.tensordot(VECTOR, VECTOR, axes=2),
     "tensordot over axes that are not there": lambda: xp.tensordot(

@@ -62,7 +62,8 @@ def _several(adjoint: Callable[..., Any]) -> Formula:
             axes = [*range(-len(x_shape if s is None else s), 0)]
         if not axes:  # nothing was transformed
             return grad
-        return adjoint(grad, x_shape, x_shape[axes[-1]] if s is None else s[-1], axes, norm)
+        points = x_shape[axes[-1]] if s is None or s[-1] == -1 else s[-1]
+        return adjoint(grad, x_shape, points, axes, norm)
 
     return formula
 

@@ -175,10 +175,9 @@ def _matrix_transpose(x: MetaArray) -> MetaArray:
 def _repeat(x: MetaArray, repeats: int, *, axis: int | None = None) -> MetaArray:
     shape: Shape = (math.prod(x.shape),) if axis is None else x.shape or (1,)
     place = check_axis("repeat", 0 if axis is None else axis, len(shape))
-    extent = shape[place] * repeats
-    if extent < 0:
+    if repeats < 0:
         raise refusal("repeat", f"cannot repeat elements {repeats} times")
-    return MetaArray(replace_extent(shape, place, extent), x.dtype)
+    return MetaArray(replace_extent(shape, place, shape[place] * repeats), x.dtype)
 
 
 def _tile(x: MetaArray, repetitions: Sequence[int]) -> MetaArray:

@@ -169,8 +169,20 @@ def _tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> 
         raise refusal(name, f"was given shapes {show(first, second)}, whose extents do not agree")
 
 
+def _vecdot(x1: Any, x2: Any, *, axis: int = -1) -> None:
+    _check_joint_axis("vecdot", x1, x2, axis)
+
+
+def _check_joint_axis(name: str, x1: Any, x2: Any, axis: int) -> None:
+    """Counted from the front, it is not the same axis of shapes that are to be broadcast."""
+    if axis >= 0 and len(x1.shape) != len(x2.shape):
+        shapes = show(x1.shape, x2.shape)
+        raise refusal(name, f"needs an axis from -1 downwards for the shapes {shapes}, not {axis}")
+
+
 def _cross(x1: Any, x2: Any, *, axis: int = -1) -> None:
     name = "linalg_cross"
+    _check_joint_axis(name, x1, x2, axis)
     extents = [each.shape[check_axis(name, axis, len(each.shape))] for each in (x1, x2)]
     if extents != [3, 3]:
         raise refusal(
@@ -213,6 +225,7 @@ _CHECKS: dict[str, Check] = {
     "searchsorted.Scalar": _searchsorted,
     "tensordot": _tensordot,
     "tensordot.dims": _tensordot,
+    "vecdot": _vecdot,
     "linalg_cross": _cross,
     "linalg_outer": _outer,
     "linalg_qr": _qr,

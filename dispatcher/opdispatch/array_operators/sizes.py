@@ -20,8 +20,10 @@ _MOST = sys.maxsize // 2
 
 
 def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
-    """Raises ArgumentError for more elements than ``repeat`` can make."""
+    """Raises ArgumentError for more elements than ``repeat`` can make, and for less than none."""
     numbers = np.asarray(repeats)
+    if numbers.min(initial=0) < 0:
+        raise refusal("repeat", f"cannot repeat elements {numbers.min()} times")
     total = float(numbers.sum(dtype=np.float64))
     if numbers.size == 1:  # of each element
         extents = x.shape if axis is None else x.shape[axis : axis + 1 or None]
