@@ -355,3 +355,25 @@ def test_a_number_that_is_too_large_for_its_array_is_so_on_every_device(call: An
             call(each)
     for each in (x, x.to("meta")):
         assert xp.clip(each, -300, 300).dtype == xp.int8
+
+
+@pytest.mark.parametrize("bounds", [(1.5, None), (None, 2.5), (1, 2.5), (1j, None), (1, 3)])
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bool", "complex64"])
+def test_so_are_bounds_of_clip(dtype: str, bounds: Any):
+    """It cut them to integers."""
+    x = np.array([0, 4], dtype)
+    with numpy_dtype_promotion():
+        found = [xp.clip(Tensor(x).to(device), *bounds) for device in ("cpu", "meta")]
+    expected = np.clip(x, *bounds)
+    assert [each.dtype for each in found] == [expected.dtype] * 2
+    np.testing.assert_array_equal(found[0], expected)
+
+
+def test_so_are_arrays_that_are_bounds_of_clip():
+    x, low = np.array([0, 4]), np.array([0.5, 1.5])
+    with numpy_dtype_promotion():
+        found = [
+            xp.clip(Tensor(x).to(device), Tensor(low).to(device), 3) for device in ("cpu", "meta")
+        ]
+    assert [each.dtype for each in found] == [xp.float64] * 2
+    np.testing.assert_array_equal(found[0], [0.5, 3.0])

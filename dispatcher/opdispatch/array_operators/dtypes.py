@@ -9,6 +9,7 @@ https://data-apis.org/array-api/2025.12/API_specification/type_promotion.html
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -74,6 +75,20 @@ def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
         hint="convert one of them with astype, or see numpy_dtype_promotion",
         operator=name,
     )
+
+
+_RANKS = {bool: 0, int: 1, float: 2, complex: 3, "b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
+
+
+def is_promoted(dtype: np.dtype[Any], others: Sequence[Any]) -> bool:
+    """Whether NumPy is to decide what an array, and arrays or scalars of a wider kind, become."""
+    if not NUMPY_PROMOTION.get():
+        return False
+    given = [each for each in others if each is not None]
+    kinds = [
+        kind_of_numbers(each.dtype) if hasattr(each, "dtype") else type(each) for each in given
+    ]
+    return any(_RANKS[kind] > _RANKS[kind_of_numbers(dtype)] for kind in kinds)
 
 
 def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> None:

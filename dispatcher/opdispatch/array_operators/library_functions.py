@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from opdispatch.array_operators.dtypes import is_promoted
 from opdispatch.array_operators.functions import ArrayFunction
 from opdispatch.array_operators.meta_shapes import as_tuple, refusal, show
 from opdispatch.array_operators.preconditions import with_precondition
@@ -90,6 +91,8 @@ def _clip(found: Kernel) -> Kernel:
     """That of array-api-compat wraps bounds of other types around, and writes to integer ones."""
 
     def clip(x: Any, *bounds: Any) -> Any:
+        if is_promoted(x.dtype, bounds):
+            return np.clip(x, *bounds)
         x = _in_native_order(x)
         return found(x, *(_as_bound(each, x.dtype) for each in bounds))
 
@@ -101,6 +104,8 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
 
     def clip(x: Any, low: Any = None, high: Any = None) -> Any:
         if x.dtype.kind != "f" or complex in (type(low), type(high)):
+            if is_promoted(x.dtype, (low, high)):
+                return np.clip(x, low, high)
             return found(_in_native_order(x), low, high)
         bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
         if high is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.array_operators.dtypes import is_promoted
 from opdispatch.array_operators.functions import BINARY, UNARY
 from opdispatch.array_operators.meta_dtypes import (
     NO_ELEMENT,
@@ -86,7 +87,13 @@ def _clip(x: MetaArray, min: Any = None, max: Any = None) -> MetaArray:
         if type(max) is int and max < known.max:
             np.asarray(max, x.dtype)
     bounds = [each.shape for each in (min, max) if each is not None and hasattr(each, "shape")]
-    return MetaArray(broadcast("clip", x.shape, *bounds), x.dtype.newbyteorder("="))
+    dtype = x.dtype.newbyteorder("=")
+    if is_promoted(dtype, (min, max)):
+        samples = [
+            np.empty(0, each.dtype) if hasattr(each, "dtype") else each for each in (min, max)
+        ]
+        (dtype,) = compute_dtypes("clip", np.clip, np.empty(0, dtype), *samples)
+    return MetaArray(broadcast("clip", x.shape, *bounds), dtype)
 
 
 def _astype(x: MetaArray, dtype: DType, *, copy: bool = True, device: Any = None) -> MetaArray:

@@ -20,6 +20,7 @@ from opdispatch.array_operators.meta_shapes import (
     refusal,
     show,
 )
+from opdispatch.dtype_promotion import NUMPY_PROMOTION
 
 Check = Callable[..., None]
 
@@ -74,7 +75,7 @@ def _check_filled(name: str, value: Any, dtype: np.dtype[Any] | None) -> None:
 
 def _clip(x: Any, min: Any = None, max: Any = None) -> None:
     for bound in (min, max):
-        if isinstance(bound, complex):
+        if isinstance(bound, complex) and not NUMPY_PROMOTION.get():
             check_complex("clip", np.dtype(complex), x.dtype)
         if bound is not None and x.dtype.kind not in KINDS_OF_SCALAR[type(bound)]:
             check_scalar("clip", x.dtype, bound)
