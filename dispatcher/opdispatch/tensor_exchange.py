@@ -86,6 +86,11 @@ class TensorExchange:
         copy: bool | None = None,
     ) -> Any:
         note_reading(self, "a tensor by DLPack")
+        if not copy and _goes_backwards(self.array):
+            raise BufferError(
+                f"a tensor with negative strides, of shape {list(self.array.shape)}, is not shared "
+                "by DLPack; ask for a copy"
+            )
         given = {
             "stream": stream,
             "max_version": max_version,
@@ -107,6 +112,14 @@ class TensorExchange:
             kind = type(self.array).__name__
             raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
         return method
+
+
+def _goes_backwards(array: Any) -> bool:
+    """Whether PyTorch, which has no negative strides, would end the process at the array."""
+    if not isinstance(array, np.ndarray):
+        return False
+    pairs = zip(array.shape, array.strides, strict=True)
+    return any(extent > 1 and stride < 0 for extent, stride in pairs)
 
 
 def _is_followed(value: Any) -> bool:

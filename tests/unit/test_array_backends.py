@@ -398,6 +398,14 @@ def test_a_foreign_array_that_does_not_give_its_elements_is_an_error(
         tensor_to_proto(used)
 
 
+def test_a_foreign_array_of_negatives_that_are_not_computed_is_refused():
+    """PyTorch's has the elements as they are stored, and DLPack no word for it."""
+    array = Foreign((1, 0), X)
+    array.is_neg = lambda: True  # type: ignore[attr-defined]
+    with pytest.raises(DeviceError, match=r"negative of its elements.*resolve_neg\(\)"):
+        Tensor(array)
+
+
 def test_arrays_of_pytorch_arrive_by_dlpack():
     torch = pytest.importorskip("torch")
     x = torch.arange(4.0)

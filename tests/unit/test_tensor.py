@@ -57,6 +57,17 @@ def test_the_array_is_shared(array):
     assert np.shares_memory(np.from_dlpack(tensor), array)
 
 
+def test_negative_strides_are_not_shared_by_dlpack():
+    """With PyTorch, that ended the process."""
+    backwards = np.arange(4.0)[::-1]
+    for each in (backwards, backwards.reshape(2, 2), backwards[:2]):
+        with pytest.raises(BufferError, match=r"negative strides, of shape .* ask for a copy"):
+            np.from_dlpack(Tensor(each))
+        np.testing.assert_array_equal(np.from_dlpack(Tensor(each), copy=True), each)
+        assert np.asarray(Tensor(each)) is each
+    np.testing.assert_array_equal(np.from_dlpack(Tensor(backwards[:1])), [3.0])
+
+
 def test_a_copy_is_made_when_one_is_asked_for(array):
     assert not np.shares_memory(np.array(Tensor(array)), array)
     assert np.asarray(Tensor(array), dtype=np.float32).dtype == np.float32

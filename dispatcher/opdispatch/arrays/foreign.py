@@ -20,6 +20,13 @@ def adopt(value: Any) -> Any:
     The backend is that of the device which the array says it is on (DLPack, ``dlpack.h``). Raises
     DeviceError if no backend here has that memory, or the array does not give it.
     """
+    is_negative = getattr(value, "is_neg", None)
+    if callable(is_negative) and is_negative() is True:  # PyTorch gives them as they are stored
+        raise DeviceError(
+            f"{describe_type(value)} stands for the negative of its elements, which DLPack does "
+            "not tell",
+            hint="use its resolve_neg()",
+        )
     try:
         device_type, number = map(int, value.__dlpack_device__())
     except Exception as error:  # foreign code: it raises what it likes
