@@ -87,10 +87,12 @@ class TensorExchange:
     ) -> Any:
         note_reading(self, "a tensor by DLPack")
         if not copy and _goes_backwards(self.array):
-            raise BufferError(
-                f"a tensor with negative strides, of shape {list(self.array.shape)}, is not shared "
-                "by DLPack; ask for a copy"
-            )
+            if copy is not None:
+                raise BufferError(
+                    f"a tensor with negative strides, of shape {list(self.array.shape)}, is not "
+                    "shared by DLPack; ask for a copy"
+                )
+            copy = True  # which None is for, where it is needed
         given = {
             "stream": stream,
             "max_version": max_version,
