@@ -218,6 +218,10 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         result: Tensor = moved
         return result
 
+    def cpu(self) -> Tensor:
+        """``to("cpu")``."""
+        return self.to("cpu")
+
     def _can_be_converted(self) -> bool:
         """Whether it has elements and plain keys, and ``array::astype`` a kernel for it."""
         array = self.array

@@ -18,6 +18,9 @@ from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.tensor_operators import namespace
 from opdispatch.tracing_state import note_reading
 
+if TYPE_CHECKING:
+    from opdispatch.tensor import Tensor
+
 _OPERATORS = {
     **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
     "absolute": "abs",
@@ -47,6 +50,9 @@ class TensorExchange:
         def _require_dense(self, what: str) -> None:
             """Raises ArgumentError for another layout."""
 
+        def detach(self) -> Tensor:
+            """The same elements, without a history."""
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if followed := list(filter(_is_followed, inputs)):
             operator = None if kwargs or method != "__call__" else _find_operator(ufunc)
@@ -73,9 +79,24 @@ class TensorExchange:
         if self.device != "cpu" and not isinstance(self.array, FakeArray):
             raise DeviceError(
                 f"NumPy has no array for a tensor on {self.device!r}",
-                hint="move it first: tensor.to('cpu')",
+                hint="move it first: tensor.cpu()",
             )
         return np.array(self.array, dtype=dtype, copy=copy)
+
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
+        """Its elements in an array of NumPy's, which shares their memory where it can.
+
+        ``force`` is for ``detach().cpu().numpy()``. Without it, raises AutogradError for a tensor
+        that requires gradients, and DeviceError for one that is not in the host's memory.
+        """
+        if force:
+            return self.detach().cpu().numpy()
+        if self.requires_grad_flag:
+            raise AutogradError(
+                "numpy() leaves no history, and was asked of a tensor that requires gradients",
+                hint="use tensor.detach().numpy()",
+            )
+        return self.__array__()
 
     def __dlpack__(
         self,

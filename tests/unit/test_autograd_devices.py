@@ -55,6 +55,16 @@ def test_a_gradient_goes_back_to_the_device_that_its_tensor_came_from():
     assert x.grad.array.tolist() == [4, 8, 12]
 
 
+def test_cpu_is_a_move_to_the_host_that_is_recorded():
+    x = Tensor(X, requires_grad=True)
+    assert x.cpu() is x
+    here = x.to(THERE).cpu()
+    assert (here.device, repr(here.grad_fn)) == ("cpu", "<ToCopyBackward>")
+    with pytest.raises(DeviceError, match=r"NumPy has no array .*tensor\.cpu\(\)"):
+        x.to(THERE).detach().numpy()
+    assert x.to(THERE).numpy(force=True).tolist() == X.tolist()
+
+
 def test_a_conversion_to_another_device_leads_back_from_there():
     x = Tensor(X, requires_grad=True)
     there = xp.astype(x, np.dtype("f4"), device=THERE)

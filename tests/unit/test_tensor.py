@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from opdispatch import (
+    AutogradError,
     BackendComponent,
     DataDependentOutputError,
     DeviceError,
@@ -80,6 +81,24 @@ def test_a_copy_is_made_when_one_is_asked_for(array):
 def test_numpy_gets_no_elements_of_a_tensor_without_any():
     with pytest.raises(DeviceError, match="no array for a tensor on 'meta'"):
         np.asarray(Tensor(MetaArray((2,), "float32")))
+
+
+def test_numpy_gives_the_array_that_the_tensor_shares(array):
+    assert Tensor(array).numpy() is array
+    assert Tensor(array).cpu().numpy() is array
+    complex_numbers = Tensor(np.array([1 + 2j]))
+    assert complex_numbers.conj().numpy().tolist() == [1 - 2j]
+    with pytest.raises(DeviceError, match="no array for a tensor on 'meta'"):
+        Tensor(MetaArray((2,), "float32")).numpy()
+
+
+def test_numpy_takes_no_tensor_off_the_way_of_its_gradients(array):
+    tensor = Tensor(array, requires_grad=True)
+    for attached in (tensor, tensor * 2):
+        with pytest.raises(AutogradError, match=r"numpy\(\) .* requires gradients.*detach"):
+            attached.numpy()
+    assert tensor.detach().cpu().numpy() is array
+    assert (tensor * 2).numpy(force=True).tolist() == (array * 2).tolist()
 
 
 def test_a_tensor_knows_where_and_what_it_is(array):
