@@ -13,14 +13,17 @@ import numpy as np
 
 from opdispatch.arrays import FakeArray
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import AutogradError, DeviceError
 from opdispatch.grad_mode import AUTOGRAD_STATE
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.tensor_operators import namespace
 from opdispatch.tracing_state import note_reading
 
 if TYPE_CHECKING:
     from opdispatch.tensor import Tensor
 
+_AUTOGRAD = AUTOGRAD_KEYSET.bits
 _OPERATORS = {
     **{f"arc{name}": f"a{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
     "absolute": "abs",
@@ -81,22 +84,21 @@ class TensorExchange:
                 f"NumPy has no array for a tensor on {self.device!r}",
                 hint="move it first: tensor.cpu()",
             )
+        if _is_recorded(self):
+            raise AutogradError(
+                "NumPy's array of a tensor that requires gradients would leave no history",
+                hint="use tensor.detach(), or a block of no_grad()",
+            )
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """Its elements in an array of NumPy's, which shares their memory where it can.
 
         ``force`` is for ``detach().cpu().numpy()``. Without it, raises AutogradError for a tensor
-        that requires gradients, and DeviceError for one that is not in the host's memory.
+        that requires gradients, unless they are not recorded, and DeviceError for one that is not
+        in the host's memory.
         """
-        if force:
-            return self.detach().cpu().numpy()
-        if self.requires_grad_flag:
-            raise AutogradError(
-                "numpy() leaves no history, and was asked of a tensor that requires gradients",
-                hint="use tensor.detach().numpy()",
-            )
-        return self.__array__()
+        return self.detach().cpu().__array__() if force else self.__array__()
 
     def __dlpack__(
         self,
@@ -145,12 +147,21 @@ def _goes_backwards(array: Any) -> bool:
     return any(extent > 1 and stride < 0 for extent, stride in pairs)
 
 
+def _is_recorded(tensor: TensorExchange) -> bool:
+    """Whether what is calculated with it has a history.
+
+    Nothing has one in a kernel below Autograd: the result of the whole operator has.
+    """
+    if not tensor.requires_grad_flag or not AUTOGRAD_STATE.get().grad_mode:
+        return False
+    return _AUTOGRAD & ~LOCAL_STATE.get().excluded != 0
+
+
 def _is_followed(value: Any) -> bool:
     """Whether gradients or a transform go by the operators that a tensor is given to."""
     if not isinstance(value, TensorExchange):
         return False
-    is_recorded = value.requires_grad_flag and AUTOGRAD_STATE.get().grad_mode
-    return is_recorded or isinstance(value.array, LevelArray)
+    return _is_recorded(value) or isinstance(value.array, LevelArray)
 
 
 def _find_operator(ufunc: np.ufunc) -> Callable[..., Any] | None:

@@ -85,7 +85,7 @@ def train_here(arrays, batches):
     velocities = [Tensor(np.zeros_like(array)) for array in arrays]
     step = make_step(digits.compute_loss, digits.step_sgd, grad, parameters, velocities)
     tensors = ((Tensor(images), Tensor(labels)) for images, labels in batches)
-    return *run_steps(step, tensors), [np.asarray(each) for each in parameters]
+    return *run_steps(step, tensors), [each.detach().numpy() for each in parameters]
 
 
 WAYS = ("daemon, operator by operator", "daemon, 8 calls a step", "daemon, a program a step")

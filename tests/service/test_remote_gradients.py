@@ -91,7 +91,7 @@ def test_a_program_goes_back_through_its_own_calls(standard: oc.Session):
         return loss, of_w, of_v, of_x
 
     loss, of_w, of_v, of_x = product_rule(w, v)
-    assert np.isclose(loss, np.sum(np.exp(X) * (X + 1)))
+    assert np.isclose(loss.item(), np.sum(np.exp(X) * (X + 1)))
     np.testing.assert_allclose(of_w, np.exp(X) * (X + 1))
     np.testing.assert_allclose(of_v, np.exp(X))
     np.testing.assert_array_equal(of_x, 2 * X)

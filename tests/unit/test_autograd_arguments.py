@@ -71,4 +71,4 @@ def test_backward_is_recorded_in_a_trace():
         return weight.grad
 
     graph = trace(gradient, Tensor(np.array([1.0, 1.0])))
-    assert np.asarray(graph(np.array([10.0, 100.0]))).tolist() == [20.0, 400.0]
+    assert graph(np.array([10.0, 100.0])).array.tolist() == [20.0, 400.0]

@@ -95,7 +95,7 @@ def test_numpy_gives_the_array_that_the_tensor_shares(array):
 def test_numpy_takes_no_tensor_off_the_way_of_its_gradients(array):
     tensor = Tensor(array, requires_grad=True)
     for attached in (tensor, tensor * 2):
-        with pytest.raises(AutogradError, match=r"numpy\(\) .* requires gradients.*detach"):
+        with pytest.raises(AutogradError, match=r"requires gradients would leave.*detach"):
             attached.numpy()
     assert tensor.detach().cpu().numpy() is array
     assert (tensor * 2).numpy(force=True).tolist() == (array * 2).tolist()

@@ -88,7 +88,7 @@ def test_scipys_sparse_arrays_are_tensors_as_they_are(array):
     assert tensor.array is array
     assert tensor.requires_grad
     assert (tensor.shape, tensor.dtype, tensor.size) == ((2, 3), np.float64, 6)
-    np.testing.assert_array_equal(tensor.to_dense(), DENSE)
+    np.testing.assert_array_equal(tensor.to_dense().detach(), DENSE)
 
 
 def test_sparse_arrays_of_other_formats_are_refused_with_the_way_to_one():

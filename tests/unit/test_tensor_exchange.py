@@ -1,0 +1,66 @@
+"""What NumPy, and what is built on it, gets of a tensor that requires gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opdispatch import AutogradError, Library, Tensor, no_grad, ops
+from opdispatch import array_api as xp
+from opdispatch.autograd import grad
+
+X = np.array([1.0, 2.0, 3.0])
+
+
+@pytest.fixture
+def x():
+    return Tensor(X, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        np.asarray,
+        lambda x: np.asarray(x * 2),
+        lambda x: x.numpy(),
+        np.fft.fft,
+        lambda x: np.testing.assert_array_equal(x, X),
+    ],
+)
+def test_an_array_of_what_is_recorded_would_lose_its_history(x, call):
+    with pytest.raises(AutogradError, match=r"leave no history.*tensor\.detach\(\)"):
+        call(x)
+    call(x.detach())
+    with no_grad():
+        call(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.asarray(x) * 2,
+        lambda x: x.numpy() * 2,
+        lambda x: np.add.reduce(np.stack([x, x])),
+        lambda x: np.sum(x) + x.array,
+        lambda x: np.add(x, x, out=np.empty(3)),
+    ],
+)
+def test_a_kernel_below_autograd_may_use_numpy(x, function):
+    """Its operator's derivative says what is lost, or that it has none."""
+    expected = function(Tensor(X)).tolist()
+    with Library("of_numpy", "DEF") as lib:
+        for name in ("known", "unknown", "composite"):
+            lib.define(f"{name}(Tensor x) -> Tensor")
+        lib.impl("known", function, "CPU")
+        lib.register_autograd("known", lambda ctx, gradient: gradient * 3.0)
+        known = ops.of_numpy.known(x)
+        assert known.array.tolist() == expected
+        assert grad(xp.sum(known), x)[0].array.tolist() == [3, 3, 3]
+        lib.impl("unknown", function, "CPU")
+        unknown = ops.of_numpy.unknown(x)
+        assert unknown.array.tolist() == expected
+        with pytest.raises(AutogradError, match="of_numpy::unknown has no derivative"):
+            xp.sum(unknown).backward()
+        lib.impl("composite", function, "CompositeImplicitAutograd")
+        with pytest.raises(AutogradError, match=r"leaves? no history"):
+            ops.of_numpy.composite(x)
