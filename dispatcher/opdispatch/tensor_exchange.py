@@ -109,6 +109,7 @@ class TensorExchange:
         copy: bool | None = None,
     ) -> Any:
         note_reading(self, "a tensor by DLPack")
+        refuse_recorded(self)
         if not copy and _goes_backwards(self.array):
             if copy is not None:
                 raise BufferError(
@@ -137,6 +138,15 @@ class TensorExchange:
             kind = type(self.array).__name__
             raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
         return method
+
+
+def refuse_recorded(tensor: TensorExchange) -> None:
+    """Raises BufferError for a tensor that DLPack cannot give with its history, as PyTorch does."""
+    if _is_recorded(tensor):
+        raise BufferError(
+            "a tensor that requires gradients would leave no history by DLPack; use "
+            "tensor.detach(), or a block of no_grad()"
+        )
 
 
 def _goes_backwards(array: Any) -> bool:

@@ -35,6 +35,15 @@ def test_an_array_of_what_is_recorded_would_lose_its_history(x, call):
         call(x)
 
 
+@pytest.mark.parametrize("call", [np.from_dlpack, xp.from_dlpack], ids=["numpy", "ours"])
+def test_nor_is_it_given_by_dlpack(x, call):
+    for each in (x, x * 2):
+        with pytest.raises(BufferError, match=r"leave no history.*tensor\.detach\(\)"):
+            call(each)
+        with no_grad():
+            np.testing.assert_array_equal(call(each), each.detach())
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -14,6 +14,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.functorch.dynamic_layer import next_level
 from opdispatch.tensor import Tensor, new_tensor
+from opdispatch.tensor_exchange import refuse_recorded
 from opdispatch.tensor_operators import TensorOperators
 from opdispatch.tracing_state import is_tracing, note_reading
 
@@ -56,6 +57,8 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         raise ArgumentError(
             f"from_dlpack takes what has __dlpack__, and {type(x).__name__} has not"
         )
+    if isinstance(x, Tensor):
+        refuse_recorded(x)
     try:
         array = x.array if isinstance(x, Tensor) else arrays.adopt(x)
     except DeviceError as error:
