@@ -141,8 +141,11 @@ class TensorExchange:
 
 
 def refuse_recorded(tensor: TensorExchange) -> None:
-    """Raises BufferError for a tensor that DLPack cannot give with its history, as PyTorch does."""
-    if _is_recorded(tensor):
+    """Raises BufferError for a tensor that DLPack cannot give with its history, as PyTorch does.
+
+    What a transform follows says so by itself.
+    """
+    if _is_recorded(tensor) and not isinstance(tensor.array, LevelArray):
         raise BufferError(
             "a tensor that requires gradients would leave no history by DLPack; use "
             "tensor.detach(), or a block of no_grad()"
