@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -79,7 +81,7 @@ def test_waiting_for_somebody_elses_import_ends_with_who_and_for_how_long(
                 impatient.load(write_library("x", constant(2)), name="const")
         for caught in (same, other):
             message = str(caught.value)
-            assert "library 'const' was not loaded within 0.45 s" in message
+            assert re.match(r"library 'const' was not loaded within 0\.\d+ s: ", message)
             assert f"interpreter worker-1 (pid {pid}), which has been importing it for " in message
         gate.touch()
         assert first.result().role == "primary"
