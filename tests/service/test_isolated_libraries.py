@@ -211,11 +211,11 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
 def test_racing_loads_of_an_isolated_library_share_its_interpreter(
     shared: oc.Session, write_library: WriteLibrary
 ):
-    path = write_library("greedy", greedy("greedy", 1))
+    path = write_library("raced", greedy("raced", 1))
     calls = [Background(shared.load, path, isolated=True) for _ in range(4)]
     for call in calls:
         call.__enter__()
-    assert {call.result().interpreters for call in calls} == {("greedy@1",)}
+    assert {call.result().interpreters for call in calls} == {("raced@1",)}
     assert len(shared.interpreters()) == 3
-    shared.unload("greedy")
+    shared.unload("raced")
     assert wait_for(lambda: len(shared.interpreters()) == 2)
