@@ -59,6 +59,9 @@ QUICK = 0.0005
 # A reply may wait so long for others that follow it at once.
 _GATHERING = 0.0002
 
+# Seconds for which a peer that is told why its lane ends may keep the thread that tells it.
+_LAST_WORDS = 5.0
+
 
 class KernelLane:
     """One connection on which calls come, which is known as ``number``.
@@ -138,7 +141,9 @@ class KernelLane:
         except OpdispatchError as error:
             LOG.warning("a lane is closed: %s", error)
             self._writer.put(FrameKind.REFUSAL, lane_messages.refusal(error))
-            self._flush()
+            # Not only flushed: another thread may be writing a reply, and ``_end`` would take
+            # the connection from it before it comes to this.
+            self._writer.finish(_LAST_WORDS)
             self._end()
         except (EOFError, OSError):
             self._end()

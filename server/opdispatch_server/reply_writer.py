@@ -57,6 +57,21 @@ class ReplyWriter:
                 if not is_handed_over:
                     self._writing.release()
 
+    def finish(self, seconds: float) -> None:
+        """Writes what there is before the connection is ended, whoever is writing now.
+
+        Waits at most so long for that one, and for nobody else: what the peer has no room for
+        is lost.
+        """
+        if not self._writing.acquire(timeout=seconds):
+            return
+        try:
+            self._write_now()
+        except OSError:
+            self._outbox.clear()
+        finally:
+            self._writing.release()
+
     def wait_for_room(self) -> None:
         """Waits while the peer does not take what is there for it already."""
         while not self._is_free.is_set():
