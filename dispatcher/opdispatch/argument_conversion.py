@@ -90,32 +90,7 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
         except TypeError:
             raise _first_refusal(convert_item, value, expected) from None
 
-    takes_none = isinstance(element, OptionalType)
-    if (element.element if isinstance(element, OptionalType) else element) in (INT, SYM_INT):
-        return _usual_ints(convert, takes_none)
     return _usual_tensors(convert) if element is TENSOR else convert
-
-
-def _usual_ints(convert: Converter, takes_none: bool) -> Converter:
-    """``convert``, but for small ints, as axes, extents and indices are: no call for each."""
-    # Names of this function are read faster than others, and small numbers compared faster.
-    type_of, int_, list_, tuple_, most, least = type, int, list, tuple, 0x3FFFFFFF, -0x3FFFFFFF
-
-    def convert_ints(value: Any) -> list[Any]:
-        if type_of(value) is tuple_ or type_of(value) is list_:
-            for item in value:
-                if type_of(item) is not int_:
-                    if takes_none and item is None:
-                        continue
-                    break
-                if item > most or item < least:
-                    break
-            else:
-                return [*value]
-        converted: list[Any] = convert(value)
-        return converted
-
-    return convert_ints
 
 
 def _usual_tensors(convert: Converter) -> Converter:

@@ -50,6 +50,8 @@ from opdispatch.schema_type import (
 )
 from opdispatch.tensor import Tensor
 
+_INTS = (INT, SYM_INT)
+
 # Python classes whose values need no conversion to these types: nothing but the class is asked.
 _EXACT = {BOOL: "bool", FLOAT: "float", SCALAR: "float", STR: "str"}
 
@@ -58,7 +60,10 @@ _IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
 _IS_USUAL_TENSOR = "((_t := _type({0})) is _ndarray or _t is _Tensor)"
 _BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
 
-_BITS_OF_ELEMENT = "_CPU if (_t := _type(_e)) is _ndarray else _bits_of(_e)"
+# True of what needs no conversion to an int: Python compares small numbers faster, and the
+# converter knows of the larger ones. And what is no such element of a list.
+_IS_SMALL = "_type({0}) is _int and -0x3FFFFFFF <= {0} <= 0x3FFFFFFF"
+_IS_NOT_SMALL = "_type({0}) is not _int or {0} > 0x3FFFFFFF or {0} < -0x3FFFFFFF"
 
 
 class _Missing:
@@ -88,6 +93,7 @@ class CallSource:
             "_ndarray": np.ndarray,
             "_Tensor": Tensor,
             "_bits_of": key_bits_of,
+            "_bits_of_all": _key_bits_of_all,
             "_bits_of_generator": key_bits_of_generator,
             "_on": SWITCHED_ON,
             "_local": LOCAL_STATE.get,
@@ -210,6 +216,7 @@ class CallSource:
             f"    def _call({', '.join([*positional, *star, *self.keyword_only])}):",
             f"        _r = _k({self._arguments(values)})",
             *(f"        {line}" for line in self._returns("_check")),
+            "    _call.kernel = _k",
             "    return _call",
         ]
         return "\n".join(lines) + "\n"
@@ -289,12 +296,10 @@ class CallSource:
     def _find_kernel(self) -> list[str]:
         """Lines that set ``_k`` to the kernel for the keys of the arguments."""
         dispatching = [(i, a) for i, a in enumerate(self.schema.arguments) if a.type.dispatches]
-        lines = []
-        if dispatching and dispatching[0][1].type is TENSOR:  # the first needs no union
-            (place, _), *dispatching = dispatching
-            lines.append(f"_b = {_BITS.format(self.values[place])}")
-        else:
-            lines.append("_b = 0")
+        lines = ["_b = 0"]
+        if dispatching and _is_or_has_tensors(dispatching[0][1].type):  # the first needs no union
+            (place, first), *dispatching = dispatching
+            lines = self._first_bits(place, first)
         lines += [line for i, argument in dispatching for line in self._bits(i, argument)]
         for place, argument in enumerate(self.schema.arguments):
             if is_generator(argument.type):
@@ -302,6 +307,18 @@ class CallSource:
                 lines.append(f"if {generator} is not None: _b |= _bits_of_generator({generator})")
         usual = "_op._entry.calls if not _on or _local() is _DEFAULT"
         return [*lines, f"_k = ({usual} else _op._entry.calls_in(_local()))[_b]"]
+
+    def _first_bits(self, place: int, argument: Argument) -> list[str]:
+        """``_bits`` of the first argument that has any, a tensor or a list."""
+        name = self.values[place]
+        if argument.type is TENSOR:
+            return [f"_b = {_BITS.format(name)}"]
+        return [
+            f"for _e in {name}:",
+            "    if _type(_e) is not _ndarray:",
+            f"        _b = _bits_of_all({name}); break",
+            f"else: _b = _CPU if {name} else 0",
+        ]
 
     def _bits(self, place: int, argument: Argument) -> list[str]:
         """Lines that add the key bits of a tensor argument to ``_b``, or raise KeyError."""
@@ -314,10 +331,9 @@ class CallSource:
         if isinstance(kind, OptionalType):
             return [f"if {name} is not None:", *(f"    {line}" for line in add)]
         assert isinstance(kind, ListType)
-        loop = f"for _e in {name}:"
         if isinstance(kind.element, OptionalType):
-            return [loop, "    if _e is not None: _b |= _bits_of(_e)"]
-        return [loop, *(f"    {line}" for line in (f"_c = {_BITS_OF_ELEMENT}", union))]
+            return [f"for _e in {name}:", "    if _e is not None: _b |= _bits_of(_e)"]
+        return [f"_b |= _bits_of_all({name})"]
 
     def _is_tensor(self, place: int, argument: Argument) -> list[str]:
         """Lines that raise KeyError if a tensor argument is none; for when no bits are read."""
@@ -344,18 +360,23 @@ class CallSource:
             return [f"{name} = [*{name}] if {given} else _c{place}({name})"]
         if kind in _EXACT:
             return [f"if _type({name}) is not _{_EXACT[kind]}: {convert}"]
-        if kind is INT or kind is SYM_INT:
-            # Python compares small numbers faster; the converter knows of the larger ones.
-            unusual = f"{name} > 0x3FFFFFFF or {name} < -0x3FFFFFFF"
-            return [f"if _type({name}) is not _int or {unusual}: {convert}"]
-        is_optional = isinstance(kind, OptionalType)
-        if size := _size_for_one_number(kind):
-            usual = f"_type({name}) is _int and -0x3FFFFFFF <= {name} <= 0x3FFFFFFF"
-            otherwise = f"elif {name} is not None" if is_optional else "else"
-            return [f"if {usual}: {name} = [{name}] * {size}", f"{otherwise}: {convert}"]
-        if is_optional:
-            return [f"if {name} is not None: {convert}"]
-        return [convert]
+        of = _without_none(kind)
+        otherwise = convert if of is kind else f"if {name} is not None: {convert}"
+        if of in _INTS:
+            return [f"if {_IS_NOT_SMALL.format(name)}:", f"    {otherwise}"]
+        if isinstance(of, ListType) and _without_none(of.element) in _INTS:
+            unless = "" if of.element in _INTS else "_e is not None and "
+            lines = [
+                f"if (_t := _type({name})) is _tuple or _t is _list:",
+                f"    for _e in {name}:",
+                f"        if {unless}({_IS_NOT_SMALL.format('_e')}):",
+                f"            {convert}; break",
+                f"    else: {name} = [*{name}]",
+            ]
+            if of.size and of.element in _INTS:
+                lines.append(f"elif {_IS_SMALL.format(name)}: {name} = [{name}] * {of.size}")
+            return [*lines, "else:", f"    {otherwise}"]
+        return [otherwise]
 
     def _arguments(self, values: Sequence[str]) -> str:
         """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""
@@ -401,10 +422,13 @@ def _is_one_tensor(kind: SchemaType) -> bool:
     return kind.dispatches and not isinstance(kind, ListType)
 
 
-def _size_for_one_number(kind: SchemaType) -> int | None:
-    """How often one integer is repeated, given for ``int[2]`` or ``int[2]?``."""
-    of = kind.element if isinstance(kind, OptionalType) else kind
-    return of.size if isinstance(of, ListType) and of.element in (INT, SYM_INT) else None
+def _is_or_has_tensors(kind: SchemaType) -> bool:
+    """Whether it is ``Tensor`` or ``Tensor[]``, of which none may be missing."""
+    return kind is TENSOR or (isinstance(kind, ListType) and kind.element is TENSOR)
+
+
+def _without_none(kind: SchemaType) -> SchemaType:
+    return kind.element if isinstance(kind, OptionalType) else kind
 
 
 def _is_converted(argument: Argument) -> bool:
@@ -433,6 +457,17 @@ def _accepts_anything(convert: Callable[[Any], Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _key_bits_of_all(values: Sequence[Any]) -> int:
+    """The key bits of a list of tensors. Raises TypeError if one is none."""
+    bits = 0
+    for value in values:
+        kind = type(value)
+        its = value.key_bits if kind is Tensor else PLAIN_KEY_BITS.get(kind) or key_bits_of(value)
+        if its is not bits:  # a union makes a new int
+            bits = bits | its if bits else its
+    return bits
 
 
 def _given(

@@ -135,7 +135,8 @@ class KernelFunction:
 
         ``make(below)`` is a function of all the operator's arguments. ``below`` is the operator's
         ``redispatch_converted`` for ``keys_below(keys of the call)``; its kernel is looked up when
-        the function is made, which is once for all calls with the same keys.
+        the function is made, which is once for all calls with the same keys. To leave a call to
+        that kernel, arguments and result, ``return below.kernel(...)`` costs less.
         """
         return cls(_callable(make), keys_below=keys_below)
 

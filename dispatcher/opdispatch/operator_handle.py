@@ -174,6 +174,8 @@ class OperatorHandle:
         """``redispatch_converted`` for these keys, as a function of the arguments alone.
 
         The kernel is looked up now, unless calls are traced: to be kept in an ``OperatorState``.
+        The function has it as ``kernel``, for who passes on what is its own and looks at no
+        result: the kernel gets those very lists, and what it returns is not checked.
         """
         handle, state = self._follow()
         if LOCAL_STATE.get().trace is None:
@@ -183,11 +185,16 @@ class OperatorHandle:
                 state.remember(state.redispatches, keys.bits, function)
             if function is not None:
                 return handle._link(keys, function)
-        return partial(handle.redispatch_converted, keys)  # which raises, or is seen
+        return handle._unlinked(keys)  # which raises, or is seen
 
     def _link(self, keys: DispatchKeySet, function: Callable[..., Any]) -> Callable[..., Any]:
         """``redispatch_converted`` of what ``function`` is for; compiled code calls that."""
-        return partial(self.redispatch_converted, keys)
+        return self._unlinked(keys)
+
+    def _unlinked(self, keys: DispatchKeySet) -> Callable[..., Any]:
+        function, kernel = (partial(self.redispatch_converted, keys) for _ in range(2))
+        function.__dict__["kernel"] = kernel
+        return function
 
     def interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call in readable steps; what compiled code does whenever it is in doubt."""

@@ -156,6 +156,33 @@ def test_what_the_kernel_below_returns_is_checked_before_the_layer_sees_it(defin
             op(X, 1)
 
 
+def test_a_layer_may_leave_all_to_the_kernel_below(define, caller):
+    """Which gets the lists that the layer was given; what it returns is checked after that."""
+    given, got = [], []
+
+    def make(below):
+        def kernel(x, n, *, k):
+            given.append(n)
+            return below.kernel(x, n, k=k)
+
+        return kernel
+
+    def lowest(x, n, *, k):
+        got.append(n)
+        return x if k is None else "no tensor"
+
+    layer = KernelFunction.from_layer(make, lambda keys: KEYS)
+    op = define(SCHEMA, CPU=lowest, ADInplaceOrView=layer)
+    for _ in range(2):
+        assert op(X, [1, 2]) is X
+        with pytest.raises(ReturnError, match="t::f returned what its schema does not promise"):
+            op(X, [1, 2], k=1)
+    assert given == got == [[1, 2]] * 4
+    are_the_same = [g is n for g, n in zip(given, got, strict=True)]
+    # The first call of a kind is interpreted, and so are all where nothing is compiled.
+    assert all(are_the_same) if caller == "compiled" else not any(are_the_same)
+
+
 def test_a_trace_has_a_line_for_the_kernel_below_whenever_it_is_taken(op):
     for _ in range(2):
         with capture_dispatch_trace() as lines:

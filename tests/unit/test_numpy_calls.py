@@ -78,6 +78,19 @@ CALLS: dict[str, list[Call]] = {
         lambda f, x, dtype=dtype, copy=copy: f(x, dtype, copy=copy, device=None)
         for dtype, copy in itertools.product((*DTYPES[1:], np.dtype("bool")), (True, False))
     ],
+    "concat": [
+        lambda f, x, put=put, axis=axis: f(put(x), axis=axis)
+        for put, axis in itertools.product(
+            (
+                lambda x: [],
+                lambda x: [x],
+                lambda x: [x, x[:1]] if x.ndim else [x, x],
+                lambda x: (x, np.ones(3, np.float32)),
+                lambda x: [x, x.astype(np.float64), x],
+            ),
+            AXES,
+        )
+    ],
     "take": [
         lambda f, x, at=at, axis=axis: f(x, np.array(at, np.int64), axis=axis)
         for at, axis in itertools.product(([0], [1, 0, 1], [[0], [1]], [], [9], [-1]), AXES)

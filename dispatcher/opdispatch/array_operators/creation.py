@@ -45,7 +45,7 @@ class _SelectionText(LayerText):
         """The call below, unless there is a device."""
         passed = ", ".join(each for each in self.passed if each != "device=device")
         return [
-            f"if device is None: return {self.below()}",
+            f"if device is None: {self.tail_call()}",
             f"return _make_on_device(_operator(), device, {passed})",
         ]
 

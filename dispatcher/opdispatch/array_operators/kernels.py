@@ -258,8 +258,9 @@ def _list_checks(
     check = "check_all" if arrays in function.promoted else "check_each"
     return [
         f"one = {arrays}[0].dtype if {arrays} else None",
+        f"is_unusual = {_IS_UNUSUAL}",
         f"for each in {arrays}:",
-        f"    if type(each) is not ndarray or each.dtype is not one or {_IS_UNUSUAL}:",
+        "    if type(each) is not ndarray or each.dtype is not one or is_unusual:",
         *(f"        {line}" for line in unwrap),
         f"        {check}({name!r}, {arrays})",
         "        break",

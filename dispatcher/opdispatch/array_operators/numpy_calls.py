@@ -45,6 +45,7 @@ NUMPY_CALLS: Final = {
     "ones": NumpyCall("np.ones(shape, dtype)", _ON_HOST),
     "zeros": NumpyCall("np.zeros(shape, dtype)", _ON_HOST),
     "astype": NumpyCall("x.astype(dtype, copy=copy)", _ON_HOST),
+    "concat": NumpyCall("np.concatenate(arrays, axis)", "arrays"),
     "take": NumpyCall("x.take(indices, axis)"),
     "reshape": NumpyCall("x.reshape(shape)", "copy is None and min(shape, default=0) >= -1"),
     "permute_dims": NumpyCall("x.transpose(axes)"),

@@ -48,7 +48,7 @@ class _WriteText(LayerText):
     def lines(self) -> list[str]:
         """The call below, and one version more."""
         return [
-            f"if not _isinstance({self.names[0]}, _Tensor): return {self.below()}",
+            f"if not _isinstance({self.names[0]}, _Tensor): {self.tail_call()}",
             f"_counter = _counter_of({self.names[0]})",
             "_before = _counter.value",
             f"_result = {self.below()}",
@@ -73,8 +73,9 @@ class _ViewText(LayerText):
         named = ", ".join(f"{given!r}: {name}" for given, name in self.keyword_only)
         given = f"({''.join(f'{name}, ' for name in others)}), {{{named}}}"
         return [
+            f"if not _isinstance({first}, _Tensor): {self.tail_call()}",
             f"_result = {self.below()}",
-            f"if _isinstance({first}, _Tensor): _note(_operator, {first}, _result, {given})",
+            f"_note(_operator, {first}, _result, {given})",
             "return _result",
         ]
 

@@ -94,7 +94,7 @@ class _DerivativeText(AutogradKernelText):
 
     def not_recorded(self) -> list[str]:
         """The call below the key and nothing else."""
-        return [f"return {self.below()}"]
+        return [self.tail_call()]
 
     def recorded(self) -> list[str]:
         """The node, the call below the key, and what comes of its result."""

@@ -5,9 +5,12 @@ made (``KernelFunction.from_layer``). Its text is written for one schema, since 
 call something to collect arguments that could be any::
 
     def _make(_below):
+        _kernel_below = _below.kernel
         def _kernel(_a0, _a1, *, axis):
+            if there is nothing to do: return _kernel_below(_a0, _a1, axis=axis)
+            _result = _below(_a0, _a1, axis=axis)
             ...
-            return _below(_a0, _a1, axis=axis)
+            return _result
         return _kernel
 
 All names of ours start with ``_``: an argument may have any other. Keyword-only arguments with
@@ -86,9 +89,10 @@ class LayerText(ABC):
 
     def text(self) -> str:
         """All of it."""
-        head = ["def _make(_below):", f"    def _kernel({', '.join(self.parameters)}):"]
-        lines = [f"        {line}" for line in (*self.first, *self.lines())]
-        return "\n".join([*head, *lines, "    return _kernel"]) + "\n"
+        head = f"def _kernel({', '.join(self.parameters)}):"
+        lines = [f"    {line}" for line in (*self.first, *self.lines())]
+        make = ["_kernel_below = _below.kernel", head, *lines, "return _kernel"]
+        return "\n    ".join(["def _make(_below):", *make]) + "\n"
 
     @abstractmethod
     def lines(self) -> Sequence[str]:
@@ -99,6 +103,10 @@ class LayerText(ABC):
     def below(self) -> str:
         """The call of the kernel below."""
         return f"_below({', '.join(self.passed)})"
+
+    def tail_call(self) -> str:
+        """The line that leaves all to the kernel below: its result is looked at by nobody here."""
+        return f"return _kernel_below({', '.join(self.passed)})"
 
 
 def _can_be_parameter(name: str) -> bool:
