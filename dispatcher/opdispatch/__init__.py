@@ -40,8 +40,9 @@ The package, from the bottom up; a module imports only from its own entry and th
     functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
     registry, waiting, dispatcher               all operators
-    ops, library, autocast_registration,
-    fake_registration, vmap_registration        how they are called and registered
+    overload_types, ops, library,
+    autocast_registration, fake_registration,
+    vmap_registration                           how they are called and registered
     func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes

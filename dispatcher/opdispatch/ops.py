@@ -2,21 +2,22 @@
 
 Note [What attributes remember]
     Namespaces keep their packets as attributes, and a packet keeps its only overload, or, of
-    several, the one that takes arguments of some types whatever their values are: the first one, if
-    it takes tensors, or the only one that could. So a call by name costs little more than a call of
-    a handle. A packet that a namespace makes for an operator with one overload has its call
-    compiled for that overload's schema; for one with several, for the overload that is chosen for
-    tensors, if that takes nothing else. Both forget as soon as an overload of that name comes or
-    goes: ``Ops`` listens to the dispatcher, is told with the registration mutex held, and whatever
-    is kept is looked up with the mutex held. So nothing that is kept can be older than the last
-    change. A compiled packet that has forgotten does not learn again, since the next overload may
-    have another schema: it goes on without compiled code.
+    several, the one that is chosen for arguments of some types whatever their values are: none that
+    is tried before it could take them, and it takes them all, or nothing after it could. So a call
+    by name costs little more than a call of a handle. A packet that a namespace makes for an
+    operator with one overload has its call compiled for that overload's schema; for one with
+    several, for the overload that is chosen for tensors, if that takes nothing else. Both forget as
+    soon as an overload of that name comes or goes: ``Ops`` listens to the dispatcher, is told with
+    the registration mutex held, and whatever is kept is looked up with the mutex held. So nothing
+    that is kept can be older than the last change. A compiled packet that has forgotten does not
+    learn again, since the next overload may have another schema: it goes on without compiled code.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -26,11 +27,8 @@ from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
-from opdispatch.schema_type import TENSOR, OptionalType
-
-_NO_TENSORS = frozenset({bool, int, float, complex, str, type(None)})
-_NEVER = {TENSOR: _NO_TENSORS, OptionalType(TENSOR): _NO_TENSORS - {type(None)}}
-"""What arguments of a type are never given."""
+from opdispatch.overload_types import could_be_number, takes_always, takes_never
+from opdispatch.schema_type import TENSOR
 
 
 class OpOverloadPacket:
@@ -41,8 +39,9 @@ class OpOverloadPacket:
         self._name = name
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
         self._only: OperatorHandle | None = None  # the one that the packet is compiled for
-        # Overloads by types of arguments, whatever values of these types they are given.
-        self._by_types: dict[tuple[type, ...], OperatorHandle] = {}
+        # What is called for types of arguments, whatever values of these types are given: the
+        # types, then the names of those that are given by name, and their types.
+        self._by_types: dict[tuple[type | str, ...], Callable[..., Any]] = {}
 
     def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
@@ -57,6 +56,8 @@ class OpOverloadPacket:
         elif not kwargs and (handle := self._by_types.get((type(x),))) is not None:
             return handle(x)
         args = (x, y, *others) if y is not MISSING else () if x is MISSING else (x,)
+        if kwargs and (handle := self._by_types.get(_types_of(args, kwargs))) is not None:
+            return handle(*args, **kwargs)
         return self._interpret_call(args, kwargs)
 
     def _call_any(
@@ -80,27 +81,39 @@ class OpOverloadPacket:
                 names = dispatcher.overloads(self._name)
                 if len(names) == 1:
                     self._single = dispatcher.find_schema(names[0])
-                elif args and not kwargs:
-                    return self._choose_by_types(names, args)
+                elif args or kwargs:
+                    return self._choose_by_types(names, args, kwargs)
         return dispatcher.resolve_overload(self._name, args, kwargs)
 
     def _choose_by_types(
-        self, names: Sequence[OperatorName], args: Sequence[Any]
+        self, names: Sequence[OperatorName], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> OperatorHandle:
         """The overload for these; kept if it is the one for all of their types.
 
         The caller holds publications.
         """
-        handle = self._dispatcher.resolve_overload(self._name, args, {})
-        first = _first(names)
-        taken = handle.schema.arguments[: len(args)]
-        takes_tensors = all(argument.type is TENSOR for argument in taken)
-        others = [h for name in names if (h := self._dispatcher.find_schema(name)) is not handle]
-        if (handle.name == first and takes_tensors) or all(
-            h is not None and _is_out_of_question(h, args) for h in others
-        ):
-            self._by_types[tuple(map(type, args))] = handle
+        handle = self._dispatcher.resolve_overload(self._name, args, kwargs)
+        handles = [h for name in names if (h := self._dispatcher.find_schema(name)) is not None]
+        handles.sort(key=lambda each: bool(each.name.overload_name))  # as they are tried
+        place = handles.index(handle)
+        others = handles[:place]
+        if not takes_always(handle.schema, args, kwargs):
+            others += handles[place + 1 :]
+
+        def are_out(of_numbers: bool) -> bool:
+            return all(takes_never(h.schema, args, kwargs, of_numbers=of_numbers) for h in others)
+
+        if are_out(of_numbers=True):
+            self._by_types[_types_of(args, kwargs)] = handle
+        elif are_out(of_numbers=False) and not any(map(could_be_number, _values(args, kwargs))):
+            self._by_types[_types_of(args, kwargs)] = partial(self._call_with_dimensions, handle)
         return handle
+
+    def _call_with_dimensions(self, handle: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the overload that is chosen unless an array counts as a number."""
+        if any(map(could_be_number, _values(args, kwargs))):
+            handle = self._dispatcher.resolve_overload(self._name, args, kwargs)
+        return handle(*args, **kwargs)
 
     def _forget(self) -> None:
         """Looks its overloads up again at the next call."""
@@ -138,13 +151,13 @@ def _first(names: Sequence[OperatorName]) -> OperatorName:
     return next((name for name in names if not name.overload_name), names[0])
 
 
-def _is_out_of_question(handle: OperatorHandle, args: Sequence[Any]) -> bool:
-    """Whether an overload takes no arguments of these types, whatever their values are."""
-    taken = handle.schema.arguments
-    return len(args) > len(taken) or any(
-        type(value) in _NEVER.get(argument.type, ())
-        for argument, value in zip(taken, args, strict=False)
-    )
+def _values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*args, *kwargs.values())
+
+
+def _types_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type | str, ...]:
+    """What a call is remembered by."""
+    return (*map(type, args), *kwargs, *map(type, kwargs.values()))
 
 
 def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:

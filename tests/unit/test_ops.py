@@ -237,17 +237,34 @@ TEXTS = (
     "(Tensor x, Tensor y, int n=1) -> str",
     "(Tensor x, *, Tensor y) -> str",
     "() -> str",
+    "(Tensor x, Tensor? y=None, Tensor? n=None) -> str",
+    "(Tensor x, Scalar? y=None, Scalar? n=None) -> str",
+    "(Tensor x, Scalar y, Tensor n) -> str",
+    "(Tensor x, int y, *, int? n=None) -> str",
+    "(Tensor x, *, bool n=False) -> str",
+    "(Tensor x, *, str n='a') -> str",
+    "(Tensor x, float y) -> str",
+    "(Tensor x, int[1] y) -> str",
+    "(Tensor x, int[] y, bool? n=None) -> str",
 )
 VALUES = (
     X,
     Tensor(X),
+    Tensor(np.array(3)),
     np.array(2.0),
+    np.array(2),
+    np.array([2]),
     np.float32(1.5),
     2,
+    2**70,
     2.5,
+    1j,
+    True,
     None,
     "a",
     [X, X],
+    [1, 2],
+    (3,),
     X.view(np.matrix),
 )
 values = st.sampled_from(VALUES)
@@ -315,6 +332,55 @@ def test_a_number_is_for_no_overload_that_takes_a_tensor_or_nothing(ops, add, mo
     assert looked == []  # remembered
     assert ops.t.f(X, None) == "scalar"  # for either: looked at each time
     assert len(looked) == 1
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """The calls for which overloads were tried."""
+    looked = []
+    resolve = Dispatcher.resolve_overload
+    monkeypatch.setattr(
+        Dispatcher, "resolve_overload", lambda *call: looked.append(call) or resolve(*call)
+    )
+    return looked
+
+
+def test_arguments_given_by_name_are_remembered_by_their_names_and_types(ops, add, looked):
+    add("t::f(Tensor x, int n, *, int? axis=None) -> str", "number")
+    add("t::f.tensor(Tensor x, Tensor n, *, int? axis=None) -> str", "tensor")
+    calls = [
+        (lambda: ops.t.f(X, 2, axis=0), "number"),
+        (lambda: ops.t.f(X, n=2), "number"),
+        (lambda: ops.t.f(Tensor(X), Tensor(X), axis=0), "tensor"),
+        (lambda: ops.t.f(x=Tensor(X), n=X, axis=None), "tensor"),
+    ]
+    assert [call() for call, _ in calls] == [wanted for _, wanted in calls]
+    del looked[:]
+    assert [call() for call, _ in calls] == [wanted for _, wanted in calls]
+    assert looked == []
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="no overload of t::f takes these"):
+            ops.t.f(X, 2, axes=0)
+
+
+def test_what_lacks_an_argument_is_no_overload_for_a_call(ops, add, looked):
+    add("t::f(Tensor x, Scalar? low=None, Scalar? high=None) -> str", "scalars")
+    add("t::f.mixed(Tensor x, Scalar low, Tensor high) -> str", "mixed")
+    for _ in range(3):
+        assert ops.t.f(X, 2.0) == ops.t.f(X) == ops.t.f(X, high=2.5) == "scalars"
+        assert ops.t.f(X, 2.0, Tensor(X)) == "mixed"
+    assert len(looked) == 4
+
+
+def test_an_array_without_dimensions_counts_as_a_number_and_others_do_not(ops, add, looked):
+    add("t::f(Tensor x, Scalar low) -> str", "scalar")
+    add("t::f.tensor(Tensor x, Tensor low) -> str", "tensor")
+    zero = np.array(0.0)
+    assert [ops.t.f(X, X), ops.t.f(X, zero), ops.t.f(X, low=X)] == ["tensor", "scalar", "tensor"]
+    del looked[:]
+    assert [ops.t.f(X, X), ops.t.f(X, low=X)] == ["tensor", "tensor"]
+    assert looked == []
+    assert [ops.t.f(X, zero), ops.t.f(X, X), ops.t.f(X, low=zero)] == ["scalar", "tensor", "scalar"]
 
 
 def test_a_number_that_two_overloads_could_take_is_looked_at_each_time(ops, add):
