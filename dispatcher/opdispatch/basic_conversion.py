@@ -196,15 +196,16 @@ _USUAL_NAMES = (
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
 # By all that they are called: to tell other things apart takes longer than most conversions.
-_USUAL_DTYPES: dict[object, np.dtype[Any]] = {
+USUAL_DTYPES: Final[dict[object, np.dtype[Any]]] = {
     kind: np.dtype(kind) for kind in (bool, int, float, complex)
 } | {key: dtype for dtype in map(np.dtype, _USUAL_NAMES) for key in (dtype, dtype.type, dtype.name)}
+"""The commonest dtypes, by their names, their NumPy types and Python's, and themselves."""
 
 
 def _scalar_type(expected: str) -> Converter:
     def convert(value: Any) -> np.dtype[Any]:
         try:
-            return _USUAL_DTYPES[value]
+            return USUAL_DTYPES[value]
         except (KeyError, TypeError):  # unusual, or no key of a dict
             pass
         dtype: np.dtype[Any] | None = None

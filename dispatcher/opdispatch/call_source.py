@@ -32,6 +32,7 @@ import numpy as np
 
 from opdispatch.argument_conversion import converter_of
 from opdispatch.arrays import PLAIN_KEY_BITS, key_bits_of
+from opdispatch.basic_conversion import USUAL_DTYPES
 from opdispatch.function_schema import Argument, FunctionSchema
 from opdispatch.generator import key_bits_of_generator
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
@@ -40,6 +41,7 @@ from opdispatch.schema_type import (
     FLOAT,
     INT,
     SCALAR,
+    SCALAR_TYPE,
     STR,
     SYM_INT,
     TENSOR,
@@ -53,7 +55,7 @@ from opdispatch.tensor import Tensor
 _INTS = (INT, SYM_INT)
 
 # Python classes whose values need no conversion to these types: nothing but the class is asked.
-_EXACT = {BOOL: "bool", FLOAT: "float", SCALAR: "float", STR: "str"}
+_EXACT = {BOOL: "bool", FLOAT: "float", STR: "str"}
 
 # True of what is known to be a tensor, and its key bits (or KeyError): the commonest types first.
 _IS_TENSOR = "(_t := _type({0})) is _ndarray or _t is _Tensor or _t in _PLAIN"
@@ -101,6 +103,8 @@ class CallSource:
             "_given": _given,
             # A schema may call an argument "type": built-in names get names of ours.
             **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
+            "_len": len,
+            "_dtypes": USUAL_DTYPES,
             "_errors": (KeyError, TypeError),
         }
         # What an argument is called in the generated code: its parameter, and its value. They
@@ -358,10 +362,16 @@ class CallSource:
         if reads_bits and kind.dispatches:
             given = f"_type({name}) is _list or _type({name}) is _tuple"
             return [f"{name} = [*{name}] if {given} else _c{place}({name})"]
-        if kind in _EXACT:
-            return [f"if _type({name}) is not _{_EXACT[kind]}: {convert}"]
         of = _without_none(kind)
         otherwise = convert if of is kind else f"if {name} is not None: {convert}"
+        if of is SCALAR:
+            unusual = f"_type({name}) is not _float and ({_IS_NOT_SMALL.format(name)})"
+            return [f"if {unusual}:", f"    {otherwise}"]
+        if of is SCALAR_TYPE:
+            known = f"{name} = _t if (_t := _dtypes.get({name})) is not None else _c{place}({name})"
+            return [known if of is kind else f"if {name} is not None: {known}"]
+        if of in _EXACT:
+            return [f"if _type({name}) is not _{_EXACT[of]}:", f"    {otherwise}"]
         if of in _INTS:
             return [f"if {_IS_NOT_SMALL.format(name)}:", f"    {otherwise}"]
         if isinstance(of, ListType) and _without_none(of.element) in _INTS:
@@ -409,6 +419,21 @@ class CallSource:
             return ["if _r is None: return None", check]
         if len(returns) == 1 and returns[0].type is TENSOR:
             return [f"if {_IS_TENSOR.format('_r')}: return _r", check]
+        is_list = len(returns) == 1 and returns[0].type == ListType(TENSOR)
+        if is_list or (returns and all(each.type is TENSOR for each in returns)):
+            new = "[*_r]" if is_list else "_r"  # the kernel may keep its list
+            usual = (
+                "_type(_r) is _list"
+                if is_list
+                else f"_type(_r) is _tuple and _len(_r) == {len(returns)}"
+            )
+            return [
+                f"if {usual}:",
+                "    for _e in _r:",
+                f"        if not {_IS_USUAL_TENSOR.format('_e')}: break",
+                f"    else: return {new}",
+                check,
+            ]
         return [check]
 
 

@@ -104,7 +104,8 @@ class OpOverloadPacket:
             return all(takes_never(h.schema, args, kwargs, of_numbers=of_numbers) for h in others)
 
         if are_out(of_numbers=True):
-            self._by_types[_types_of(args, kwargs)] = handle
+            # Its method: a call of an object takes longer.
+            self._by_types[_types_of(args, kwargs)] = handle.__call__
         elif are_out(of_numbers=False) and not any(map(could_be_number, _values(args, kwargs))):
             self._by_types[_types_of(args, kwargs)] = partial(self._call_with_dimensions, handle)
         return handle

@@ -88,14 +88,11 @@ def _make_astype(kernel: Kernel) -> Kernel:
     def astype(x: Any, dtype: Any, *, copy: bool = True, device: str | None = None) -> Any:
         if x.dtype.kind == "c":
             check_complex("astype", x.dtype, dtype)
-        target = None if device is None or _is_on(x, device) else device
-        if target is None and not copy and x.dtype == dtype:
-            return x
-        if target is None:
-            return kernel(x, dtype, copy=copy)
+        if device is None or _is_on(x, device):
+            return x if not copy and x.dtype == dtype else kernel(x, dtype, copy=copy)
         converted = kernel(x, dtype, copy=False)  # what is moved is a copy
         # Not by ``to``, which calls this where somebody watches.
-        moved = on_device(converted.array if type(converted) is Tensor else converted, target)
+        moved = on_device(converted.array if type(converted) is Tensor else converted, device)
         return Tensor(moved) if type(x) is Tensor else moved
 
     return astype

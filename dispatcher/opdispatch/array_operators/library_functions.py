@@ -22,6 +22,9 @@ from opdispatch.array_operators.sizes import (
 
 Kernel = Callable[..., Any]
 
+_FARTHEST = 2**31 - 1
+"""The diagonal that is farthest from the main one, of those that NumPy takes."""
+
 
 def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
     """The function of a namespace of the standard that an operator stands for."""
@@ -78,8 +81,11 @@ def _broadcast_to(found: Kernel) -> Kernel:
 def _diagonal(found: Kernel) -> Kernel:
     """NumPy's is a view that cannot be written to; PyTorch's, and CuPy's, can."""
 
+    found = _beyond_matrix(found)
+
     def diagonal(x: Any, *, offset: int) -> Any:
-        result = found(x, offset=offset)
+        is_usual = type(x) is np.ndarray and -_FARTHEST <= offset <= _FARTHEST
+        result = x.diagonal(offset, -2, -1) if is_usual else found(x, offset=offset)
         if isinstance(result, np.ndarray) and x.flags.writeable:
             result.flags.writeable = True
         return result
@@ -139,11 +145,13 @@ def _as_bound(bound: Any, dtype: Any) -> Any:
 
 
 def _beyond_matrix(found: Kernel) -> Kernel:
-    """NumPy's takes diagonals up to 2**31 - 1, and those beyond a matrix are all empty."""
+    """Those beyond a matrix are all empty."""
 
     def of_diagonal(x: Any, *, offset: int, **options: Any) -> Any:
-        farthest = max(x.shape, default=0)
-        return found(x, offset=max(-farthest, min(offset, farthest)), **options)
+        if not -_FARTHEST <= offset <= _FARTHEST:
+            farthest = max(x.shape, default=0)
+            offset = max(-farthest, min(offset, farthest))
+        return found(x, offset=offset, **options)
 
     return of_diagonal
 
@@ -377,7 +385,7 @@ _ADAPTED: dict[str, Callable[[Kernel], Kernel]] = {
         for name in ("pinv", "pinv.Tensor", "svd", "svdvals")
     },
     **dict.fromkeys(("linalg_matrix_rank", "linalg_matrix_rank.Tensor"), _matrix_rank),
-    "linalg_diagonal": lambda found: _diagonal(_beyond_matrix(found)),
+    "linalg_diagonal": _diagonal,
     "linalg_trace": _beyond_matrix,
     "meshgrid": _meshgrid,
     "linalg_matrix_power": _new,

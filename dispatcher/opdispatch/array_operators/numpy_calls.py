@@ -20,9 +20,19 @@ class NumpyCall(NamedTuple):
 
 
 _ON_HOST = "device is None"
-# What preconditions refuse, is not for these.
+# What preconditions refuse, and what is adapted, is not for these.
 _IS_REAL = "type(correction) is not complex"
+_IS_SMALL = "-0x3FFFFFFF < {} < 0x3FFFFFFF"
 _HAS_POINTS = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] != 0"
+_ALL_HAVE_POINTS = "s is None and axes is None and x.size and x.ndim"
+_OF_LAPACK = "x.dtype.char in 'fdFD'"
+_INTEGERS = " and ".join(
+    [
+        f"{_ON_HOST} and type(start) is int and {_IS_SMALL.format('start')}",
+        f"(stop is None or type(stop) is int and {_IS_SMALL.format('stop')})",
+        f"type(step) is int and step != 0 and {_IS_SMALL.format('step')}",
+    ]
+)
 
 NUMPY_CALLS: Final = {
     "sum": NumpyCall("np.add.reduce(x, {axis}, dtype, None, keepdims)"),
@@ -38,12 +48,24 @@ NUMPY_CALLS: Final = {
     "argmin": NumpyCall("x.argmin(axis, keepdims=keepdims)"),
     "cumulative_sum": NumpyCall("x.cumsum(axis, dtype)", "not include_initial and x.ndim == 1"),
     "cumulative_prod": NumpyCall("x.cumprod(axis, dtype)", "not include_initial and x.ndim == 1"),
+    "arange": NumpyCall("np.arange(start, stop, step, dtype)", _INTEGERS),
     "empty": NumpyCall("np.empty(shape, dtype)", _ON_HOST),
+    "eye": NumpyCall("np.eye(n_rows, n_cols, k, dtype)", _ON_HOST),
     "full": NumpyCall(
         "np.full(shape, fill_value, dtype)", f"{_ON_HOST} and type(fill_value) is not complex"
     ),
     "ones": NumpyCall("np.ones(shape, dtype)", _ON_HOST),
     "zeros": NumpyCall("np.zeros(shape, dtype)", _ON_HOST),
+    "linspace": NumpyCall(
+        "np.linspace(start, stop, num, dtype=dtype, endpoint=endpoint)",
+        f"{_ON_HOST} and complex not in (type(start), type(stop)) and num < 0x3FFFFFFF",
+    ),
+    "empty_like": NumpyCall("np.empty_like(x, dtype)", _ON_HOST),
+    "full_like": NumpyCall(
+        "np.full_like(x, fill_value, dtype)", f"{_ON_HOST} and type(fill_value) is not complex"
+    ),
+    "ones_like": NumpyCall("np.ones_like(x, dtype)", _ON_HOST),
+    "zeros_like": NumpyCall("np.zeros_like(x, dtype)", _ON_HOST),
     "astype": NumpyCall("x.astype(dtype, copy=copy)", _ON_HOST),
     "concat": NumpyCall("np.concatenate(arrays, axis)", "arrays"),
     "take": NumpyCall("x.take(indices, axis)"),
@@ -52,10 +74,55 @@ NUMPY_CALLS: Final = {
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
     "sort": NumpyCall("np.sort(x, axis, 'stable')", "stable and not descending"),
     "argsort": NumpyCall("x.argsort(axis, 'stable')", "stable and not descending"),
+    "repeat": NumpyCall(
+        "x.repeat(repeats, axis)", "0 <= repeats < 0x3FFFFFFF and 0 < x.nbytes < 0x3FFFFFFF"
+    ),
+    "roll": NumpyCall("np.roll(x, {shift}, {axis})", "x.ndim"),
+    "diff": NumpyCall("np.diff(x, n, axis)", "n == 1 and prepend is None and append is None"),
+    "meshgrid": NumpyCall("[*np.meshgrid(*arrays, indexing=indexing)]", "arrays"),
+    "clip": NumpyCall(
+        "np.maximum(x, min) if max is None else np.minimum(np.maximum(x, min), max)",
+        "x.dtype.kind == 'f' and type(min) is float and (max is None or type(max) is float)",
+    ),
+    "where.ScalarOther": NumpyCall(
+        "np.where(condition, x1, x2)", "type(x2) is float and x1.dtype.kind == 'f'"
+    ),
+    "nonzero": NumpyCall("[*x.nonzero()]", "x.ndim"),
+    "count_nonzero": NumpyCall("np.asarray(np.count_nonzero(x))", "axis is None and not keepdims"),
+    "searchsorted": NumpyCall(
+        "x1.searchsorted(x2, side, sorter)", "x1.dtype.kind != 'c' and x2.dtype.kind != 'c'"
+    ),
+    "unique_all": NumpyCall("(*np.unique_all(x),)"),
+    "unique_counts": NumpyCall("(*np.unique_counts(x),)"),
+    "unique_inverse": NumpyCall("(*np.unique_inverse(x),)"),
+    "unique_values": NumpyCall("np.unique(x, equal_nan=False)"),
     "matmul": NumpyCall("np.matmul(x1, x2)"),
+    "vecdot": NumpyCall("np.vecdot(x1, x2)", "axis == -1 and x1.shape == x2.shape != ()"),
+    "tensordot": NumpyCall(
+        "np.tensordot(x1, x2, axes)",
+        "0 <= axes <= x1.ndim and axes <= x2.ndim"
+        " and x1.shape[x1.ndim - axes :] == x2.shape[:axes]",
+    ),
+    "linalg_outer": NumpyCall("np.multiply.outer(x1, x2)", "x1.ndim == 1 == x2.ndim"),
+    "linalg_trace": NumpyCall(
+        "np.asarray(x.trace(offset, -2, -1, dtype))", _IS_SMALL.format("offset")
+    ),
+    "linalg_vector_norm": NumpyCall(
+        "np.linalg.vector_norm(x, axis={axis}, keepdims=keepdims, ord=ord)",
+        "type(ord) is not complex",
+    ),
+    "linalg_solve": NumpyCall("np.linalg.solve(x1, x2)", _OF_LAPACK.replace("x.", "x1.")),
+    "linalg_qr": NumpyCall("(*np.linalg.qr(x),)", f"mode == 'reduced' and {_OF_LAPACK}"),
     "fft_fft": NumpyCall("np.fft.fft(x, None, axis, norm)", _HAS_POINTS),
     "fft_ifft": NumpyCall("np.fft.ifft(x, None, axis, norm)", _HAS_POINTS),
     "fft_rfft": NumpyCall(
         "np.fft.rfft(x, None, axis, norm)", f"x.dtype.kind != 'c' and {_HAS_POINTS}"
     ),
+    "fft_fftn": NumpyCall("np.fft.fftn(x, None, None, norm)", _ALL_HAVE_POINTS),
+    "fft_ifftn": NumpyCall("np.fft.ifftn(x, None, None, norm)", _ALL_HAVE_POINTS),
+    "fft_rfftn": NumpyCall(
+        "np.fft.rfftn(x, None, None, norm)", f"x.dtype.kind != 'c' and {_ALL_HAVE_POINTS}"
+    ),
+    "fft_fftshift": NumpyCall("np.fft.fftshift(x)", "axes is None and x.ndim"),
+    "fft_ifftshift": NumpyCall("np.fft.ifftshift(x)", "axes is None and x.ndim"),
 }
