@@ -109,8 +109,9 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
     """That of array-api-compat takes ten times as long for what two ufuncs do."""
 
     def clip(x: Any, low: Any = None, high: Any = None) -> Any:
-        if x.dtype.kind != "f" or complex in (type(low), type(high)):
-            if is_promoted(x.dtype, (low, high)):
+        is_complex = complex in (type(low), type(high))
+        if x.dtype.kind != "f" or is_complex:
+            if is_complex or is_promoted(x.dtype, (low, high)):
                 return np.clip(x, low, high)
             return found(_in_native_order(x), low, high)
         bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
