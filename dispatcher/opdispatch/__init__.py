@@ -33,7 +33,8 @@ The package, from the bottom up; a module imports only from its own entry and th
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, dispatch_table                what is registered, and which kernel wins
     operator_state, operator_dump, operator_entry,
-    call_watch, operator_handle, inspection, call_source,
+    call_watch, operator_handle, inspection,
+    argument_source, call_source,
     compiled_call                               one operator
     functorch/                                  vmap and grad: levels of transforms
     functionalization/                          programs without aliases and writes

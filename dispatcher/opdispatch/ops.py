@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from opdispatch.call_source import MISSING
+from opdispatch.argument_source import MISSING
 from opdispatch.compiled_call import packet_class_for
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError

@@ -8,6 +8,7 @@ functions          the operators, and what the standard calls them
 dtypes             which element types go together
 preconditions      what functions are not defined for, and libraries do not refuse
 library_functions  what a library has for them, where it differs, adapted
+extension_functions the same, for linear algebra and Fourier transforms
 numpy_calls        what of it goes to NumPy without what stands before its functions
 kernels            kernels for arrays and tensors out of functions for arrays
 half_precision     what is added up in float32, and scalars beside bfloat16
@@ -30,7 +31,7 @@ import array_api_compat.numpy
 from opdispatch.array_operators.creation import make_placed, make_selection
 from opdispatch.array_operators.cuda import make_cuda_kernel
 from opdispatch.array_operators.functional_variants import register_functional_variants
-from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction
+from opdispatch.array_operators.functions import FUNCTIONS, ArrayFunction, Kernel
 from opdispatch.array_operators.half_precision import in_float32, keeping_dtype, refusing_16_bits
 from opdispatch.array_operators.indexing import (
     INDEXING,
@@ -39,7 +40,7 @@ from opdispatch.array_operators.indexing import (
     meta_setitem,
     setitem,
 )
-from opdispatch.array_operators.kernels import Kernel, make_kernel
+from opdispatch.array_operators.kernels import make_kernel
 from opdispatch.array_operators.library_functions import find_function
 from opdispatch.array_operators.math_bits import register_math_bits
 from opdispatch.array_operators.meta_kernels import META_FUNCTIONS, make_meta_kernel

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.array_operators.dtypes import check_complex
-from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.array_operators.kernels import Kernel
+from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.arrays import (
     CPU_BITS,
     backend_of_device,

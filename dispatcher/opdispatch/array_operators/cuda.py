@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opdispatch.array_operators.cupy_functions import find_cupy_function
-from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.array_operators.half_precision import (
     FACTORIZATIONS,
     in_float32_for_cupy,
@@ -19,7 +19,6 @@ from opdispatch.array_operators.half_precision import (
     refusing_16_bits,
 )
 from opdispatch.array_operators.kernels import make_kernel
-from opdispatch.array_operators.library_functions import Kernel
 from opdispatch.arrays import common_device, explain_device_error, split_device
 from opdispatch.arrays.common_device import device_mismatch
 from opdispatch.arrays.cupy_backend import array_of_cupy

@@ -12,8 +12,8 @@ import array_api_compat.numpy
 import numpy as np
 from array_api_compat import array_namespace
 
-from opdispatch.array_operators.functions import ArrayFunction
-from opdispatch.array_operators.library_functions import Kernel, find_unchecked
+from opdispatch.array_operators.functions import ArrayFunction, Kernel
+from opdispatch.array_operators.library_functions import find_unchecked
 from opdispatch.array_operators.meta_shapes import refusal, show
 from opdispatch.array_operators.preconditions import with_precondition
 

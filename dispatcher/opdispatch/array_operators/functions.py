@@ -9,11 +9,15 @@ https://data-apis.org/array-api/2025.12
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.schema_parser import parse_schema
+
+Kernel = Callable[..., Any]
+"""A function of an operator's arguments, or a library's for them."""
 
 
 def _names(text: str) -> tuple[str, ...]:

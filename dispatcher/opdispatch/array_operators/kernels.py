@@ -35,14 +35,12 @@ from opdispatch.array_operators.dtypes import (
     check_pair,
     check_scalar,
 )
-from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.array_operators.meta_shapes import as_tuple, show
 from opdispatch.array_operators.numpy_calls import NumpyCall
 from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
-
-Kernel = Callable[..., Any]
 
 # The commonest dtypes are told by their identity, which takes less than to ask for their kinds.
 _USUAL_DTYPES = {name: np.dtype(name.lower()) for name in ("FLOAT32", "FLOAT64", "INT64")}

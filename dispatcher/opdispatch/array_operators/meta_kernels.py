@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opdispatch.array_operators.functions import ArrayFunction
+from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.array_operators.half_precision import in_float32, keeping_dtype, refusing_16_bits
-from opdispatch.array_operators.kernels import Kernel, make_kernel
+from opdispatch.array_operators.kernels import make_kernel
 from opdispatch.array_operators.meta_elementwise import META_ELEMENTWISE
 from opdispatch.array_operators.meta_fft import META_FFT
 from opdispatch.array_operators.meta_linalg import META_LINALG
