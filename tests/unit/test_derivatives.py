@@ -153,6 +153,8 @@ def test_gradients_of_determinants_without_elements():
 
 @pytest.mark.parametrize("ord", [1, 2, "nuc", math.inf])
 def test_gradients_of_matrix_norms_without_elements(ord):
+    if ord in (1, 2) and np.lib.NumpyVersion(np.__version__) < "2.3.0":
+        pytest.skip("NumPy before 2.3 has no such norm")
     x = Tensor(np.ones((2, 3, 0)), requires_grad=True)
     [gradient] = grad(xp.sum(xp.linalg.matrix_norm(x, ord=ord)), x)
     assert gradient.shape == x.shape
