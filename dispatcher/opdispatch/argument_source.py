@@ -125,6 +125,22 @@ class ArgumentSource:
         otherwise = ["else:", *(f"    {line}" for line in given)]
         return [f"if {name} is _M: {value} = {self._default}", *otherwise]
 
+    def is_sure(self) -> str:
+        """An expression: whether what was given is taken, and as it is; "" if none can tell."""
+        test = _is_taken(self.kind, self.name)
+        if not self.argument.has_default:
+            return test
+        is_usual = test and _is_converted(self.argument)
+        return f"({self.name} is _M or {test})" if is_usual else ""
+
+    def take(self) -> list[str]:
+        """Sets its value to what was given, or to the default, where that ``is_sure``."""
+        if self.value == self.name:
+            return []
+        has_default = self.argument.has_default
+        unless = f"{self._default} if {self.name} is _M else " if has_default else ""
+        return [f"{self.value} = {unless}{self.name}"]
+
     def set_bits(self) -> list[str]:
         """Sets ``_b`` to its key bits: of the first argument that has any."""
         if self.kind is TENSOR:
@@ -225,6 +241,20 @@ class ArgumentSource:
 def _is_one_tensor(kind: SchemaType) -> bool:
     """Whether it is ``Tensor`` or ``Tensor?``."""
     return kind.dispatches and not isinstance(kind, ListType)
+
+
+def _is_taken(kind: SchemaType, name: str) -> str:
+    """An expression that is true of nothing that the converter of that type would not return."""
+    if isinstance(kind, OptionalType):
+        test = _is_taken(kind.element, name)
+        return test and f"({name} is None or {test})"
+    if kind is TENSOR:
+        return IS_USUAL_TENSOR.format(name)
+    if kind is SCALAR:
+        return f"(_type({name}) is _float or {_IS_SMALL.format(name)})"
+    if kind in _INTS:
+        return f"({_IS_SMALL.format(name)})"
+    return f"_type({name}) is _{_EXACT[kind]}" if kind in _EXACT else ""
 
 
 def _without_none(kind: SchemaType) -> SchemaType:

@@ -95,32 +95,47 @@ class CallSource:
         first = ["_op = _packet._only"]  # once: another thread may set it to None
         return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
 
-    def packet_of_several(self, function: str) -> str:
-        """``__call__`` of a packet whose ``_only`` is the overload for tensors, and takes no more.
+    @property
+    def is_sure(self) -> bool:
+        """Whether the types of arguments can say that an overload takes them, whatever comes."""
+        named = sum(argument.kwarg_only for argument in self.schema.arguments)
+        all_sure = all(each.is_sure() for each in self.arguments)
+        return bool(self.arguments) and len(self.keyword_only) == named and all_sure
 
-        Parameters have no names here, since those of the other overloads may be others.
+    def packet_of_several(self, function: str) -> str:
+        """``__call__`` of a packet whose ``_only`` is the overload that is tried first, and is
+        chosen if it takes the arguments for sure; see ``is_sure``.
+
+        Parameters by position have no names, since those of the other overloads may be others.
         """
-        given = ", ".join(self.names)
-        types = ", ".join(f"_type({name})" for name in self.names)
-        are_tensors = " and ".join(IS_USUAL_TENSOR.format(name) for name in self.names)
-        # A conditional expression reads no more than it needs.
-        kept = f"_packet._by_types.get(({types},))"
-        choose = f"_packet._choose(({given},), {{}})"
+        positional = [*self.positional_only, *self.positional]
+        given, named = ", ".join(positional), _named(self.keyword_only)
+        call_any = f"return _packet._call_any([{given}], _extra, {{{named}**_more}})"
+        is_sure = " and ".join(each.is_sure() for each in self.arguments)
+        unusual, otherwise, unknown = "_extra or _more", call_any, call_any
+        if not named and not any(each.argument.has_default for each in self.arguments):
+            # As for numbers beside arrays. A conditional expression reads no more than it needs.
+            unusual = f"{unusual} or {positional[-1]} is _M"
+            types = ", ".join(f"_type({name})" for name in positional)
+            choose = f"_packet._choose(({given},), {{}})"
+            otherwise = f"return (_packet._by_types.get(({types},)) or {choose})({given})"
+            unknown = f"return {choose}({given})"
         lines = [
-            f"if _extra or _more or {self.names[-1]} is _M:",
-            f"    return _packet._call_any([{given}], _extra, _more)",
+            f"if {unusual}: {call_any}",
             "_op = _packet._only",
-            f"if _op is None or not ({are_tensors}): return ({kept} or {choose})({given})",
+            f"if _op is None or not ({is_sure}): {otherwise}",
+            *(line for each in self.arguments for line in each.take()),
             "try:",
             *(f"    {line}" for line in self._find_kernel()),
             "except _errors:",
             "    _k = None",
-            f"if _k is None: return {choose}({given})",
-            f"_r = _k({given})",
+            f"if _k is None: {unknown}",
+            f"_r = _k({self._arguments([each.value for each in self.arguments])})",
             *self._returns(),
         ]
-        parameters = "".join(f", {name}=_M" for name in self.names)
-        head = f"def {function}(_packet{parameters}, /, *_extra, **_more):"
+        before = "".join(f", {name}=_M" for name in positional)
+        after = "".join(f", {name}=_M" for name in self.keyword_only)
+        head = f"def {function}(_packet{before}, /, *_extra{after}, **_more):"
         return "\n    ".join([head, *lines]) + "\n"
 
     def redispatch(self, function: str) -> str:
@@ -283,6 +298,11 @@ class CallSource:
                 check,
             ]
         return [check]
+
+
+def _named(names: list[str]) -> str:
+    """Source of items of a dict of values by names."""
+    return "".join(f"{name!r}: {name}, " for name in names)
 
 
 def _pairs(names: list[str]) -> str:

@@ -50,7 +50,7 @@ def packet_class_for(
 
     It calls the handle that is the packet's ``_only``. While that is None, and whenever it is in
     doubt, it hands over to methods of the packet. If there are other overloads, this one must be
-    chosen for tensors, and take nothing else.
+    the one that is tried first; ``base`` itself, if types do not tell what it takes.
     """
     if not COMPILE:
         return base
@@ -58,6 +58,8 @@ def packet_class_for(
     cls: type[P] | None = _packet_classes.get((base, shape))
     if cls is None:
         source = CallSource(schema)
+        if not (is_only_overload or source.is_sure):
+            return base
         write = source.packet if is_only_overload else source.packet_of_several
         cls = _subclass(base, f"<opdispatch packet {shape}>", source, [write("__call__")])
         _packet_classes[base, shape] = cls

@@ -6,11 +6,12 @@ Note [What attributes remember]
     is tried before it could take them, and it takes them all, or nothing after it could. So a call
     by name costs little more than a call of a handle. A packet that a namespace makes for an
     operator with one overload has its call compiled for that overload's schema; for one with
-    several, for the overload that is chosen for tensors, if that takes nothing else. Both forget as
-    soon as an overload of that name comes or goes: ``Ops`` listens to the dispatcher, is told with
-    the registration mutex held, and whatever is kept is looked up with the mutex held. So nothing
-    that is kept can be older than the last change. A compiled packet that has forgotten does not
-    learn again, since the next overload may have another schema: it goes on without compiled code.
+    several, for the overload that is tried first, if types can say that it takes the arguments.
+    Both forget as soon as an overload of that name comes or goes: ``Ops`` listens to the
+    dispatcher, is told with the registration mutex held, and whatever is kept is looked up with the
+    mutex held. So nothing that is kept can be older than the last change. A compiled packet that
+    has forgotten does not learn again, since the next overload may have another schema: it goes on
+    without compiled code.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.overload_types import could_be_number, takes_always, takes_never
-from opdispatch.schema_type import TENSOR
 
 
 class OpOverloadPacket:
@@ -45,27 +45,27 @@ class OpOverloadPacket:
 
     def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
-        if y is not MISSING and not kwargs:
-            if not others:  # as most calls of packets with several overloads
-                if (handle := self._by_types.get((type(x), type(y)))) is not None:
-                    return handle(x, y)
-            else:
-                types = (type(x), type(y), *map(type, others))
-                if (handle := self._by_types.get(types)) is not None:
-                    return handle(x, y, *others)
-        elif not kwargs and (handle := self._by_types.get((type(x),))) is not None:
-            return handle(x)
+        if not kwargs:  # as most calls of packets with several overloads
+            if y is MISSING:
+                if (call := self._by_types.get((type(x),))) is not None:
+                    return call(x)
+            elif not others:
+                if (call := self._by_types.get((type(x), type(y)))) is not None:
+                    return call(x, y)
+            elif call := self._by_types.get((type(x), type(y), *map(type, others))):
+                return call(x, y, *others)
         args = (x, y, *others) if y is not MISSING else () if x is MISSING else (x,)
-        if kwargs and (handle := self._by_types.get(_types_of(args, kwargs))) is not None:
-            return handle(*args, **kwargs)
+        if kwargs and (call := self._by_types.get(_types_of(args, kwargs))) is not None:
+            return call(*args, **kwargs)
         return self._interpret_call(args, kwargs)
 
     def _call_any(
         self, parameters: Sequence[Any], others: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What a packet compiled for tensors does with other arguments than just these."""
+        """What a packet compiled for one of several overloads does in doubt."""
         args = [value for value in parameters if value is not MISSING]
-        return OpOverloadPacket.__call__(self, *args, *others, **kwargs)
+        named = {name: value for name, value in kwargs.items() if value is not MISSING}
+        return OpOverloadPacket.__call__(self, *args, *others, **named)
 
     def _interpret_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """A call in readable steps; what compiled packets do whenever they are in doubt."""
@@ -166,7 +166,7 @@ def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
     names = dispatcher.overloads(name)
     handle = dispatcher.find_schema(_first(names))
     is_only = len(names) == 1
-    if handle is None or not (is_only or _takes_only_tensors(handle)):
+    if handle is None:
         return OpOverloadPacket(dispatcher, name)
     made = packet_class_for(OpOverloadPacket, handle.schema, is_only_overload=is_only)
     packet = made(dispatcher, name)
@@ -174,14 +174,6 @@ def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
     if is_only:
         packet._single = handle
     return packet
-
-
-def _takes_only_tensors(handle: OperatorHandle) -> bool:
-    """Whether each of its arguments, and there are some, is a tensor that must be given."""
-    taken = handle.schema.arguments
-    return bool(taken) and not any(
-        each.type is not TENSOR or each.has_default or each.kwarg_only for each in taken
-    )
 
 
 class OpNamespace:

@@ -45,6 +45,17 @@ def add(dispatcher):
     return add
 
 
+@pytest.fixture
+def looked(monkeypatch):
+    """The calls for which overloads were tried."""
+    looked = []
+    resolve = Dispatcher.resolve_overload
+    monkeypatch.setattr(
+        Dispatcher, "resolve_overload", lambda *call: looked.append(call) or resolve(*call)
+    )
+    return looked
+
+
 def close(handles):
     for handle in handles:
         handle.close()
@@ -319,30 +330,14 @@ def test_a_known_call_of_the_overload_for_tensors_takes_one_step(ops, add, monke
     assert taken[:2] == ["__call__", "<lambda>"]
 
 
-def test_a_number_is_for_no_overload_that_takes_a_tensor_or_nothing(ops, add, monkeypatch):
+def test_a_number_is_for_no_overload_that_takes_a_tensor_or_nothing(ops, add, looked):
     add("t::f(Tensor x, Scalar? y=None) -> str", "scalar")
     add("t::f.tensors(Tensor x, Tensor? y=None) -> str", "tensors")
     assert [ops.t.f(X, 2.0), ops.t.f(X, X), ops.t.f(X)] == ["scalar", "tensors", "scalar"]
-    looked = []
-    resolve = Dispatcher.resolve_overload
-    monkeypatch.setattr(
-        Dispatcher, "resolve_overload", lambda *call: looked.append(call) or resolve(*call)
-    )
-    assert ops.t.f(X, 2.0) == "scalar"
+    assert ops.t.f(X, None) == "scalar"  # both take it: the one that is tried first
+    del looked[:]
+    assert ops.t.f(X, 2.0) == ops.t.f(X, None) == "scalar"
     assert looked == []  # remembered
-    assert ops.t.f(X, None) == "scalar"  # for either: looked at each time
-    assert len(looked) == 1
-
-
-@pytest.fixture
-def looked(monkeypatch):
-    """The calls for which overloads were tried."""
-    looked = []
-    resolve = Dispatcher.resolve_overload
-    monkeypatch.setattr(
-        Dispatcher, "resolve_overload", lambda *call: looked.append(call) or resolve(*call)
-    )
-    return looked
 
 
 def test_arguments_given_by_name_are_remembered_by_their_names_and_types(ops, add, looked):
@@ -367,9 +362,26 @@ def test_what_lacks_an_argument_is_no_overload_for_a_call(ops, add, looked):
     add("t::f(Tensor x, Scalar? low=None, Scalar? high=None) -> str", "scalars")
     add("t::f.mixed(Tensor x, Scalar low, Tensor high) -> str", "mixed")
     for _ in range(3):
+        del looked[:]
         assert ops.t.f(X, 2.0) == ops.t.f(X) == ops.t.f(X, high=2.5) == "scalars"
         assert ops.t.f(X, 2.0, Tensor(X)) == "mixed"
-    assert len(looked) == 4
+    assert looked == []
+
+
+def test_the_overload_that_is_tried_first_is_called_at_once_where_it_takes_the_arguments(
+    ops, add, looked, caller
+):
+    add("t::f(Tensor x, int n=1, *, Scalar? by=None, str? at=None) -> str", "first")
+    add("t::f.all(Tensor x, *, Tensor by) -> str", "all")
+    add("t::f.float(Tensor x, float n) -> str", "float")
+    calls = [lambda: ops.t.f(X), lambda: ops.t.f(X, 2, by=0.5), lambda: ops.t.f(X, at="a", by=3)]
+    assert {call() for call in calls} == {"first"}
+    assert len(looked) == (1 if caller == "compiled" else 3)  # before its kernel is known
+    assert [ops.t.f(X, by=Tensor(X)), ops.t.f(X, 2.5), ops.t.f(X, n=2.5)] == ["all", *["float"] * 2]
+    assert [ops.t.f(x=X), ops.t.f(X, n=2), ops.t.f(X, True)] == ["first"] * 3
+    for wrong in (lambda: ops.t.f(), lambda: ops.t.f(X, at=2), lambda: ops.t.f(X, 2, 3, 4)):
+        with pytest.raises(ArgumentError, match="no overload of t::f takes these"):
+            wrong()
 
 
 def test_an_array_without_dimensions_counts_as_a_number_and_others_do_not(ops, add, looked):

@@ -1,0 +1,123 @@
+"""What operators of the library ``array`` cost over NumPy's functions, for arrays of NumPy's: one
+line each.
+
+The arrays have four elements; what takes longer in NumPy hides what is around it. Contestants take
+turns, the thread's CPU time is read, and the least of many rounds is quoted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import opdispatch.array_library
+from opdispatch import ops
+from tests.bench.timing import least_seconds
+
+PAIRS = """
+np.add(x, x)                          | array.add(x, x)
+np.add(x, 2.0)                        | array.add(x, 2.0)
+np.pow(x, 2)                          | array.pow(x, 2)
+np.equal(x, 2.0)                      | array.equal(x, 2.0)
+np.exp(x)                             | array.exp(x)
+np.isnan(x)                           | array.isnan(x)
+np.maximum(x, x)                      | array.maximum(x, x)
+np.where(b, x, x)                     | array.where(b, x, x)
+np.where(b, x, 0.0)                   | array.where(b, x, 0.0)
+np.clip(x, 0.0, 1.0)                  | array.clip(x, 0.0, 1.0)
+np.clip(x, 0.0, None)                 | array.clip(x, 0.0)
+np.round(x)                           | array.round(x)
+x.astype(np.float64)                  | array.astype(x, np.float64)
+np.arange(4)                          | array.arange(4)
+np.linspace(0.0, 1.0, 4)              | array.linspace(0.0, 1.0, 4)
+np.eye(3)                             | array.eye(3)
+np.zeros((2, 2))                      | array.zeros((2, 2))
+np.zeros((2, 2), np.float32)          | array.zeros((2, 2), dtype=np.float32)
+np.full((2, 2), 1.0)                  | array.full((2, 2), 1.0)
+np.zeros_like(x)                      | array.zeros_like(x)
+np.tril(m)                            | array.tril(m)
+np.meshgrid(x, x)                     | array.meshgrid([x, x])
+np.reshape(x, (2, 2))                 | array.reshape(x, (2, 2))
+np.transpose(m, (1, 0))               | array.permute_dims(m, (1, 0))
+np.matrix_transpose(m)                | array.matrix_transpose(m)
+np.expand_dims(x, 0)                  | array.expand_dims(x, 0)
+np.squeeze(m[:1], 0)                  | array.squeeze(m[:1], 0)
+np.broadcast_to(x, (2, 4))            | array.broadcast_to(x, (2, 4))
+np.moveaxis(m, 0, 1)                  | array.moveaxis(m, 0, 1)
+np.flip(x)                            | array.flip(x)
+np.roll(x, 1)                         | array.roll(x, 1)
+np.concatenate([x, x])                | array.concat([x, x])
+np.concatenate([x, x], axis=0)        | array.concat([x, x], axis=0)
+np.stack([x, x])                      | array.stack([x, x])
+np.unstack(x)                         | array.unstack(x)
+np.repeat(x, 2)                       | array.repeat(x, 2)
+np.tile(x, (2,))                      | array.tile(x, (2,))
+np.take(x, i, axis=0)                 | array.take(x, i, axis=0)
+np.take_along_axis(x, i, axis=0)      | array.take_along_axis(x, i, axis=0)
+np.searchsorted(x, x)                 | array.searchsorted(x, x)
+np.nonzero(x)                         | array.nonzero(x)
+np.count_nonzero(x)                   | array.count_nonzero(x)
+np.argmax(x)                          | array.argmax(x)
+np.sort(x)                            | array.sort(x)
+np.argsort(x)                         | array.argsort(x)
+np.unique_counts(x)                   | array.unique_counts(x)
+np.sum(x)                             | array.sum(x)
+np.sum(x, axis=0)                     | array.sum(x, axis=0)
+np.mean(x, axis=0)                    | array.mean(x, axis=0)
+np.std(x)                             | array.std(x)
+np.max(x)                             | array.max(x)
+np.any(x)                             | array.any(x)
+np.cumulative_sum(x)                  | array.cumulative_sum(x)
+np.diff(x)                            | array.diff(x)
+np.matmul(m, m)                       | array.matmul(m, m)
+np.vecdot(x, x)                       | array.vecdot(x, x)
+np.tensordot(m, m, 1)                 | array.tensordot(m, m, axes=1)
+np.linalg.outer(x, x)                 | array.linalg_outer(x, x)
+np.linalg.trace(m)                    | array.linalg_trace(m)
+np.linalg.diagonal(m)                 | array.linalg_diagonal(m)
+np.linalg.vector_norm(x)              | array.linalg_vector_norm(x)
+np.linalg.det(m)                      | array.linalg_det(m)
+np.linalg.inv(m)                      | array.linalg_inv(m)
+np.linalg.solve(m, m)                 | array.linalg_solve(m, m)
+np.linalg.qr(m)                       | array.linalg_qr(m)
+np.fft.fft(x)                         | array.fft_fft(x)
+np.fft.fftn(m)                        | array.fft_fftn(m)
+np.fft.fftshift(x)                    | array.fft_fftshift(x)
+"""
+
+X = np.arange(1, 5, dtype=np.float32)
+SCOPE: dict[str, Any] = {
+    "np": np,
+    "array": ops.array,
+    "x": X,
+    "m": np.array([[2, 1], [0, 1]], np.float32),
+    "b": X > 2,
+    "i": np.array([0, 1]),
+}
+
+
+def main() -> None:
+    """Times all and prints a table, the dearest last."""
+    assert opdispatch.array_library, "imported for its operators"
+    pairs = [tuple(map(str.strip, line.split("|"))) for line in PAIRS.strip().splitlines()]
+    calls = {text: eval(f"lambda: {text}", SCOPE) for pair in pairs for text in pair}
+    seconds = least_seconds(calls, time.thread_time)
+    rows = sorted((seconds[ours] - seconds[plain], plain, ours) for plain, ours in pairs)
+    table = Table(title="arrays of four elements, microseconds")
+    for heading in ("NumPy's", "", "of the library", "", "more"):
+        table.add_column(heading, justify="right" if heading in ("", "more") else "left")
+    for more, *texts in rows:
+        cells = [cell for text in texts for cell in (escape(text), f"{seconds[text] * 1e6:.2f}")]
+        table.add_row(*cells, f"{more * 1e6:+.2f}")
+    Console(width=110).print(table)
+    print(f"median {statistics.median(more for more, *_ in rows) * 1e6:+.2f}")
+
+
+if __name__ == "__main__":
+    main()
