@@ -7,7 +7,8 @@ Note [Operators of its own]
     In a worker interpreter the default dispatcher has what the daemon says, and nothing else: a
     library that a kernel's arithmetic brought there would be in the way of the same one when the
     daemon has it loaded. And operators that are loaded elsewhere have kernels there that ask the
-    daemon: no way to add two tensors. So there, tensors have a dispatcher of their own.
+    daemon: no way to add two tensors. So there, tensors have a dispatcher of their own. For the
+    backends that libraries bring along it calls what libraries have registered for them.
 
 https://data-apis.org/array-api/2025.12/API_specification/array_object.html
 """

@@ -76,6 +76,23 @@ def fill_layout(
             sent.requires_grad = value.requires_grad
 
 
+def refuse_misfits(value: Any, *, at: str) -> None:
+    """Raises WireError for a tensor whose parts do not fit together, as whoever gets it would.
+
+    Of a dense one, there are none.
+    """
+    layout = layout_of(value)
+    if layout is None:
+        return
+    array = value.array if isinstance(value, Tensor) else value
+    parts, facts = layout.parts(array), layout.facts(array)
+    try:
+        layout.check_parts(parts, facts, f"{at}.")
+        layout.check_elements(parts, facts, f"{at}.")
+    except ArgumentError as error:
+        raise WireError(error.message, hint=error.hint) from error
+
+
 def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any], at: str) -> Any:
     """An array, or a Tensor, of the layout ``name`` over decoded parts.
 

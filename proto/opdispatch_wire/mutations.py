@@ -145,7 +145,26 @@ def _writable_array(value: Any, what: str) -> Any:
         )
     if not array.flags.writeable:
         raise ArgumentError(f"{what} is written to by the operator, but is a read-only array")
+    if _overlaps_itself(array):  # what was written to one element, another one would undo
+        raise ArgumentError(
+            f"{what} is written to by the operator, and more than one element of it refers to a "
+            "single memory location",
+            hint="pass a copy of it",
+        )
     return array
+
+
+def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
+    """Whether elements share memory, as in a broadcast array or windows that slide over one."""
+    if array.flags.forc or not array.size:
+        return False
+    steps = sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
+    reach = array.itemsize
+    for stride, extent in steps:
+        if stride < reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
 
 
 def _view_foreign(value: Any) -> np.ndarray[Any, Any]:

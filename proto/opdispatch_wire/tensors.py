@@ -351,7 +351,9 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
             value = arrays.adopt(value)
             backend = arrays.find_backend(type(value))
         if backend is not None:
-            return backend.to_host(value), backend.device_of(value)
+            device = backend.device_of(value)
+            with arrays.device_errors(device):
+                return backend.to_host(value), device
     except DeviceError as error:
         raise placed_error(error, at, f"pass a NumPy array of {ACCEPTED_DTYPES}") from error
     offers = "__dlpack__" if hasattr(type(value), "__dlpack__") else "__array__"
@@ -367,7 +369,8 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
 
 def _to_device(array: Array, device: str, *, at: str) -> Any:
     try:
-        return arrays.backend_of_device(device).from_host(array, device)
+        with arrays.device_errors(device):
+            return arrays.backend_of_device(device).from_host(array, device)
     except DeviceError as error:
         raise placed_error(error, at) from error
 

@@ -120,7 +120,8 @@ class LoadedLibrary:
             for handle in reversed(self.handles):
                 handle.close()
         self.handles = ()
-        self.close_backends()
+        for backend in self.backends:  # values of clients may still be arrays of it
+            backend.retire()
 
     def close_backends(self) -> None:
         """Undoes the registrations of array backends. Idempotent."""

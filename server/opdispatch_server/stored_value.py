@@ -22,7 +22,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from opdispatch.arrays import ArrayBackend, backend_of_device, find_backend, find_layout
+from opdispatch.arrays import (
+    ArrayBackend,
+    backend_of_device,
+    device_errors,
+    find_backend,
+    find_layout,
+)
 from opdispatch.arrays.layouts import elements_of
 from opdispatch.autograd.variable import meta_of
 from opdispatch.errors import DeviceError
@@ -66,7 +72,8 @@ class Form(NamedTuple):
         array, device = getattr(self.value, "array", self.value), self.device
         layout = find_layout(type(array))
         parts = [array] if layout is None else layout.parts(array)
-        moved = [wanted.from_host(self.backend.to_host(part), device) for part in parts]
+        with device_errors(device):
+            moved = [wanted.from_host(self.backend.to_host(part), device) for part in parts]
         made = moved[0] if layout is None else layout.assemble(moved, layout.facts(array))
         if isinstance(self.value, Tensor):
             made = with_history_of(self.value, made)

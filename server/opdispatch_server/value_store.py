@@ -18,6 +18,7 @@ from opdispatch.tensor import Tensor
 from opdispatch_server.reading_turn import hand_over_turn
 from opdispatch_server.stored_value import StoredValue, with_history_of
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError, WireError
+from opdispatch_wire.layouts import refuse_misfits
 from opdispatch_wire.remote_values import (
     PREFIX_BYTES,
     SESSION_BYTES,
@@ -274,6 +275,7 @@ class KeptResults:
         if not is_tensor(value):
             return value
         refuse_masked(value.array if isinstance(value, Tensor) else value, at=at)
+        refuse_misfits(value, at=at)
         # One reference is `value`, the other one is getrefcount's own.
         is_known = sys.getrefcount(value) > 2
         value = _own(value, is_known=is_known)

@@ -41,6 +41,12 @@ lib.impl("double", lambda x: x * 2, "SparseCsrCPU")
 lib.impl("double", lambda x: QuantizedArray(x.int_repr, x.scale * 2, x.zero_point), "QuantizedCPU")
 lib.impl("double", lambda x: NestedArray(x.values * 2, x.offsets), "NestedTensorCPU")
 lib.impl("wrong", lambda x: scipy.sparse.csr_array(np.ones(3)), "CPU")
+lib.define("stray(Tensor x, bool by_rows) -> Tensor")
+def stray(x, by_rows):
+    made = (scipy.sparse.csr_array if by_rows else scipy.sparse.coo_array)(np.eye(3))
+    (made.indices if by_rows else made.coords[0])[0] = 50
+    return made
+lib.impl("stray", stray, "CPU")
 lib.impl("eye", lambda n: Tensor(scipy.sparse.coo_array(np.eye(n)), requires_grad=True),
          "CompositeImplicitAutograd")
 """

@@ -18,6 +18,7 @@ from opdispatch import (
     quantize_per_tensor,
     register_backend,
 )
+from opdispatch import array_api as xp
 from tests import simulated_accelerator
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -309,10 +310,39 @@ def test_what_is_kept_on_a_device_is_known_to_the_next_version_of_its_library(
             assert Tensor(q.numpy()).to("cpu").shape == X.shape
         np.testing.assert_array_equal(x.numpy(), 10 * X)  # ((1 + 1) * 2 + 1) * 2
         session.unload("acc")
-        with pytest.raises(oc.ReturnError, match="has no representation on the wire"):
-            x.numpy()
-        session.load(write_library("acc", LIBRARY))
         np.testing.assert_array_equal(x.numpy(), 10 * X)
+        session.load(write_library("acc", LIBRARY))
+        session.call("acc::add_", x, accelerator.from_host(0 * X, "privateuseone:1"))
+        np.testing.assert_array_equal(x.numpy(), 10 * X)
+
+
+def test_what_is_kept_on_a_device_is_there_when_its_library_has_moved(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """Where an interpreter is drained, and where another one takes over after an unload."""
+    with start_daemon(workers=2).connect() as session:
+        session.load(write_library("acc", LIBRARY), interpreter="worker-1")
+        x = session.put(X, device="privateuseone:1")
+        y = session.put(X, device="privateuseone:0")
+        t = session.put(Tensor(X), device="privateuseone:0")
+        session.drain("worker-1")
+        assert wait_for(lambda: session.libraries()[0].interpreters == ("worker-2",))
+        assert wait_for(lambda: not session.interpreters()[0].libraries)
+        np.testing.assert_array_equal(x.numpy(), X)
+        np.testing.assert_array_equal(y.to("cpu").numpy(), X)
+        session.call("acc::add_", y, session.put(X, device="privateuseone:0"))
+        assert (y.device, y.interpreter) == ("privateuseone:0", "worker-2")
+        np.testing.assert_array_equal(y.numpy(), 2 * X)
+        session.unload("acc")
+        session.drain("worker-1", undo=True)
+        np.testing.assert_array_equal(x.numpy() + y.numpy(), 3 * X)
+        with pytest.raises(DeviceError, match="no interpreter has the device"):
+            session.put(X, device="privateuseone:1")
+        session.load(write_library("acc", f"{LIBRARY}# next\n"), interpreter="worker-1")
+        session.call("acc::add_", x, x)
+        np.testing.assert_array_equal(x.numpy(), 2 * X)
+        with pytest.raises(oc.KernelError, match=r"NoKernelError: array::add\.Tensor"):
+            session.call("acc::add_", t, t)  # which adds tensors
 
 
 def test_a_library_may_be_a_backend_and_nothing_else(
@@ -350,3 +380,24 @@ def test_a_client_without_the_backend_is_told_of_the_result(
             session.call("acc::add", kept, kept)
         total = session.call("acc::add", kept, kept, remote=True)
         np.testing.assert_array_equal(total.numpy(), X + X)
+
+
+@pytest.mark.parametrize("has_kernels", [False, True], ids=["on the host", "on the device"])
+def test_gradients_are_calculated_with_what_there_is_for_the_device(
+    shared: oc.Session, write_library: WriteLibrary, has_kernels: bool
+):
+    """Nested calls of tensors go to a dispatcher of their own, which no library registers with."""
+    host = "Library('_', 'IMPL').fallback(opdispatch.cpu_fallback, 'PrivateUse1')\n"
+    device = (
+        "def ones_like(x, *, dtype=None, device=None):\n"
+        "    tens = accelerator.from_host(np.full(x.shape, 10.0), x.device)\n"
+        "    return opdispatch.Tensor(tens)\n"
+        "Library('array', 'IMPL').impl('ones_like', ones_like, 'PrivateUse1')\n"
+    )
+    text = LIBRARY + "import opdispatch\n" + host + device * has_kernels
+    shared.load("opdispatch.array_library", on="worker-1")
+    shared.load(write_library("acc", text), interpreter="worker-1")
+    w = shared.put(Tensor(X, requires_grad=True), device="privateuseone:1")
+    [gradient] = shared.grad(xp.sum(w * w), w)
+    assert gradient.device == "privateuseone:1"
+    np.testing.assert_array_equal(gradient.numpy(), (20 if has_kernels else 2) * X)

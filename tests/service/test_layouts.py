@@ -153,8 +153,19 @@ def test_kernels_call_operators_of_other_interpreters_with_it(session: oc.Sessio
 
 
 def test_a_result_that_cannot_be_sent_names_the_operator(session: oc.Session):
-    with pytest.raises(oc.ReturnError, match=r"lay::wrong left .* shape is \[3\]; expected two"):
-        session.ops.lay.wrong(X)
+    for remote in (False, True):
+        with pytest.raises(oc.ReturnError, match=r"lay::wrong left .*shape is \[3\]; expected"):
+            session.call("lay::wrong", X, remote=remote)
+
+
+def test_a_result_with_an_index_that_is_out_of_range_is_not_kept(lay: RunningDaemon):
+    with lay.connect() as session:
+        for by_rows, part in ((True, "col_indices"), (False, r"indices\[0\]")):
+            with pytest.raises(oc.WireError, match=rf"\$\.returns\[0\]\.{part} has 50"):
+                session.ops.lay.stray(X, by_rows)
+            with pytest.raises(oc.ReturnError, match=rf"left .* \$\.returns\[0\]\.{part} has 50"):
+                session.call("lay::stray", X, by_rows, remote=True)
+        assert nothing_is_kept(session)
 
 
 # -- values that stay -----------------------------------------------------------------------------

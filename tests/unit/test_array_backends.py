@@ -104,6 +104,36 @@ def test_its_arrays_have_its_key_as_long_as_it_is_registered():
     registration.close()
 
 
+def test_a_retired_backend_knows_the_arrays_that_there_are():
+    class Own(AcceleratorArray):
+        pass
+
+    class Retiring(Accelerator):
+        def owns(self, cls: type) -> bool:
+            return cls.__name__ == "Own"
+
+    registration = register_backend(Retiring())
+    backend, array = weakref.ref(registration.backend), Own(X)
+    array.backend = registration.backend  # as an array's module knows it
+    for _ in range(2):
+        registration.retire()
+        assert registration.backend not in backends()
+        assert (find_backend(Own), device_of(array)) == (registration.backend, "privateuseone:0")
+        np.testing.assert_array_equal(Tensor(array).cpu(), X)
+        with pytest.raises(DeviceError, match="no backend for arrays on 'privateuseone'"):
+            Tensor(X).to("privateuseone")
+    registration.open()
+    assert backend_of_device("privateuseone") is registration.backend
+    registration.retire()
+    registration.close()
+    assert find_backend(Own) is None
+    registration.retire()
+    kind = weakref.ref(Own)
+    del registration, array, Own, Retiring
+    gc.collect()
+    assert (backend(), kind()) == (None, None)
+
+
 def test_a_type_may_be_seen_for_the_first_time_while_a_registration_is_closed():
     class Seen(np.ndarray):
         pass
@@ -262,6 +292,38 @@ def test_what_a_device_cannot_take_says_where_and_why(accelerator: Accelerator):
     accelerator.has_failed = True
     with pytest.raises(DeviceLostError, match=r"\$\.x: 'privateuseone:1' has fallen off"):
         tensor_to_proto(array, at="$.x")
+
+
+def test_what_a_backend_raises_is_an_error_of_the_device():
+    class Broken(Accelerator):
+        error: Exception = ValueError("no such queue")
+
+        def from_host(self, array: object, device: str) -> AcceleratorArray:
+            raise self.error
+
+        def to_host(self, array: object) -> np.ndarray:
+            raise self.error
+
+    registration = register_backend(backend := Broken())
+    device = "privateuseone:1"
+    says = "the backend for arrays on 'privateuseone:1' raised ValueError: no such queue"
+    there = AcceleratorArray(X, 1)
+    try:
+        for move in (lambda: Tensor(X).to(device), lambda: Tensor(there).cpu()):
+            with pytest.raises(DeviceError, match=says):
+                move()
+        message = values_pb2.Tensor(dtype="float64", shape=[1], data=bytes(8), device=device)
+        for send in (
+            lambda: tensor_from_proto(message, at="$.args[0]"),
+            lambda: tensor_to_proto(there, at="$.args[0]"),
+        ):
+            with pytest.raises(WireError, match=rf"\$\.args\[0\]: {says}"):
+                send()
+        backend.error = AcceleratorFullError("full")
+        with pytest.raises(DeviceMemoryError, match="the accelerator is full"):
+            Tensor(X).to(device)
+    finally:
+        registration.close()
 
 
 def test_what_is_said_of_the_hosts_memory_is_what_numpy_and_python_say():

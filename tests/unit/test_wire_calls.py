@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import (
@@ -251,12 +252,34 @@ def frozen(array):
     [
         (frozen(np.zeros(2)), "argument 0 is written to by the operator, but is a read-only array"),
         (np.float64(1), "argument 0 is written to by the operator, and numpy.float64 cannot be"),
+        (as_strided(np.zeros(3), (4, 3), (0, 8)), "argument 0 .* more than one element .* single"),
+        (as_strided(np.zeros(5), (3, 3), (8, 8)), "argument 0 .* more than one element .* single"),
     ],
-    ids=["read-only", "scalar"],
+    ids=["read-only", "scalar", "repeated", "sliding"],
 )
 def test_an_argument_that_cannot_be_written_to_is_an_error(argument, words):
     with pytest.raises(ArgumentError, match=words):
         call("t::f(Tensor(a!) x) -> ()", lambda x: [], argument)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        np.zeros((3, 4)).T[1:, ::-2],
+        as_strided(np.zeros(9), (3, 3), (24, 8)),
+        as_strided(np.zeros(9), (1, 3), (0, 8)),
+        np.zeros((2, 3, 3)).diagonal(axis1=1, axis2=2).copy().T,
+        np.zeros(25, np.uint8)[1:].view(np.float64),
+    ],
+    ids=["backwards", "tiles", "one row", "turned", "unaligned"],
+)
+def test_an_argument_of_any_layout_is_written_to(argument):
+    def kernel(x):
+        x[...] = np.arange(x.size).reshape(x.shape)
+        return []
+
+    call("t::f(Tensor(a!) x) -> ()", kernel, argument)
+    assert argument.ravel().tolist() == list(range(argument.size))
 
 
 def test_a_resized_argument_is_an_error_and_changes_nothing():

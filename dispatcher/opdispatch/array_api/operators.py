@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 from opdispatch import library as default_library
@@ -12,9 +13,17 @@ from opdispatch.array_batching import register_batching
 from opdispatch.array_derivatives import register_derivatives
 from opdispatch.array_functionalization import register_functionalization
 from opdispatch.array_operators import NAMESPACE, register
+from opdispatch.arrays import COMPONENTS
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatcher import Dispatcher
+from opdispatch.errors import NoKernelError
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.library import Library
+from opdispatch.operator_handle import OperatorHandle
 from opdispatch.ops import Ops
+
+_OWN_BACKENDS = (BackendComponent.CPU, BackendComponent.CUDA, BackendComponent.Meta)
 
 
 def _choose() -> Any:
@@ -22,6 +31,11 @@ def _choose() -> Any:
         importlib.import_module("opdispatch.array_library")
         return default_library.ops.array
     dispatcher = Dispatcher()
+    others = Library("_", "IMPL", dispatcher=dispatcher)
+    for backend in set(COMPONENTS.values()).difference(_OWN_BACKENDS):
+        key = to_runtime_key(DispatchKey.Dense, backend)
+        go_on = partial(_call_shared, DispatchKeySet.of(key))
+        others.fallback(KernelFunction.from_boxed(go_on), key)
     library = Library(NAMESPACE, "DEF", dispatcher=dispatcher)
     register(library)
     register_derivatives(library)
@@ -29,6 +43,22 @@ def _choose() -> Any:
     register_autocast_kernels(library)
     register_functionalization(library)
     return Ops(dispatcher).array
+
+
+def _call_shared(
+    keys: DispatchKeySet, op: OperatorHandle, _: DispatchKeySet, stack: list[Any]
+) -> None:
+    """For backends that libraries bring along: these have kernels for them, or a fallback, with the
+    dispatcher that all libraries here share. Raises NoKernelError.
+    """
+    shared = default_library.default_dispatcher().find_schema(op.name)
+    if shared is None:
+        raise NoKernelError(
+            f"{op.name} has no kernel for arguments from the {keys.highest_priority_key} backend",
+            hint="load opdispatch.array_library, and a library with kernels or a fallback for it",
+            operator=str(op.name),
+        )
+    shared.redispatch_boxed(keys, stack)
 
 
 OPERATORS: Any = _choose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.devices import split_device
-from opdispatch.errors import DeviceError, DeviceLostError
+from opdispatch.errors import DeviceError, DeviceLostError, OpdispatchError
 
 T = TypeVar("T")
 
@@ -23,6 +24,8 @@ _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
 # Those whose kernels run in blocks.
 _with_blocks: tuple[ArrayBackend, ...] = ()
+# Those that make no arrays any more, as long as there are some: these know of them.
+_retired: tuple[weakref.ref[ArrayBackend], ...] = ()
 _collected: ContextVar[list[BackendRegistration] | None]
 _collected = ContextVar("opdispatch_collected_backends", default=None)
 # Those that make the arrays of this task before all others do.
@@ -54,17 +57,33 @@ class BackendRegistration:
         """Undoes the registration: its arrays are no tensors any more. Idempotent."""
         with _mutex:
             self._publish(self._others())
-            for cls in list(PLAIN_KEY_BITS):  # at once: calls may see another type meanwhile
-                if self.backend.owns(cls):
-                    PLAIN_KEY_BITS.pop(cls, None)
+            self._forget_types()
+
+    def retire(self) -> None:
+        """Has it make no arrays any more; those that it has made stay tensors. Idempotent.
+
+        It is forgotten with the last of them, and with whoever else knows it.
+        """
+        with _mutex:
+            self._publish(self._others(), weakref.ref(self.backend))
+            self._forget_types()
+
+    def _forget_types(self) -> None:
+        for cls in list(PLAIN_KEY_BITS):  # at once: calls may see another type meanwhile
+            if self.backend.owns(cls):
+                PLAIN_KEY_BITS.pop(cls, None)
 
     def _others(self) -> tuple[ArrayBackend, ...]:
         return tuple(other for other in _backends if other is not self.backend)
 
-    @staticmethod
-    def _publish(backends: tuple[ArrayBackend, ...]) -> None:
-        global _backends, _with_blocks
+    def _publish(
+        self, backends: tuple[ArrayBackend, ...], *retired: weakref.ref[ArrayBackend]
+    ) -> None:
+        global _backends, _retired, _with_blocks
+        _retired = (*retired, *_retired)  # at no time is an array of none
         _backends = backends
+        others = (each for each in _retired if each() not in (None, self.backend))
+        _retired = (*retired, *others)
         _with_blocks = tuple(
             each for each in backends if type(each).kernel_block is not ArrayBackend.kernel_block
         )
@@ -128,11 +147,12 @@ def backends() -> tuple[ArrayBackend, ...]:
 
 
 def find_backend(cls: type) -> ArrayBackend | None:
-    """The backend whose arrays are of that class, if there is one."""
+    """The backend whose arrays are of that class, if there is one, be it retired."""
     for backend in _backends:
         if backend.owns(cls):
             return backend
-    return None
+    retired = (reference() for reference in _retired)
+    return next((each for each in retired if each is not None and each.owns(cls)), None)
 
 
 def backend_of_device(device: str) -> ArrayBackend:
@@ -151,6 +171,19 @@ def backend_of_device(device: str) -> ArrayBackend:
 def explain_device_error(error: BaseException) -> DeviceError | None:
     """What an exception that a kernel has raised says of a device: ``ArrayBackend.explain``."""
     return next((found for each in _backends if (found := each.explain(error))), None)
+
+
+@contextmanager
+def device_errors(device: str) -> Iterator[None]:
+    """Has what the backend of ``device`` raises in the block be a DeviceError."""
+    try:
+        yield
+    except OpdispatchError:
+        raise
+    except Exception as error:  # a library's code: it raises what it likes
+        raise explain_device_error(error) or DeviceError(
+            f"the backend for arrays on {device!r} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def find_lost_device() -> DeviceLostError | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays.backends import backend_of_device, find_backend
+from opdispatch.arrays.backends import backend_of_device, device_errors, find_backend
 from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
@@ -96,13 +96,12 @@ def on_device(array: Any, device: str) -> Any:
         )
     array = materialized(array)
     layout = find_layout(type(array))
-    if layout is None:
-        backend = find_backend(type(array))
-        assert backend is not None, "a tensor's array is one of a backend"
-        return target.from_host(backend.to_host(array), device)
-    backend = layout.backend_of(array)
-    parts = [target.from_host(backend.to_host(part), device) for part in layout.parts(array)]
-    return layout.assemble(parts, layout.facts(array))
+    backend = find_backend(type(array)) if layout is None else layout.backend_of(array)
+    assert backend is not None, "a tensor's array is one of a backend"
+    parts = [array] if layout is None else layout.parts(array)
+    with device_errors(backend.device_of(parts[0]) if target.device_type == "cpu" else device):
+        moved = [target.from_host(backend.to_host(part), device) for part in parts]
+    return moved[0] if layout is None else layout.assemble(moved, layout.facts(array))
 
 
 def copy_of(array: Any) -> Any:

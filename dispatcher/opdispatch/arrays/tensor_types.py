@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opdispatch.arrays.backends import PLAIN_KEY_BITS, find_backend
+from opdispatch.arrays.backends import PLAIN_KEY_BITS, backends, find_backend
 from opdispatch.arrays.fake_array import FakeArray
 from opdispatch.arrays.layouts import find_layout
 from opdispatch.arrays.lazy_array import LazyArray
@@ -50,8 +50,8 @@ def _learn_plain_type(cls: type) -> int | None:
     elif (layout := find_layout(cls)) is not None:
         component = layout.component_of(cls)
         bits = layout.key_bits(component) if component is not None else None
-    if bits is not None:
-        PLAIN_KEY_BITS[cls] = bits
+    if bits is not None and (backend is None or backend in backends()):
+        PLAIN_KEY_BITS[cls] = bits  # which keeps the type
     return bits
 
 
