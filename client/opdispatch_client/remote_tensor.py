@@ -143,9 +143,10 @@ class RemoteValue:
 
     def __repr__(self) -> str:
         device = "" if self.device == "cpu" else f", device={self.device!r}"
+        layout = f", layout={self._facts.layout!r}" if self._facts.layout else ""
         state = " closed" if self.is_closed else " gone" if self._lease.why_over else ""
         return (
-            f"<{type(self).__name__} {self.dtype} {list(self.shape)}{device} in "
+            f"<{type(self).__name__} {self.dtype} {list(self.shape)}{device}{layout} in "
             f"{self.interpreter}{state}>"
         )
 

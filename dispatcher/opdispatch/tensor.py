@@ -93,7 +93,7 @@ def _plain_array(array: Any) -> Any:
     """What a tensor is made of, as an array of a backend."""
     if isinstance(array, Tensor):
         return array.array
-    if isinstance(array, np.generic):
+    if isinstance(array, np.generic | np.matrix):  # of which any index has two dimensions
         return np.asarray(array)
     if arrays.is_foreign(array) and arrays.find_backend(type(array)) is None:
         return arrays.adopt(array)

@@ -177,6 +177,15 @@ def _on_host(array: Any) -> Any:
     return array if backend is None else backend.to_host(array)
 
 
+def _one_on_host(array: Any) -> Any:
+    """``_on_host`` without dimensions if there is one element; more are for NumPy to refuse.
+
+    PyTorch takes one element of any shape; NumPy does before 2.4, and warns.
+    """
+    array = _on_host(array)
+    return array.reshape(()) if isinstance(array, np.ndarray) and array.size == 1 else array
+
+
 def _comparison(name: str, function: str) -> Operator:
     return _binary(name, function)[0]
 
@@ -252,15 +261,15 @@ class TensorOperators:
 
     def __int__(self) -> int:
         note_reading(self, "int() of a tensor")
-        return int(_on_host(self.array))
+        return int(_one_on_host(self.array))
 
     def __float__(self) -> float:
         note_reading(self, "float() of a tensor")
-        return float(_on_host(self.array))
+        return float(_one_on_host(self.array))
 
     def __complex__(self) -> complex:
         note_reading(self, "complex() of a tensor")
-        return complex(_on_host(self.array))
+        return complex(_one_on_host(self.array))
 
     def __index__(self) -> int:
         note_reading(self, "a tensor as an index")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from opdispatch.arrays import COMPONENTS
+
 MOST_WORKERS = 256
 
-_PART = re.compile(r"cpu:(?P<count>\d{1,3})|(?P<device>[a-z]+:\d{1,3})")
+_PART = re.compile(r"cpu:(?P<count>\d+)|(?P<device>[a-z]+:\d{1,3})")
 
 
 def parse_workers(text: str) -> tuple[str, ...]:
@@ -16,8 +18,8 @@ def parse_workers(text: str) -> tuple[str, ...]:
     uses the first GPU, too. Raises ValueError.
     """
     plan: list[str] = []
-    if text.isdecimal() and len(text) <= 3:
-        plan = [""] * int(text)
+    if text.isdecimal():
+        plan = [""] * _count(text)
     else:
         for part in text.split(","):
             found = _PART.fullmatch(part.strip())
@@ -25,7 +27,28 @@ def parse_workers(text: str) -> tuple[str, ...]:
                 raise ValueError(
                     f"{text!r} is neither a number of interpreters nor a list such as cpu:2,cuda:0"
                 )
-            plan += [found["device"]] if found["device"] else ["cpu"] * int(found["count"])
+            if device := found["device"]:
+                _check_device(device)
+            plan += [device] if device else ["cpu"] * _count(found["count"])
     if len(plan) > MOST_WORKERS:
-        raise ValueError(f"{len(plan)} interpreters are too many; expected at most {MOST_WORKERS}")
+        raise _too_many(str(len(plan)))
     return tuple(plan)
+
+
+def _count(text: str) -> int:
+    """The number. Raises ValueError for one that no list is to be made of."""
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(MOST_WORKERS)):
+        raise _too_many(digits[:20])
+    return int(digits)
+
+
+def _too_many(count: str) -> ValueError:
+    return ValueError(f"{count} interpreters are too many; expected at most {MOST_WORKERS}")
+
+
+def _check_device(device: str) -> None:
+    """Only that it may be there: interpreters know their own."""
+    kind = device.partition(":")[0]
+    if kind not in COMPONENTS or kind == "meta":
+        raise ValueError(f"there is no device {device!r} to compute on; expected one as cuda:0")

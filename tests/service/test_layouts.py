@@ -181,6 +181,7 @@ def test_it_is_put_kept_and_fetched(lay: RunningDaemon, name: str, lane: str):
             tensor = Tensor(array)
             assert (x.shape, x.dtype, x.device) == (tensor.shape, tensor.dtype, "cpu")
             assert x.layout == tensor.layout
+            assert f", layout={name!r} in worker-1>" in repr(x)
             assert x.nbytes == find_layout(type(tensor.array)).nbytes(tensor.array)
             assert kept(session)["worker-1"] == (1, x.nbytes)
             same(x.numpy(), array)

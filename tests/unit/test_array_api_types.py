@@ -6,6 +6,7 @@ import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -95,12 +96,73 @@ def test_so_are_scalars(dtype: str, scalar: complex):
         xp.ones(2, dtype=getattr(xp, dtype)) + scalar
 
 
-@pytest.mark.parametrize("dtype", [object, "U3", "M8[s]", [("a", int)]])
+_RECORD = np.dtype((np.record, [("a", int)]))
+
+
+@pytest.mark.parametrize("dtype", [object, "U3", "M8[s]", [("a", int)], _RECORD])
 def test_arrays_of_no_numbers_are_refused(dtype: Any):
     array = np.zeros(2, dtype)
     for call in (xp.asarray, xp.sum, lambda x: xp.add(x, x), lambda x: xp.add(x, 1)):
         with pytest.raises(ArgumentError, match="it takes bool, integers, floating-point and"):
             call(array)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "complex64"])
+def test_none_is_no_number(dtype: str):
+    for obj in (None, [None], [1, [None]][1:], (1.0, None)):
+        with pytest.raises(ArgumentError, match="array::asarray does not take arrays of object"):
+            xp.asarray(obj, dtype=dtype)
+    assert xp.asarray([2**64, Fraction(1, 2)], dtype=xp.float64).array.tolist() == [2.0**64, 0.5]
+
+
+@pytest.mark.parametrize("value", [3, [1, 2], "nothing", object()])
+def test_what_is_neither_an_array_nor_a_type(value: Any):
+    for ask in (xp.finfo, xp.iinfo, lambda it: xp.can_cast(it, xp.int8)):
+        with pytest.raises(ArgumentError, match="is neither an array nor a type"):
+            ask(value)
+
+
+@pytest.mark.parametrize("device", ["foo", "", 1, "CPU"])
+def test_what_is_no_device_has_no_types(device: Any):
+    info = xp.__array_namespace_info__()
+    for ask in (info.dtypes, info.default_dtypes):
+        with pytest.raises(DeviceError, match="there is no device"):
+            ask(device=device)
+    assert info.dtypes(device="privateuseone:1") == info.dtypes()  # that of a remote tensor
+
+
+def test_types_of_ml_dtypes_are_of_a_kind():
+    for name, kind in (
+        ("bfloat16", "real floating"),
+        ("float8_e5m2", "real floating"),
+        ("float8_e4m3fn", "real floating"),
+        ("int4", "signed integer"),
+        ("uint4", "unsigned integer"),
+    ):
+        scalar = getattr(ml_dtypes, name)
+        for dtype in (scalar, np.dtype(scalar)):
+            assert xp.isdtype(dtype, kind)
+            assert xp.isdtype(dtype, ("bool", "numeric"))
+            assert xp.isdtype(dtype, dtype)
+            assert xp.isdtype(dtype, (xp.float32, scalar))
+            assert not xp.isdtype(dtype, ("bool", "complex floating", xp.float32))
+            assert not xp.isdtype(xp.float32, ("bool", dtype))
+            assert xp.isdtype(dtype, "integral") == (not name.startswith(("float", "b")))
+        with pytest.raises(ValueError, match="not a known kind"):
+            xp.isdtype(scalar, ("numeric", "number"))
+        with pytest.raises(TypeError):
+            xp.isdtype(scalar, ["numeric"])
+
+
+def test_a_matrix_of_numpys_is_an_array_of_the_standard():
+    matrix = np.arange(6.0).reshape(2, 3).view(np.matrix)
+    for x in (xp.asarray(matrix), Tensor(matrix), xp.zeros((2, 3)) + matrix):
+        assert type(x.array) is np.ndarray
+        assert (x[0].shape, xp.sum(x, axis=0).shape) == ((3,), (3,))
+    x = Tensor(matrix)
+    x[0] = 7.0
+    assert np.shares_memory(x.array, matrix)
+    assert matrix[0, 2] == 7.0
 
 
 def test_types_of_ml_dtypes_are_numbers():

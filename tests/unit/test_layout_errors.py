@@ -9,6 +9,7 @@ import pytest
 from opdispatch import (
     ArgumentError,
     NestedArray,
+    NoKernelError,
     QuantizedArray,
     Tensor,
     nested_tensor,
@@ -16,6 +17,7 @@ from opdispatch import (
     sparse_coo_tensor,
     sparse_csr_tensor,
 )
+from opdispatch import array_api as xp
 from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
 
@@ -128,3 +130,10 @@ def test_parts_that_do_not_fit_are_refused(wrong, message):
 def test_a_method_of_another_layout_is_refused_in_words(make, call, message):
     with pytest.raises(ArgumentError, match=message):
         call(make())
+
+
+def test_a_function_of_several_arrays_has_no_kernel_for_other_layouts():
+    for tensor in (nested_tensor([np.ones(2), np.ones(3)]), Tensor(coo())):
+        for call in (xp.broadcast_arrays, xp.add):
+            with pytest.raises(NoKernelError, match="has no kernel for arguments from the"):
+                call(tensor, tensor)

@@ -192,6 +192,20 @@ def test_a_tensor_prints_its_array_and_what_is_out_of_the_ordinary():
     )
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_tensor_of_one_element_is_a_number(shape: tuple[int, ...], recwarn):
+    """Of any shape, as in PyTorch, whatever NumPy says of its arrays."""
+    x = Tensor(np.full(shape, 3.75))
+    assert (int(x), float(x), complex(x), x.item(), bool(x)) == (3, 3.75, 3.75 + 0j, 3.75, True)
+    for number in (int, float):
+        with pytest.raises(TypeError, match="complex"):
+            number(Tensor(np.full(shape, 1j)))
+        for others in (np.ones((*shape, 2)), np.ones((*shape, 0))):
+            with pytest.raises(TypeError):
+                number(Tensor(others))
+    assert not recwarn.list
+
+
 def test_a_tensor_without_dimensions_is_formatted_as_its_number():
     number = Tensor(np.array(1.25), requires_grad=True)
     assert f"{number:.1f} {number}" == "1.2 Tensor(array(1.25), requires_grad=True)"

@@ -29,10 +29,18 @@ def test_other_text_is_no_plan(text: str):
         parse_workers(text)
 
 
-@pytest.mark.parametrize("text", ["257", "cpu:256,cuda:0"])
+@pytest.mark.parametrize(
+    "text", ["257", "cpu:256,cuda:0", "100000", "cpu:1000", "9" * 30, "9" * 5000], ids=len
+)
 def test_too_many_are_refused(text: str):
-    with pytest.raises(ValueError, match="257 interpreters are too many"):
+    with pytest.raises(ValueError, match=r"\d{3,} interpreters are too many; expected at most 256"):
         parse_workers(text)
+
+
+@pytest.mark.parametrize("device", ["foo:1", "meta:0", "privateuse:0"])
+def test_what_can_be_no_device_is_named(device: str):
+    with pytest.raises(ValueError, match=f"there is no device '{device}'"):
+        parse_workers(f"cpu:1,{device}")
 
 
 def test_one_device_is_used_alone():

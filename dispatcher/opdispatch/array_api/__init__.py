@@ -21,6 +21,7 @@ linalg, fft  its extensions
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     one of these writes to the array.
     """
     shapes: list[Any] = [getattr(each, "shape", None) for each in arrays]
-    if None in shapes:
+    if None in shapes or None in itertools.chain.from_iterable(shapes):
         return tuple(_made["broadcast_arrays"](list(arrays)))  # which refuses them
     shape = np.broadcast_shapes(*shapes)
     return tuple(_made["broadcast_to"](each, shape) for each in arrays)

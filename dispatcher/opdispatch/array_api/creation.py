@@ -33,10 +33,12 @@ def asarray(
     if isinstance(obj, Tensor) or arrays.find_key_bits(obj) is not None or arrays.is_foreign(obj):
         return _of_array(obj if isinstance(obj, Tensor) else new_tensor(obj), dtype, device, copy)
     values, wanted = _plain(obj), None if dtype is None else _dtype_of(dtype)
-    if wanted is not None and wanted.kind not in "bc":
-        found = np.asarray(values).dtype
-        if found.kind == "c":
-            check_complex("asarray", found, wanted)
+    if wanted is not None:
+        found = np.asarray(values)
+        if found.dtype.kind == "c":
+            check_complex("asarray", found.dtype, wanted)
+        if found.dtype.kind == "O" and None in found.ravel().tolist():  # which NumPy takes for NaN
+            check_numbers("asarray", found.dtype)
     try:
         array = np.asarray(values, dtype=wanted, copy=copy)
     except ValueError as error:

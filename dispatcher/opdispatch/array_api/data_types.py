@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.array_api.functions import SCALARS
-from opdispatch.array_operators.dtypes import check_pair, check_scalar
+from opdispatch.array_operators.dtypes import check_pair, check_scalar, kind_of_numbers
 from opdispatch.errors import ArgumentError
 
 # Its own functions are made when it is imported, and unknown to who only reads it.
@@ -27,6 +28,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     )
 }
 """By their names."""
+
+_LIKE = {"f": np.float32, "i": np.int8, "u": np.uint8, "W": np.complex64}
+"""A type of NumPy's of the same kind, by ``kind_of_numbers``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,21 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a type is of a kind, or of any of several."""
-    return bool(_COMPAT.isdtype(dtype, kind))
+    """Whether a type is of a kind, or of any of several.
+
+    Those of ml_dtypes, such as bfloat16, are of the kind of their numbers. Raises TypeError and
+    ValueError for what is no type or no kind.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    own, others = _of_ml_dtypes(dtype), [_of_ml_dtypes(each) for each in kinds]
+    asked = dtype if own is None else np.dtype(_LIKE[kind_of_numbers(own)])
+    of_numpy = tuple(each for each, other in zip(kinds, others, strict=True) if other is None)
+    if own is not None:
+        _COMPAT.isdtype(asked, of_numpy)  # which knows what is no kind
+        of_numpy = tuple(each for each in of_numpy if isinstance(each, str))
+        if own in others:
+            return True
+    return bool(_COMPAT.isdtype(asked, of_numpy))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
@@ -122,7 +139,17 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
 def _dtype_of(value: Any) -> np.dtype[Any]:
     if value is None:  # which is float64 to NumPy
         raise ArgumentError("None is neither an array nor a type")
-    dtype: np.dtype[Any] = np.dtype(
-        value.dtype if arrays.find_key_bits(value) is not None else value
-    )
+    try:
+        dtype: np.dtype[Any] = np.dtype(
+            value.dtype if arrays.find_key_bits(value) is not None else value
+        )
+    except TypeError as error:
+        raise ArgumentError(f"{reprlib.repr(value)} is neither an array nor a type") from error
     return dtype
+
+
+def _of_ml_dtypes(value: Any) -> np.dtype[Any] | None:
+    """A type of ml_dtypes, or of its scalars; None: another one, or none."""
+    scalar = value.type if isinstance(value, np.dtype) else value
+    is_its = isinstance(scalar, type) and scalar.__module__ == ml_dtypes.__name__
+    return np.dtype(scalar) if is_its else None

@@ -23,7 +23,11 @@ class NamespaceInfo:
         return "cpu"
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
-        """What ``zeros``, ``arange`` and so on make when they are told nothing else."""
+        """What ``zeros``, ``arange`` and so on make when they are told nothing else.
+
+        Raises DeviceError for what is no device.
+        """
+        _check_device(device)
         return {
             "real floating": DTYPES["float64"],
             "complex floating": DTYPES["complex128"],
@@ -36,7 +40,11 @@ class NamespaceInfo:
         return ("cpu", *_accelerators())
 
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
-        """The element types, of one kind or of several."""
+        """The element types, of one kind or of several.
+
+        Raises DeviceError for what is no device.
+        """
+        _check_device(device)
         return {
             name: dtype for name, dtype in DTYPES.items() if kind is None or isdtype(dtype, kind)
         }
@@ -45,6 +53,12 @@ class NamespaceInfo:
 def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
     """What the namespace has."""
     return NamespaceInfo()
+
+
+def _check_device(device: str | None) -> None:
+    """Only that it may be one: remote tensors are on devices that this process has not."""
+    if device is not None:
+        arrays.split_device(device)
 
 
 def _accelerators() -> list[str]:
