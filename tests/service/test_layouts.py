@@ -343,4 +343,11 @@ def test_the_command_line_shows_the_parts(lay: RunningDaemon, tmp_path: Path):
     ]
     assert value_to_json(SMALL["quantized"])["scale"] == 0.5
     assert value_to_json(eye)["values"]["data"] == [1, 1]
-    assert list(list_arrays([("out", eye)])) == ["out_indices", "out_values"]
+    arrays = list_arrays([("out", eye), ("q", SMALL["quantized"]), ("n", SMALL["nested"])])
+    assert list(arrays) == [
+        *("out_indices", "out_values", "out_shape"),
+        *("q_int_repr", "q_scale", "q_zero_point"),
+        *("n_values", "n_offsets"),
+    ]
+    assert arrays["out_shape"].tolist() == [2, 2]
+    assert arrays["q_scale"] == 0.5

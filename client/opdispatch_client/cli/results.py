@@ -32,7 +32,10 @@ def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, 
 
 
 def list_arrays(returns: list[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors among the returns by name; those of a list have a number behind its name."""
+    """The tensors among the returns by name; those of a list have a number behind its name.
+
+    One of another layout than the dense one is its parts, and what else it is made of.
+    """
     return {name: array for label, value in returns for name, array in _arrays_of(label, value)}
 
 
@@ -116,7 +119,10 @@ def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, An
     if (array := _as_array(value)) is not None:
         yield label, array
     elif (found := _parts_of(value)) is not None:
-        yield from ((f"{label}_{name}", part) for name, part in found[2].items())
+        layout, shape, parts, facts = found
+        size = {"shape": shape} if "shape" in layout.fact_names else {}  # not told by the parts
+        rest = {name: np.asarray(fact) for name, fact in {**facts, **size}.items()}
+        yield from ((f"{label}_{name}", part) for name, part in {**parts, **rest}.items())
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
             yield from _arrays_of(f"{label}_{place}", item)
