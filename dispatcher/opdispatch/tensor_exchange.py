@@ -57,11 +57,12 @@ class TensorExchange:
             """The same elements, without a history."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if followed := list(filter(_is_followed, inputs)):
+        followed = list(filter(_is_followed, inputs))
+        if followed or any(map(_is_unknown, inputs)):
             operator = None if kwargs or method != "__call__" else _find_operator(ufunc)
             if operator is not None:
                 return operator(*map(_as_number, inputs))
-            if not any(isinstance(each.array, LevelArray) for each in followed):
+            if followed and not any(isinstance(each.array, LevelArray) for each in followed):
                 raise _lost_history(ufunc, method)
         for value in (*inputs, *kwargs.get("out", ())):
             note_reading(value, "a tensor in a function of NumPy's")
@@ -195,5 +196,16 @@ def _lost_history(ufunc: np.ufunc, method: str) -> AutogradError:
     )
 
 
+def _is_unknown(value: Any) -> bool:
+    """Whether NumPy would take a tensor's array for an object, such as that of a device."""
+    if not isinstance(value, TensorExchange):
+        return False
+    cls = type(value.array)
+    return not (hasattr(cls, "__array_ufunc__") or hasattr(cls, "__array__"))
+
+
 def _array_of(value: Any) -> Any:
+    """What NumPy calculates with. Raises DeviceError and ArgumentError where there is nothing."""
+    if _is_unknown(value):
+        return value.__array__()  # which says why not
     return value.array if isinstance(value, TensorExchange) else value

@@ -1,13 +1,27 @@
-"""What NumPy, and what is built on it, gets of a tensor that requires gradients."""
+"""What NumPy, and what is built on it, gets of a tensor that it has no array for, or no history."""
 
 from __future__ import annotations
+
+import operator
 
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Library, Tensor, no_grad, ops
+from opdispatch import (
+    ArgumentError,
+    AutogradError,
+    DeviceError,
+    Library,
+    NoKernelError,
+    Tensor,
+    cpu_fallback,
+    no_grad,
+    ops,
+    register_backend,
+)
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad
+from tests.simulated_accelerator import Accelerator
 
 X = np.array([1.0, 2.0, 3.0])
 
@@ -73,3 +87,46 @@ def test_a_kernel_below_autograd_may_use_numpy(x, function):
         lib.impl("composite", function, "CompositeImplicitAutograd")
         with pytest.raises(AutogradError, match=r"leaves? no history"):
             ops.of_numpy.composite(x)
+
+
+@pytest.fixture
+def there():
+    """A tensor on a device of which NumPy knows nothing."""
+    registration = register_backend(Accelerator())
+    yield Tensor(X).to("privateuseone:1")
+    registration.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        np.sum,
+        np.add.accumulate,
+        lambda x: np.add.outer(x, x),
+        lambda x: np.add.at(np.zeros(3), [0], x),
+        lambda x: np.add(x, 1, out=np.zeros(3)),
+        lambda x: np.add(X, X, out=x),
+        np.spacing,  # which the standard has not
+    ],
+)
+def test_numpys_functions_do_not_take_what_is_elsewhere_for_a_number(there, call):
+    with pytest.raises(DeviceError, match=r"NumPy has no array for a tensor on 'privateuseone:1'"):
+        call(there)
+    sparse = Tensor(X).to_sparse()
+    with pytest.raises(ArgumentError, match=r"use to_dense\(\)"):
+        call(sparse)
+
+
+@pytest.mark.filterwarnings("ignore::opdispatch.CpuFallbackWarning")
+def test_of_what_is_elsewhere_they_are_the_operators_of_the_standard(there):
+    with pytest.raises(NoKernelError, match=r"array::multiply\.ScalarFirst has no kernel"):
+        np.float64(2) * there
+    with pytest.raises(NoKernelError, match="array::equal"):
+        operator.eq(X, Tensor(X).to_sparse())
+    with Library("_", "IMPL") as lib:
+        lib.fallback(cpu_fallback, "PrivateUse1")
+        double = np.float64(2) * there
+        same, cosine = np.float32(2) == there, np.cos(there)
+        assert {each.device for each in (double, same, cosine)} == {"privateuseone:1"}
+        assert double.cpu().array.tolist() == [2, 4, 6]
+        assert same.cpu().array.tolist() == [False, True, False]
