@@ -273,6 +273,8 @@ class RemoteTensor(RemoteValue, TensorOperators):
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
+        if options.get("copy") is False:
+            raise BufferError("the elements of a remote tensor are elsewhere: they are a copy")
         return self.__array__().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

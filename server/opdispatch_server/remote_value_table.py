@@ -173,7 +173,10 @@ class RemoteValueTable:
         value = holder.values.get(message.id) if holder is not None else None
         if value is None:
             if holder is None:
-                why = "the session that kept it has ended, with all of its values"
+                why = (
+                    "the session that kept it has ended, with all of its values, or is another "
+                    "daemon's"
+                )
             else:
                 why = "it was released, or never was"
             raise RemoteValueGoneError(

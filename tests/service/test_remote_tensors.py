@@ -13,6 +13,7 @@ import pytest
 
 import opdispatch as od
 import opdispatch_client as oc
+from opdispatch import array_api
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, values_pb2
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.remote import MATH, kept, nothing_is_kept, stores
@@ -69,6 +70,10 @@ def test_it_is_an_array_for_numpy_and_dlpack(session: oc.Session):
     assert x.__dlpack_device__() == (1, 0)
     with pytest.raises(ValueError, match="they are a copy"):
         np.asarray(x, copy=False)
+    for take in (np.from_dlpack, array_api.from_dlpack):
+        np.testing.assert_array_equal(take(x, copy=True), [0, 1, 2, 3])
+        with pytest.raises(BufferError, match="they are a copy"):
+            take(x, copy=False)
     fetched = x.numpy()
     fetched[:] = 9
     assert x.numpy().tolist() == [0, 1, 2, 3], "what is fetched is the caller's own"

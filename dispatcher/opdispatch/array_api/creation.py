@@ -61,6 +61,8 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         )
     if isinstance(x, Tensor):
         refuse_recorded(x)
+    elif copy is False and isinstance(x, TensorOperators):
+        raise BufferError("the elements of a remote tensor are elsewhere: they are a copy")
     try:
         array = x.array if isinstance(x, Tensor) else arrays.adopt(x)
     except DeviceError as error:
