@@ -18,6 +18,9 @@ Note [Arguments that are written to]
     Only dense tensors can be: how many values a sparse one has may change, and what its caller has
     in hand is somebody else's class.
 
+    An array that is given twice is two to the callee, but in shared memory. If both are written to,
+    what was written to one is not in the other, and the caller refuses them.
+
     Those that came in shared memory are written to there, and no contents are sent back. If
     the caller's array is itself in that memory, even a call that fails may have changed it.
 """
@@ -45,6 +48,7 @@ from opdispatch_wire.mutations import (
     add_mutations,
     argument_of,
     check_can_be_written,
+    check_writes,
     is_same_memory,
     prepare_write,
 )
@@ -285,6 +289,8 @@ def returns_of_reply(
         )
         for i, message in enumerate(reply.returns)
     ]
+    if len(writes) > 1:
+        check_writes(reply.mutations, writes)
     for target, contents in writes:
         if not is_same_memory(target, contents):  # it was written to where it is
             backend = find_backend(type(target))

@@ -8,6 +8,7 @@ See Note [Arguments that are written to] in calls.py.
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 if TYPE_CHECKING:
     from opdispatch_wire.tensors import CalleeTensorMemory, CallerTensorMemory
+
+
+# What NumPy may take to find whether two arrays share memory, where that is no matter of bounds.
+_MOST_WORK: Any = 10_000  # whose stubs know no such limit
 
 
 def add_mutations(
@@ -130,6 +135,33 @@ def prepare_write(
     if not np.can_cast(contents.dtype, target.dtype, casting="equiv"):
         raise WireError(f"{at} has dtype {contents.dtype}, and {what} has {target.dtype}")
     return target, contents
+
+
+def check_writes(
+    mutations: Sequence[execution_pb2.Mutation], writes: Sequence[tuple[Any, Any]]
+) -> None:
+    """Raises ArgumentError if two arrays that share memory have new contents, each its own.
+
+    ``writes`` are what ``prepare_write`` has given for these. To write both would undo one.
+    """
+    for (first, one), (second, other) in itertools.combinations(enumerate(writes), 2):
+        if not is_same_memory(one[1], other[1]) and _share_memory(one[0], other[0]):
+            names = [_name_of(mutations[place].argument) for place in (first, second)]
+            what = f"two items of {names[0]}" if names[0] == names[1] else " and ".join(names)
+            raise ArgumentError(
+                f"{what} share memory, and the operator writes to both: in the interpreter, they "
+                "were two arrays",
+                hint="pass copies, or a remote tensor (session.put), which is one there",
+            )
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return one is other
+    try:
+        return np.shares_memory(one, other, max_work=_MOST_WORK)
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _writable_array(value: Any, what: str) -> Any:

@@ -282,6 +282,47 @@ def test_an_argument_of_any_layout_is_written_to(argument):
     assert argument.ravel().tolist() == list(range(argument.size))
 
 
+A = np.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((A, A), "argument 0 and argument 1 share memory"),
+        ((A[:3], A[1:]), "argument 0 and argument 1 share memory"),
+        (([A, A], np.zeros(4)), "two items of argument 0 share memory"),
+        ((np.zeros(4), Tensor(A), [A, A[::-1]]), None),
+    ],
+    ids=["one array", "parts", "items", "read"],
+)
+def test_arrays_that_share_memory_are_not_both_written_to(args, words):
+    def kernel(x, y, z=()):
+        for n, each in enumerate([*(x if isinstance(x, list) else [x]), y]):
+            each[0] = n + 1
+        return []
+
+    kind = "Tensor(a!)[]" if isinstance(args[0], list) else "Tensor(a!)"
+    A[:] = 0
+    if words is None:
+        call(f"t::f({kind} x, Tensor(b!) y, Tensor[] z) -> ()", kernel, *args)
+        assert A.tolist() == [2, 0, 0, 0]
+        return
+    with pytest.raises(ArgumentError, match=f"{words}, and the operator writes to both"):
+        call(f"t::f({kind} x, Tensor(b!) y) -> ()", kernel, *args)
+    assert not A.any()
+
+
+def test_parts_of_one_array_that_share_no_memory_are():
+    def kernel(x, y):
+        x += 1
+        y += 2
+        return []
+
+    array = np.zeros(6)
+    call("t::f(Tensor(a!) x, Tensor(b!) y) -> ()", kernel, array[::2], array[1::2])
+    assert array.tolist() == [1, 2] * 3
+
+
 def test_a_resized_argument_is_an_error_and_changes_nothing():
     x, y = np.zeros(2), np.zeros(2)
     reply = pb.CallReply()
