@@ -42,15 +42,16 @@ def keys_over(bits: int, own: int) -> int:
     Raises TransformError unless that is dense.
     """
     keys = DispatchKeySet(bits)
-    if keys.highest_backend_key is None and own == _BATCHED:
+    backend = keys.highest_backend_key
+    if backend is None and own == _BATCHED:
         return own  # elsewhere, as a remote tensor: below, its class is asked
-    if keys.highest_backend_key is None or not keys.has(DispatchKey.Dense):
+    if backend is None or not keys.has(DispatchKey.Dense):
         raise TransformError(
             "a function transform is of dense tensors of this process, and was given one with the "
             f"keys {', '.join(map(str, keys))}",
-            hint="convert it with to_dense()",
+            hint="session.grad takes remote tensors" if backend is None else "use to_dense()",
         )
-    return key_set_of_backend(keys.highest_backend_key).bits | own
+    return key_set_of_backend(backend).bits | own
 
 
 def tensor_over(array: LevelArray) -> Tensor:
