@@ -29,6 +29,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """By their names."""
 
+_USER_DEFINED = 2  # what ``numpy.dtype.isbuiltin`` says of types that others have registered
 _LIKE = {"f": np.float32, "i": np.int8, "u": np.uint8, "W": np.complex64}
 """A type of NumPy's of the same kind, by ``kind_of_numbers``."""
 
@@ -105,16 +106,19 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     Those of ml_dtypes, such as bfloat16, are of the kind of their numbers. Raises TypeError and
     ValueError for what is no type or no kind.
     """
+    own = _of_ml_dtypes(dtype)
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    own, others = _of_ml_dtypes(dtype), [_of_ml_dtypes(each) for each in kinds]
+    types = [each for each in kinds if type(each) is not str]
+    others = [each for each in map(_of_ml_dtypes, types) if each is not None]
+    if own is None and not others:
+        return bool(_COMPAT.isdtype(dtype, kind))
     asked = dtype if own is None else np.dtype(_LIKE[kind_of_numbers(own)])
-    of_numpy = tuple(each for each, other in zip(kinds, others, strict=True) if other is None)
-    if own is not None:
-        _COMPAT.isdtype(asked, of_numpy)  # which knows what is no kind
-        of_numpy = tuple(each for each in of_numpy if isinstance(each, str))
-        if own in others:
-            return True
-    return bool(_COMPAT.isdtype(asked, of_numpy))
+    of_numpy = tuple(each for each in kinds if _of_ml_dtypes(each) is None)
+    is_alike = bool(_COMPAT.isdtype(asked, of_numpy))  # which knows what is no kind
+    if own is None:
+        return is_alike
+    names = tuple(each for each in of_numpy if isinstance(each, str))
+    return own in others or bool(_COMPAT.isdtype(asked, names))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
@@ -150,6 +154,7 @@ def _dtype_of(value: Any) -> np.dtype[Any]:
 
 def _of_ml_dtypes(value: Any) -> np.dtype[Any] | None:
     """A type of ml_dtypes, or of its scalars; None: another one, or none."""
-    scalar = value.type if isinstance(value, np.dtype) else value
-    is_its = isinstance(scalar, type) and scalar.__module__ == ml_dtypes.__name__
-    return np.dtype(scalar) if is_its else None
+    if isinstance(value, np.dtype):
+        return value if value.isbuiltin == _USER_DEFINED else None
+    is_its = isinstance(value, type) and value.__module__ == ml_dtypes.__name__
+    return np.dtype(value) if is_its else None
