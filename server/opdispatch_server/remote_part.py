@@ -243,9 +243,20 @@ async def _move(
             table.has_not_moved(value, session, place)
         for value in values:
             check_alive(value, "$")  # says better why
-        raise error_from_status(reply.error)
+        raise _named(error_from_status(reply.error), values, session)
     for value, place in zip(values, places, strict=True):
         table.has_moved(value, session, place)
+
+
+def _named(
+    error: OpdispatchError, values: Sequence[HeldValue], session: InterpreterSession
+) -> OpdispatchError:
+    """The error of a transfer for the caller, who has other arguments."""
+    message = error.message
+    for place, value in enumerate(values):
+        message = message.replace(f"$.args[{place}]", f"the remote tensor {value.number.hex()}")
+    what = f"interpreter {session.name} could not be given what the call uses: {message}"
+    return type(error)(what, hint=error.hint, **error.facts)
 
 
 def _write_source(

@@ -176,6 +176,18 @@ def test_from_another_interpreter_it_comes_without_its_history(shared: oc.Sessio
         shared.grad(loss, x)
 
 
+def test_arrays_of_two_interpreters_devices_do_not_meet(shared: oc.Session):
+    here, there = shared.put(X, device="privateuseone:0"), shared.put(X, device="xpu:1")
+    with pytest.raises(oc.WireError) as caught:
+        shared.call("acc::add_", here, there)
+    said = str(caught.value)
+    assert said.startswith("interpreter worker-1 could not be given what the call uses: ")
+    assert (
+        f"the remote tensor {there.id}: this process has no backend for arrays on 'xpu:1'" in said
+    )
+    np.testing.assert_array_equal(here.numpy() + there.numpy(), 2 * X)
+
+
 def test_the_namespace_of_the_standard_moves_it(shared: oc.Session):
     x = shared.put(X, on="worker-2")
     there = xp.asarray(x, device="privateuseone:1")
