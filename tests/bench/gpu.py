@@ -71,10 +71,8 @@ def uploads(cupy: Any, backend: CupyBackend) -> Table:
     seconds = median_seconds(
         {
             "cudaMemcpyAsync of pinned memory": copy_pinned,
-            "from_host, through two pinned pieces": complete(
-                lambda: backend.from_host(source, HERE)
-            ),
-            "assign, through two pinned pieces": complete(lambda: backend.assign(target, source)),
+            "from_host, through pinned pieces": complete(lambda: backend.from_host(source, HERE)),
+            "assign, through pinned pieces": complete(lambda: backend.assign(target, source)),
             "cupy.asarray": complete(lambda: cupy.asarray(source)),
             "ndarray.set": complete(lambda: target.set(source)),
         }

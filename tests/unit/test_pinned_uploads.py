@@ -1,7 +1,8 @@
-"""Large copies to a GPU go through two pieces of pinned memory, in turn."""
+"""Large copies to a GPU go through pieces of pinned memory, two for each thread, in turn."""
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,12 +36,15 @@ def test_every_element_arrives(cupy: Any, size: int, copiers: int, monkeypatch: 
     pieces = [PIECE] * (source.nbytes // PIECE) + [source.nbytes % PIECE] * bool(
         source.nbytes % PIECE
     )
-    assert cupy.cuda.runtime.copies == [(piece, 1) for piece in pieces]
+    assert sorted(cupy.cuda.runtime.copies) == sorted((piece, 1) for piece in pieces)
 
 
-def test_a_piece_is_filled_again_only_when_the_gpu_has_read_it(cupy: Any):
+def test_a_piece_is_filled_again_only_when_the_gpu_has_read_it(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pinned_uploads, "COPIERS", 1)
     uploads = PinnedUploads(cupy)
-    first, second = (piece.read for piece in uploads._pieces)
+    first, second = (piece.read for piece in uploads._copiers[0]._pieces)
     order: list[str] = []
     for name, event in (("first", first), ("second", second)):
         event.synchronize = lambda name=name: order.append(f"{name} was read")
@@ -51,6 +55,50 @@ def test_a_piece_is_filled_again_only_when_the_gpu_has_read_it(cupy: Any):
         *("second was read", "second is read"),
         *("first was read", "first is read"),
     ]
+
+
+def test_the_copies_come_after_what_was_before_and_before_what_follows(cupy: Any):
+    uploads = PinnedUploads(cupy)
+    with Stream() as stream:
+        uploads.copy(np.zeros(3 * PIECE, np.uint8), cupy.empty((3 * PIECE,), np.uint8))
+    assert uploads._stream.waited_for == [stream]
+    assert stream.waited_for == [uploads._stream]
+
+
+def test_the_threads_use_the_gpu_of_the_target(cupy: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pinned_uploads, "COPIERS", 4)
+    found: set[int] = set()
+    copy = cupy.cuda.runtime.memcpyAsync
+
+    def note(*args: Any) -> None:
+        found.add(cupy.cuda.runtime.getDevice())
+        copy(*args)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "memcpyAsync", note)
+    CupyBackend().from_host(np.zeros(20 * PIECE, np.uint8), "cuda:1")
+    assert found == {1}
+
+
+def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pinned_uploads, "COPIERS", 4)
+    reading = threading.Semaphore(0)
+    copied: list[int] = []
+
+    def fail(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for _ in range(3):
+                reading.release()
+            raise CUDARuntimeError(999)
+        assert reading.acquire(timeout=10)
+        copied.append(size)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "memcpyAsync", fail)
+    uploads = PinnedUploads(cupy)
+    with pytest.raises(CUDARuntimeError):
+        uploads.copy(np.zeros(4 * PIECE, np.uint8), cupy.empty((4 * PIECE,), np.uint8))
+    assert copied == [PIECE] * 3
 
 
 def test_the_host_waits_for_no_stream(cupy: Any):

@@ -3,40 +3,47 @@
 Note [Pinned memory]
     A GPU reads pinned memory at the speed of the bus, while the host does something else. Other
     memory it reads at a fraction of that, and the host waits. Pinning takes longer than copying,
-    and what is pinned is lost to everybody else: so there are two pieces for each GPU, made once.
-    While the GPU reads one, the host fills the other one, in several threads: one alone is slower
-    than the bus.
+    and what is pinned is lost to everybody else: so there are a few pieces for each GPU, made once.
+
+    One thread copies within the host's memory at a fraction of the speed of the bus, too. So
+    several do, each to two pieces of its own: while the GPU reads one, it fills the other one. They
+    do not wait for each other, since it does not matter in which order the parts arrive.
+
+    The copies have a stream of their own, which begins after the caller's, and which that waits
+    for: a stream that is another one in each thread, as the default one may be, would not do.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
 LEAST_BYTES = 1 << 20
 """What is smaller is copied by CuPy itself, through pinned memory of its own."""
-PIECE_BYTES = 16 << 20
-COPIERS = min(4, os.cpu_count() or 1)
+PIECE_BYTES = 4 << 20
+COPIERS = min(8, os.cpu_count() or 1)
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class PinnedUploads:
-    """The way to one GPU. Any thread may use it, with that GPU as its current one.
-
-    ``_lock`` protects the pieces: one upload at a time, which has the bus to itself.
-    """
+    """The way to one GPU, which is the current one when it is made. Any thread may use it."""
 
     def __init__(self, cupy: Any) -> None:
         """Raises what CuPy raises where no memory can be pinned."""
         self._cuda = cupy.cuda
         self._lock = threading.Lock()
-        self._pieces = [_Piece(cupy.cuda), _Piece(cupy.cuda)]
-        self._copiers = ThreadPoolExecutor(COPIERS, thread_name_prefix="upload")
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        # The first one is for whoever calls.
+        self._copiers = [_Copier(cupy.cuda, self._stream) for _ in range(COPIERS)]
+        runtime = cupy.cuda.runtime
+        self._threads = ThreadPoolExecutor(
+            COPIERS, "upload", initializer=runtime.setDevice, initargs=(runtime.getDevice(),)
+        )
 
     def copy(self, source: np.ndarray[Any, Any], target: Any) -> None:
         """Copies to an array of the same bytes, both C-contiguous, in the order of the stream.
@@ -44,34 +51,50 @@ class PinnedUploads:
         When it returns, ``source`` has been read, and all that comes after it on the current
         stream finds the elements in ``target``. Raises what CuPy raises.
         """
-        contents = source.reshape(-1).view(np.uint8)
-        stream, address = self._cuda.get_current_stream(), target.data.ptr
+        contents, address = source.reshape(-1).view(np.uint8), target.data.ptr
         with self._lock:
-            for number, begin in enumerate(range(0, contents.size, PIECE_BYTES)):
-                part = contents[begin : begin + PIECE_BYTES]
-                piece = self._pieces[number % 2]
-                piece.read.synchronize()  # what was in it before is on the GPU
-                self._fill(piece.memory, part)
-                self._cuda.runtime.memcpyAsync(
-                    address + begin,
-                    piece.address,
-                    part.size,
-                    self._cuda.runtime.memcpyHostToDevice,
-                    stream.ptr,
-                )
-                piece.read.record(stream)
+            current = self._cuda.get_current_stream()
+            self._stream.wait_event(current.record(self._event()))
+            begins = range(0, contents.size, PIECE_BYTES)
+            count = min(len(self._copiers), len(begins))
+            others = [
+                self._threads.submit(copier.copy, contents, address, begins[n::count])
+                for n, copier in enumerate(self._copiers[1:count], start=1)
+            ]
+            try:
+                self._copiers[0].copy(contents, address, begins[::count])
+            finally:
+                wait(others)  # what comes of them or not: they read `source`
+                current.wait_event(self._stream.record(self._event()))
+            for each in others:
+                each.result()
 
-    def _fill(self, memory: Bytes, part: Bytes) -> None:
-        share = -(-part.size // COPIERS)
-        places = [slice(begin, begin + share) for begin in range(0, part.size, share)]
-        # NumPy lets other threads run while it copies.
-        filled = [
-            self._copiers.submit(np.copyto, memory[: part.size][place], part[place])
-            for place in places[1:]
-        ]
-        np.copyto(memory[: part.size][places[0]], part[places[0]])
-        for each in filled:
-            each.result()
+    def _event(self) -> Any:
+        return self._cuda.Event(disable_timing=True)
+
+
+class _Copier:
+    """Two pieces of pinned memory, for one thread at a time."""
+
+    def __init__(self, cuda: Any, stream: Any) -> None:
+        self._runtime, self._stream = cuda.runtime, stream
+        self._pieces = [_Piece(cuda), _Piece(cuda)]
+
+    def copy(self, contents: Bytes, address: int, begins: range) -> None:
+        """Copies the pieces of ``contents`` that begin there to the same places of an address."""
+        for number, begin in enumerate(begins):
+            part = contents[begin : begin + PIECE_BYTES]
+            piece = self._pieces[number % 2]
+            piece.read.synchronize()  # what was in it before is on the GPU
+            np.copyto(piece.memory[: part.size], part)  # meanwhile other threads run
+            self._runtime.memcpyAsync(
+                address + begin,
+                piece.address,
+                part.size,
+                self._runtime.memcpyHostToDevice,
+                self._stream.ptr,
+            )
+            piece.read.record(self._stream)
 
 
 class _Piece:
