@@ -75,6 +75,8 @@ def test_numbers_without_dimensions_are_taken_as_on_the_host():
         *(lambda x: xp.hypot(x, x), lambda x: xp.atan2(x, 2.0), lambda x: x @ x, lambda x: x + 0.1),
         *(lambda x: xp.where(x > 0, x, 0.5), lambda x: xp.clip(x, 0.5), xp.exp, xp.sort),
         *(lambda x: xp.linalg.matrix_power(x, 2), lambda x: xp.logaddexp(x, x), xp.fft.rfft),
+        *(xp.argsort, xp.unique_values, lambda x: xp.unique_all(x).values),
+        *(lambda x: xp.isin(x, x[0]), lambda x: xp.searchsorted(xp.sort(x[0]), x)),
     ],
 )
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -208,6 +208,7 @@ def test_a_python_float_does_not_change_the_type_of_bfloat16(meta: bool):
     assert (x * 1j).dtype == np.complex64
     x += 1.0
     assert x.dtype == bfloat16
+    assert xp.isin(x, 1.0, invert=True).dtype == bool
     if not meta:
         # The scalar is not rounded first: 1.003 would be 1.
         assert results[0].array.tolist() == [1.0, 100.5]

@@ -154,6 +154,16 @@ def test_a_sum_has_the_dtype_that_is_asked_for():
     assert short("fft_rfft", np.fft.rfft)(x).dtype == np.complex64
 
 
+def test_bfloat16_is_sorted_as_float32():
+    x = np.array([3, 1, 3], BFLOAT16)
+    values, counts = short("unique_counts", lambda x: np.unique(x, return_counts=True))(x)
+    assert (values.dtype, values.tolist(), counts.tolist()) == (BFLOAT16, [1, 3], [1, 2])
+    assert counts.dtype == np.intp
+    assert short("sort", np.sort)(x).dtype == BFLOAT16
+    assert short("argsort", np.argsort)(x).tolist() == [1, 0, 2]
+    assert short("isin.Scalar", np.isin)(x, 1.0, invert=True).tolist() == [True, False, True]
+
+
 def test_what_is_next_to_a_bfloat16_is_not_asked_of_cupy():
     nextafter = short("nextafter.Tensor", np.nextafter)
     with pytest.raises(ArgumentError, match="array::nextafter has no bfloat16 on a GPU"):

@@ -34,9 +34,11 @@ _SUMS = (
     *("linalg_vector_norm", "mean", "prod", "std", "sum", "var"),
 )
 
-# CuPy 14 makes float32 or float64 of bfloat16 in these, or has none of them for it.
+# CuPy 14 makes float32 or float64 of bfloat16 in these, or has none of them for it: Thrust, with
+# which it sorts, knows NumPy's own types alone.
 _WITHOUT_BFLOAT16 = (
     *_SUMS,
+    *("argsort", "isin", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
     *("atan2", "copysign", "hypot", "linalg_matrix_power", "logaddexp", "round", "tril", "triu"),
     *("where", "fft_fft", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifftn", "fft_ihfft"),
     *("fft_irfft", "fft_irfftn", "fft_rfft", "fft_rfftn"),
@@ -97,9 +99,11 @@ def in_float32_for_cupy(
                 operator=name,
             )
         result = call(*(_widened(each) for each in args), **kwargs)
-        if len(given) > 1 or kwargs.get("dtype") is not None or result.dtype != _FLOAT32:
+        if len(given) > 1 or kwargs.get("dtype") is not None or name.startswith("fft_"):
             return result
-        return result if name.startswith("fft_") else _converted(result, given.pop())
+        if isinstance(result, tuple):
+            return tuple(_narrowed(each) for each in result)
+        return _narrowed(result)
 
     return call_in_float32
 
@@ -137,11 +141,11 @@ def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable
     [scalar] = [names.index(each) for each in function.promoted if types[each] == "Scalar"]
     is_step = function.schema.name.name == "nextafter"  # to the next number of which type?
 
-    def call_keeping_dtype(*args: Any) -> Any:
+    def call_keeping_dtype(*args: Any, **kwargs: Any) -> Any:
         dtype = args[place].dtype
         if is_step:
             args = (*args[:scalar], dtype.type(args[scalar]), *args[scalar + 1 :])
-        result = call(*args)
+        result = call(*args, **kwargs)
         if result.dtype == dtype or result.dtype.kind in "bc" or kind_of_numbers(dtype) != "f":
             return result
         return _converted(result, dtype)
@@ -151,6 +155,10 @@ def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable
 
 def _widened(value: Any) -> Any:
     return value.astype(_FLOAT32) if getattr(value, "dtype", None) == _BFLOAT16 else value
+
+
+def _narrowed(value: Any) -> Any:
+    return value.astype(_BFLOAT16) if value.dtype == _FLOAT32 else value
 
 
 def _converted(value: Any, dtype: np.dtype[Any]) -> Any:
