@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from opdispatch import (
+    ArgumentError,
     Tensor,
     nested_tensor,
     quantize_per_tensor,
@@ -46,3 +47,31 @@ def test_a_tensor_of_any_layout_goes_to_a_gpu_and_back(
     for mine, other in zip(layout.parts(tensor.array), layout.parts(back.array), strict=True):
         np.testing.assert_array_equal(mine, other)
     assert layout.facts(tensor.array) == layout.facts(back.array)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.bool_])
+def test_sparse_tensors_are_made_on_the_gpu(dtype: type):
+    there = Tensor(X.astype(dtype)).to("cuda")
+    for sparse in (there.to_sparse(), there.to_sparse_csr()):
+        assert (sparse.device, sparse.dtype, sparse.shape) == ("cuda:0", dtype, (2, 3))
+        np.testing.assert_array_equal(sparse.values().to("cpu"), X[X != 0].astype(dtype))
+        np.testing.assert_array_equal(sparse.to_dense().to("cpu"), X.astype(dtype))
+    np.testing.assert_array_equal(there.to_sparse().indices().to("cpu"), np.nonzero(X))
+    crow_indices = there.to_sparse_csr().crow_indices()
+    np.testing.assert_array_equal(crow_indices.to("cpu"), [0, 1, 3])
+
+
+def test_values_of_one_place_are_added_up():
+    places = [[1, 0, 1], [2, 1, 2]]
+    there = sparse_coo_tensor(places, np.array([1.0, 2.0, 3.0]), (2, 3)).to("cuda")
+    dense = [[0.0, 2.0, 0.0], [0.0, 0.0, 4.0]]
+    np.testing.assert_array_equal(there.to_dense().to("cpu"), dense)
+    once = there.coalesce()
+    np.testing.assert_array_equal(once.indices().to("cpu"), [[0, 1], [1, 2]])
+    np.testing.assert_array_equal(once.values().to("cpu"), [2.0, 4.0])
+
+
+def test_cupy_has_no_sparse_integers():
+    there = Tensor(X.astype(np.int64)).to("cuda")
+    with pytest.raises(ArgumentError, match="Only bool, float32, float64"):
+        there.to_sparse()
