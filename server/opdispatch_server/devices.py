@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from opdispatch.arrays import backends, use_device
+import os
+
+from opdispatch.arrays import backend_of_device, backends, use_device
 from opdispatch.errors import DeviceError
+
+ONE_STREAM = {"CUPY_CUDA_PER_THREAD_DEFAULT_STREAM": "0"}
+"""The environment in which CuPy, when it is imported, has the same default stream in all threads.
+
+Otherwise it has one a thread, and the work of calls that run in different ones no order.
+"""
 
 
 def find_devices(device: str = "") -> list[str]:
@@ -28,8 +36,15 @@ def find_devices(device: str = "") -> list[str]:
 
 
 def take_devices(device: str = "") -> list[str]:
-    """``find_devices``; the one that is given is that of kernels which name none."""
+    """``find_devices``, for an interpreter, before CuPy is imported.
+
+    The device that is given is that of kernels which name none. It is used once: then it is known
+    to work, and what it takes to begin, a second or so in which no other thread of Python's may
+    run, is over before the daemon expects heartbeats. Raises DeviceError.
+    """
+    os.environ.update(ONE_STREAM)
     devices = find_devices(device)
     if device:
         use_device(device)
+        backend_of_device(device).synchronize(device)
     return devices

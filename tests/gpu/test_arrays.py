@@ -33,7 +33,28 @@ def test_arrays_are_moved_copied_and_written_to(backend: CupyBackend, cupy: Any)
     assert Tensor(array).to("cpu").device == "cpu"
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 18, 5 * pinned_uploads.PIECE_BYTES // 8 + 3])
+@pytest.mark.parametrize("extent", [4, 1 << 18])
+def test_every_view_is_written_to(backend: CupyBackend, cupy: Any, extent: int):
+    source = np.arange(3.0 * extent).reshape(extent, 3)
+    for view in (
+        cupy.zeros((2 * extent, 3))[::2],
+        cupy.zeros((3, extent)).T,
+        cupy.zeros((extent, 6))[:, ::-2],
+    ):
+        backend.assign(view, source.astype(np.float32))
+        np.testing.assert_array_equal(backend.to_host(view), source)
+        assert float(view.base.sum()) == source.sum()
+
+
+def test_memory_of_others_is_not_its_own(backend: CupyBackend, cupy: Any):
+    array = cupy.zeros(3)
+    memory = cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, array)
+    alias = cupy.ndarray(3, float, cupy.cuda.MemoryPointer(memory, 0))
+    found = [backend.is_its_own(each) for each in (array, alias, backend.adopt(array))]
+    assert found == [True, False, False]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 18, 20 * pinned_uploads.PIECE_BYTES // 8 + 3])
 @pytest.mark.parametrize("dtype", [np.float64, np.bool_, np.complex64, np.int8])
 def test_every_element_arrives_and_comes_back(backend: CupyBackend, size: int, dtype: Any):
     source = (np.arange(size) % 113).astype(dtype)
@@ -51,7 +72,7 @@ def test_a_zero_keeps_its_sign(backend: CupyBackend, dtype: Any, shape: tuple[in
 
 
 def test_a_large_upload_has_read_its_source_when_it_returns(backend: CupyBackend):
-    source = np.ones(8 * pinned_uploads.PIECE_BYTES // 8)
+    source = np.ones(20 * pinned_uploads.PIECE_BYTES // 8)
     arrays = []
     for number in range(4):
         source[:] = number
@@ -175,6 +196,10 @@ def test_an_array_of_the_same_process_is_no_crash(backend: CupyBackend):
     array = backend.from_host(np.ones(1000), HERE)
     memory = backend.share(array)
     assert memory is not None
-    with pytest.raises(DeviceError):
-        backend.read_shared(memory, (1000,), np.dtype(float), HERE)
+    try:  # CUDA has refused it so far
+        copy = backend.read_shared(memory, (1000,), np.dtype(float), HERE)
+    except DeviceError:
+        pass
+    else:
+        assert bool((copy == 1).all())
     assert backend.lost is None

@@ -62,7 +62,7 @@ def test_kernels_of_cupy_and_of_cuda_calculate(
 def test_a_call_on_tensors_that_are_on_the_gpu_moves_nothing_to_the_host_and_back(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    with start_daemon("--heartbeat", "0.1", workers=HERE).connect() as session:
+    with start_daemon(workers=HERE).connect() as session:
         session.load(write_library("vectors", VECTORS))
         x = session.call("vectors::up", X, remote=True)
         y = x
@@ -102,7 +102,7 @@ def test_results_are_complete_when_they_are_read(
 def test_a_value_moves_to_another_interpreter_on_the_gpu_itself(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon("--heartbeat", "0.1", workers=f"{HERE},{HERE}")
+    daemon = start_daemon(workers=f"{HERE},{HERE}")
     with daemon.connect() as session:
         session.load(write_library("vectors", VECTORS), interpreter="worker-1")
         session.load(write_library("slow", SLOW), interpreter="worker-2")

@@ -43,6 +43,15 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+contexts: set[int] = set()
+"""The GPUs that have one, of this process: since CUDA 12, to choose a GPU makes it."""
+
+
+def _set_device(device: int) -> None:
+    if device >= DEVICES:
+        raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal")
+    contexts.add(device)
+    _thread.device = device
 
 
 class Device:
@@ -52,20 +61,19 @@ class Device:
         self.id = _thread.device if device is None else device
 
     def __enter__(self) -> None:
-        if self.id >= DEVICES:
-            raise CUDARuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal")
         self._before = _thread.device
-        _thread.device = self.id
+        if self.id != self._before:
+            _set_device(self.id)
 
     def __exit__(self, *exc_info: object) -> None:
-        _thread.device = self._before
+        _set_device(self._before)
 
     @property
     def pci_bus_id(self) -> str:
         return f"0000:0{self.id}:00.0"
 
     def use(self) -> None:
-        _thread.device = self.id
+        _set_device(self.id)
 
 
 class Event:
@@ -121,6 +129,10 @@ class Stream:
         return self
 
 
+class PooledMemory:
+    """``cupy.cuda.memory.PooledMemory``."""
+
+
 class ndarray:  # noqa: N801 - CuPy's name
     """``cupy.ndarray``."""
 
@@ -130,7 +142,7 @@ class ndarray:  # noqa: N801 - CuPy's name
         self.host, self.device = host, Device(device)
         self.dtype, self.shape, self.nbytes = host.dtype, host.shape, host.nbytes
         self.base, self.flags = host.base, host.flags
-        self.data = SimpleNamespace(ptr=host.ctypes.data)
+        self.data = SimpleNamespace(ptr=host.ctypes.data, mem=PooledMemory())
 
     def __dlpack__(self) -> object:
         raise AssertionError("NumPy cannot read a GPU's memory")
@@ -147,6 +159,8 @@ class ndarray:  # noqa: N801 - CuPy's name
     def set(self, arr: np.ndarray[Any, Any]) -> None:
         assert arr.flags.c_contiguous
         assert arr.dtype == self.dtype
+        if not (self.flags.c_contiguous or self.flags.f_contiguous):
+            raise RuntimeError("Cannot set to non-contiguous array")
         self.host[...] = arr
 
     def copy(self, order: str = "C") -> ndarray:
@@ -176,7 +190,7 @@ class Runtime:
         return _thread.device
 
     def setDevice(self, device: int) -> None:  # noqa: N802
-        _thread.device = device
+        _set_device(device)
 
     def getDeviceCount(self) -> int:  # noqa: N802
         self._check()
@@ -262,4 +276,5 @@ def make_module() -> Any:
         ),
     )
     _thread.device, _thread.streams = 0, {}
+    contexts.clear()
     return module

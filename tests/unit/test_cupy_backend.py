@@ -31,7 +31,11 @@ def test_arrays_are_moved_copied_and_written_to_on_their_gpu(cupy_stand_in: Any)
     np.testing.assert_array_equal(whole.host, X[::-1])
     cupy.assign(whole, array)
     np.testing.assert_array_equal(whole.host, X)
+    cupy.assign(view, X)
+    np.testing.assert_array_equal(whole.host, X[:, ::-1])
     assert Tensor(whole).device == "cuda:1"
+    whole.data.mem = type("UnownedMemory", (), {})()
+    assert not cupy.is_its_own(whole)
     foreign = SimpleNamespace(array=X)
     np.testing.assert_array_equal(cupy.to_host(cupy.adopt(foreign)), X)
 
@@ -120,6 +124,22 @@ def test_what_a_kernel_raises_is_explained_as_of_its_gpu(cupy_stand_in: Any):
         assert cupy.lost is lost
     assert cupy.explain(ValueError("something else")) is None
     assert cupy.explain(DeviceError("ours")) is None
+
+
+def test_a_gpu_that_does_not_even_say_its_number_is_the_interpreters(
+    cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch
+):
+    error = CUDARuntimeError(700, "cudaErrorIllegalAddress")
+
+    def refuse() -> int:
+        raise error
+
+    monkeypatch.setattr(cupy_stand_in.cuda.runtime, "getDevice", refuse)
+    cupy = CupyBackend()
+    cupy.home = "cuda:1"
+    found = cupy.explain(error)
+    assert isinstance(found, DeviceLostError)
+    assert found.facts == {"device": "cuda:1"}
 
 
 def test_without_cupy_nothing_is_said_of_it():

@@ -89,6 +89,45 @@ def test_kernels_that_cannot_be_compiled_say_what_is_missing(cupy_stand_in: Any)
     assert "cupy-cuda12x[ctk]" in found.hint
 
 
+@pytest.mark.parametrize("status", [46, 802])
+def test_a_gpu_that_others_have_or_that_is_not_ready_is_no_loss(cupy_stand_in: Any, status: int):
+    error = cupy_stand_in.cuda.runtime.sticky = CUDARuntimeError(status, "cudaErrorSomething")
+    found = explain_error(cupy_stand_in, error, "cuda:0")
+    assert type(found) is DeviceError
+    assert found.message == "cuda:0 cannot be used: CUDA says cudaErrorSomething"
+
+
+def library_error(name: str, number: int) -> Exception:
+    """What CuPy raises for one of CUDA's libraries."""
+    cls = type(name, (RuntimeError,), {"__module__": "cupy_backends.cuda.libs.some"})
+    error = cls(f"{name} {number}")
+    setattr(error, "result" if name == "CuFFTError" else "status", number)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("CUBLASError", 3), ("CUSOLVERError", 2), ("CuSparseError", 2), ("CuFFTError", 2)),
+        ("CUDADriverError", 2),
+    ],
+)
+def test_each_library_has_a_number_of_its_own_for_no_memory(
+    cupy_stand_in: Any, name: str, number: int
+):
+    found = explain_error(cupy_stand_in, library_error(name, number), "cuda:0")
+    assert isinstance(found, DeviceMemoryError)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("CUSOLVERError", 3), ("CuSparseError", 3), ("NVRTCError", 2)]
+)
+def test_a_value_that_a_library_does_not_take_is_none_of_the_gpu(
+    cupy_stand_in: Any, name: str, number: int
+):
+    assert explain_error(cupy_stand_in, library_error(name, number), "cuda:0") is None
+
+
 @pytest.mark.parametrize("status", [214, 700, 710, 719])
 def test_errors_after_which_the_manual_has_the_process_end_lose_the_gpu(
     cupy_stand_in: Any, status: int
@@ -98,7 +137,7 @@ def test_errors_after_which_the_manual_has_the_process_end_lose_the_gpu(
 
 
 def test_others_do_if_nothing_works_any_more_also_from_behind_another_exception(cupy_stand_in: Any):
-    error = CUDARuntimeError(46, "cudaErrorDevicesUnavailable")
+    error = CUDARuntimeError(999, "cudaErrorUnknown")
     behind = ValueError("the kernel's own")
     behind.__cause__ = error
     assert explain_error(cupy_stand_in, behind, "cuda:0") is None

@@ -10,7 +10,7 @@ import pytest
 from opdispatch import Tensor
 from opdispatch.arrays import CupyBackend, backend_of_device, run_on_device, use_device
 from opdispatch.errors import DeviceLostError
-from tests.unit.cupy_stand_in import CUDARuntimeError, Stream
+from tests.unit.cupy_stand_in import CUDARuntimeError, Stream, contexts
 
 X = np.arange(3.0)
 
@@ -54,6 +54,30 @@ def test_a_stream_and_a_gpu_that_a_kernel_leaves_behind_are_not_found_by_the_nex
         run_on_device([], kernel)
         assert cuda.runtime.getDevice() == 0
         assert cuda.get_current_stream() is Stream.null
+
+
+def test_a_kernel_that_uses_no_gpu_makes_no_context(cuda: Any):
+    run_on_device([X], lambda: None)
+    assert contexts == set()
+    use_device("cuda:0")  # as it is, without choosing it
+    run_on_device([X], lambda: None)
+    assert contexts == set()
+    use_device("cuda:1")
+    run_on_device([X], lambda: None)
+    assert contexts == {1}
+
+
+def test_to_ask_who_a_gpu_is_makes_no_context(cuda: Any):
+    assert CupyBackend().device_id("cuda:0") != CupyBackend().device_id("cuda:1")
+    assert contexts == set()
+
+
+def test_arrays_for_another_gpu_make_no_context_on_the_first_one(cuda: Any):
+    use_device("cuda:1")
+    backend = backend_of_device("cuda:1")
+    backend.to_host(backend.from_host(X, "cuda:1"))
+    assert contexts == {1}
+    assert cuda.runtime.getDevice() == 1
 
 
 def test_work_on_a_stream_that_a_kernel_leaves_behind_is_waited_for_by_the_stream_and_not_the_host(

@@ -35,6 +35,9 @@ LOG = logging.getLogger("opdispatch.arrays")
 
 T = TypeVar("T")
 
+# CuPy's classes of it, by DLPack and by the CUDA array interface.
+_MEMORY_OF_OTHERS = ("DLPackMemory", "UnownedMemory")
+
 # dlpack.h: kDLCUDA, and memory that GPU and host share (kDLCUDAManaged).
 _GPU_MEMORY = (2, 13)
 
@@ -89,7 +92,7 @@ class CupyBackend(ArrayBackend):
         try:
             device = f"cuda:{cupy.cuda.runtime.getDevice()}"
         except Exception:  # it is that bad: see Note [Errors that stick]
-            device = "cuda"
+            device = self.home or "cuda"
         found = explain_error(cupy, error, device)
         if isinstance(found, DeviceMemoryError):
             free_unused(cupy)  # what the kernel has left, others may have room for
@@ -116,8 +119,9 @@ class CupyBackend(ArrayBackend):
         return there
 
     def is_its_own(self, array: Any) -> bool:
-        """Whether it is no view."""
-        return array.base is None and bool(array.flags.c_contiguous)
+        """Whether it is no view, neither of an array nor of memory that CuPy has not taken."""
+        is_of_others = type(array.data.mem).__name__ in _MEMORY_OF_OTHERS
+        return array.base is None and not is_of_others and bool(array.flags.c_contiguous)
 
     def copy(self, array: Any) -> Any:
         """A copy on the same GPU, made by its current stream."""
@@ -132,10 +136,15 @@ class CupyBackend(ArrayBackend):
         with self._errors(f"the array on {device!r} cannot be written to", device) as cupy:
             if isinstance(contents, np.ndarray):
                 source = np.ascontiguousarray(contents, dtype=target.dtype)
-                if source.nbytes >= LEAST_BYTES and target.flags.c_contiguous:
-                    self._upload(cupy, source, target)
+                there = target
+                if not target.flags.c_contiguous:  # nothing is copied there from the host at once
+                    there = _with_room(cupy, lambda: cupy.empty(target.shape, target.dtype))
+                if source.nbytes >= LEAST_BYTES:
+                    self._upload(cupy, source, there)
                 else:
-                    target.set(source)
+                    there.set(source)
+                if there is not target:
+                    target[...] = there
                 count_transfer(device, to_device=target.nbytes)
             else:
                 target[...] = contents
@@ -146,7 +155,8 @@ class CupyBackend(ArrayBackend):
         if number is None:
             return b""
         if device not in self._ids:
-            with self._errors(f"{device!r} cannot be used", device) as cupy:
+            # Not as the current one: it may be somebody else's, of whom it is asked.
+            with self._errors(f"{device!r} cannot be used", self.device_type) as cupy:
                 self._ids[device] = device_id_of(cupy, number)
         return self._ids[device]
 
@@ -197,7 +207,8 @@ class CupyBackend(ArrayBackend):
         def explained(error: Exception) -> DeviceError:
             return self._explained(cupy, error, name, f"{name} cannot be used")
 
-        return CupyKernelBlock(cupy, split_device(name)[1], explained)
+        number = split_device(name)[1]
+        return CupyKernelBlock(cupy, number, explained, goes_back=not self.home)
 
     def stream(self, device: str) -> Any:
         """This thread's ``cupy.cuda.Stream`` on that GPU."""
@@ -217,7 +228,7 @@ class CupyBackend(ArrayBackend):
         """
         cupy = import_cupy(device)
         try:
-            with _on(cupy, device):
+            with _on(cupy, device, goes_back=not self.home):
                 try:
                     yield cupy
                 except DeviceError:
@@ -270,10 +281,24 @@ def array_of_cupy(cupy: Any, array: HostArray) -> Any:
     return there
 
 
-def _on(cupy: Any, device: str) -> Any:
-    """A block in which that GPU, or the current one, is used."""
-    _, number = split_device(device)
-    return cupy.cuda.Device() if number is None else cupy.cuda.Device(number)
+@contextmanager
+def _on(cupy: Any, device: str, *, goes_back: bool) -> Iterator[None]:
+    """A block in which that GPU, or the current one, is used.
+
+    ``cupy.cuda.Device`` makes a context on the one it goes back to. See
+    Note [The order of a GPU's work].
+    """
+    runtime, number = cupy.cuda.runtime, split_device(device)[1]
+    before = runtime.getDevice()
+    if number is None or number == before:
+        yield
+        return
+    runtime.setDevice(number)
+    try:
+        yield
+    finally:
+        if goes_back:
+            runtime.setDevice(before)
 
 
 def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:

@@ -25,12 +25,26 @@ INSTALL_HINT = "`pip install 'opdispatch[cuda12]'`, or cuda13, whichever fits th
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
-# driver_types.h, cudaError_t.
-_MEMORY_ALLOCATION = 2
+# What each library of CUDA says when it gets no memory, by CuPy's class of its errors: their
+# numbers have nothing in common (driver_types.h, cuda.h, cublas_api.h, cusolver_common.h,
+# cusparse.h, cufft.h, curand.h).
+_NO_MEMORY = {
+    "CUDARuntimeError": 2,
+    "CUDADriverError": 2,
+    "CUBLASError": 3,
+    "CUSOLVERError": 2,
+    "CuSparseError": 2,
+    "CuFFTError": 2,
+    "CURANDError": 102,
+}
+# Those whose numbers are the ones below: driver_types.h, cudaError_t, and cuda.h, CUresult.
+_OF_CUDA_ITSELF = ("CUDARuntimeError", "CUDADriverError")
 _INSUFFICIENT_DRIVER = 35
 # CUDA has not worked from the start: not initialized, a stub of the driver, a driver that is too
-# old, one that calls for a newer one, no device, versions that do not fit.
-_NEVER_WORKED = frozenset({3, 34, _INSUFFICIENT_DRIVER, 36, 100, 803, 804})
+# old, one that calls for a newer one, a GPU that others have for themselves, no device, services
+# of the machine that are not running (the fabric manager, where GPUs have switches between them),
+# versions that do not fit.
+_NEVER_WORKED = frozenset({3, 34, _INSUFFICIENT_DRIVER, 36, 46, 100, 802, 803, 804})
 # Of these the manual says that the process must be ended: a memory error, a link error, an
 # illegal address, a kernel that ran too long, an assertion, and faults of instructions.
 _STICKY = frozenset({214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719})
@@ -87,7 +101,7 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
     found = next((each for each in chain if _is_cudas(each)), None)
     if found is None:
         return None
-    status = getattr(found, "status", None)
+    status = _status_of(found) if type(found).__name__ in _OF_CUDA_ITSELF else None
     if status in _NEVER_WORKED:
         return DeviceError(f"{device} cannot be used: {_explain_driver(cupy, found)}")
     if status in _STICKY or _refuses_everything(cupy):
@@ -146,8 +160,14 @@ def _is_cudas(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in ("cupy", "cupy_backends")
 
 
+def _status_of(error: BaseException) -> Any:
+    """The number that the library has given; cuFFT's is called otherwise."""
+    return getattr(error, "status", getattr(error, "result", None))
+
+
 def _is_refused_memory(error: BaseException) -> bool:
-    return _is_cudas(error) and getattr(error, "status", None) == _MEMORY_ALLOCATION
+    expected = _NO_MEMORY.get(type(error).__name__)
+    return _is_cudas(error) and expected is not None and _status_of(error) == expected
 
 
 def _refuses_everything(cupy: Any) -> bool:
@@ -165,7 +185,7 @@ def _explain_import(error: ImportError) -> str:
 
 
 def _explain_driver(cupy: Any, error: BaseException) -> str:
-    if getattr(error, "status", None) == _INSUFFICIENT_DRIVER:
+    if _status_of(error) == _INSUFFICIENT_DRIVER:
         runtime = cupy.cuda.runtime
         driver = runtime.driverGetVersion()
         if not driver:

@@ -15,6 +15,11 @@ Note [The order of a GPU's work]
 
     Memory that is let go of is used again in the order of that stream, too: CuPy's pool gives a
     block only to work on the stream that it was taken for.
+
+    A block by itself uses no GPU, and so costs a kernel that uses none no memory there: since CUDA
+    12, ``cudaSetDevice`` makes a context, of some hundred MiB, and so it is called only where
+    another GPU than the current one is to be used. An interpreter that was given a GPU does not
+    go back to the first one afterwards, either.
 """
 
 from __future__ import annotations
@@ -29,24 +34,33 @@ from opdispatch.errors import DeviceError
 class CupyKernelBlock:
     """Kernels in it use a GPU, whose number may be left out, in order. For one thread, once.
 
-    ``explained`` makes an error of ours of what CuPy raises on the way in and out. See
-    Note [The order of a GPU's work].
+    ``explained`` makes an error of ours of what CuPy raises on the way in and out. Without
+    ``goes_back`` the thread stays at the GPU. See Note [The order of a GPU's work].
     """
 
     def __init__(
-        self, cupy: Any, number: int | None, explained: Callable[[Exception], DeviceError]
+        self,
+        cupy: Any,
+        number: int | None,
+        explained: Callable[[Exception], DeviceError],
+        *,
+        goes_back: bool = True,
     ) -> None:
         self._cuda = cupy.cuda
         self._number = number
+        self._goes_back = goes_back
         self._explained = explained
         self._stack = ExitStack()
+        self._device = 0
 
     def __enter__(self) -> None:
         try:
             with ExitStack() as stack:
-                # Without a number it is that of now: a kernel may go to another one.
-                self._device = self._cuda.Device(self._number)
-                stack.enter_context(self._device)
+                before = self._cuda.runtime.getDevice()
+                self._device = before if self._number is None else self._number
+                if self._goes_back:
+                    stack.callback(self._use, before)
+                self._use(self._device)
                 stack.enter_context(self._cuda.Stream.null)
                 self._stack = stack.pop_all()
         except Exception as error:
@@ -60,8 +74,12 @@ class CupyKernelBlock:
             if raised is None:  # else, what the kernel has raised says more
                 raise self._explained(error) from error
 
+    def _use(self, number: int) -> None:
+        if self._cuda.runtime.getDevice() != number:
+            self._cuda.runtime.setDevice(number)
+
     def _order(self) -> None:
-        self._device.use()  # the kernel may have gone to another one
+        self._use(self._device)  # the kernel may have gone to another one
         default = self._cuda.Stream.null
         current = self._cuda.get_current_stream()
         if current.ptr != default.ptr:
