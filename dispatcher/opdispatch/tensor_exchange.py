@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opdispatch.arrays import FakeArray
+from opdispatch.arrays import FakeArray, find_backend
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import AutogradError, DeviceError
@@ -111,13 +111,17 @@ class TensorExchange:
     ) -> Any:
         note_reading(self, "a tensor by DLPack")
         refuse_recorded(self)
-        if not copy and _goes_backwards(self.array):
-            if copy is not None:
+        array = self.array
+        if _goes_backwards(array):
+            if copy is False:
                 raise BufferError(
-                    f"a tensor with negative strides, of shape {list(self.array.shape)}, is not "
+                    f"a tensor with negative strides, of shape {list(array.shape)}, is not "
                     "shared by DLPack; ask for a copy"
                 )
-            copy = True  # which None is for, where it is needed
+            if isinstance(array, np.ndarray):
+                copy = True  # which None is for, where it is needed
+            elif (backend := find_backend(type(array))) is not None:
+                array, copy = backend.copy(array), None  # CuPy's makes none on a GPU
         given = {
             "stream": stream,
             "max_version": max_version,
@@ -126,17 +130,17 @@ class TensorExchange:
         }
         asked = {name: value for name, value in given.items() if value is not None}
         try:
-            return self._of_dlpack("__dlpack__")(**asked)
+            return self._of_dlpack("__dlpack__", array)(**asked)
         except ValueError as error:  # what NumPy raised for another device before 2.4
             raise BufferError(str(error)) from error
 
     def __dlpack_device__(self) -> Any:
-        return self._of_dlpack("__dlpack_device__")()
+        return self._of_dlpack("__dlpack_device__", self.array)()
 
-    def _of_dlpack(self, name: str) -> Any:
-        method = getattr(self.array, name, None)
+    def _of_dlpack(self, name: str, array: Any) -> Any:
+        method = getattr(array, name, None)
         if method is None:
-            kind = type(self.array).__name__
+            kind = type(array).__name__
             raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
         return method
 
@@ -155,9 +159,10 @@ def refuse_recorded(tensor: TensorExchange) -> None:
 
 def _goes_backwards(array: Any) -> bool:
     """Whether PyTorch, which has no negative strides, would end the process at the array."""
-    if not isinstance(array, np.ndarray):
+    strides = getattr(array, "strides", None)
+    if not isinstance(strides, tuple):
         return False
-    pairs = zip(array.shape, array.strides, strict=True)
+    pairs = zip(array.shape, strides, strict=True)
     return any(extent > 1 and stride < 0 for extent, stride in pairs)
 
 

@@ -46,6 +46,18 @@ def test_every_view_is_written_to(backend: CupyBackend, cupy: Any, extent: int):
         assert float(view.base.sum()) == source.sum()
 
 
+def test_negative_strides_go_by_dlpack_as_a_copy(cupy: Any):
+    backwards = cupy.arange(4.0)[::-1]
+    for each in (backwards, backwards.reshape(2, 2), backwards[:2]):
+        found = cupy.from_dlpack(Tensor(each))
+        np.testing.assert_array_equal(found.get(), each.get())
+        assert min(found.strides) > 0
+        with pytest.raises(BufferError, match=r"negative strides, of shape .* ask for a copy"):
+            cupy.from_dlpack(Tensor(each), copy=False)
+    one = cupy.from_dlpack(Tensor(backwards[:1]))
+    assert one.data.ptr == backwards[:1].data.ptr
+
+
 def test_memory_of_others_is_not_its_own(backend: CupyBackend, cupy: Any):
     array = cupy.zeros(3)
     memory = cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, array)
