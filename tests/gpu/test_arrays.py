@@ -113,6 +113,19 @@ def test_what_there_is_no_room_for_has_the_figures(backend: CupyBackend, cupy: A
     assert backend.lost is None
 
 
+def test_a_limit_of_the_pool_is_told(backend: CupyBackend, cupy: Any):
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    pool.set_limit(size=pool.total_bytes() + (1 << 20))
+    try:
+        with pytest.raises(DeviceMemoryError, match="CUPY_GPU_MEMORY_LIMIT") as caught:
+            backend.from_host(np.zeros(1 << 28, np.uint8), HERE)
+        assert caught.value.facts["limit"] == str(pool.get_limit())
+    finally:
+        pool.set_limit(size=0)
+    assert backend.from_host(np.zeros(1 << 28, np.uint8), HERE).nbytes == 1 << 28
+
+
 def test_a_gpu_that_is_not_there_is_an_error_and_no_loss(backend: CupyBackend):
     with pytest.raises(DeviceError, match="cuda:99"):
         backend.from_host(X, "cuda:99")

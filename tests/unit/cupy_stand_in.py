@@ -233,7 +233,10 @@ class Pool:
     """``cupy.get_default_memory_pool()``, and that of pinned memory."""
 
     def __init__(self) -> None:
-        self.frees = 0
+        self.frees = self.limit = 0
+
+    def get_limit(self) -> int:
+        return self.limit
 
     def total_bytes(self) -> int:
         return 4096

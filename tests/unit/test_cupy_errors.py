@@ -12,7 +12,7 @@ from opdispatch.arrays import cupy_errors
 from opdispatch.arrays.cupy_errors import explain_absence, explain_error, import_cupy
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 from opdispatch_server.devices import find_devices
-from tests.unit.cupy_stand_in import CUDARuntimeError
+from tests.unit.cupy_stand_in import CUDARuntimeError, OutOfMemoryError
 
 
 @pytest.fixture
@@ -154,3 +154,16 @@ def test_memory_that_cuda_itself_refuses_is_out_of_memory(cupy_stand_in: Any):
     found = explain_error(cupy_stand_in, error, "cuda:0")
     assert found is not None
     assert found.message.endswith("(cudaErrorMemoryAllocation: out of memory)")
+
+
+def test_a_limit_of_the_pool_is_told(cupy_stand_in: Any):
+    pool = cupy_stand_in.get_default_memory_pool()
+    error = OutOfMemoryError(512, 4096, 4096)
+    found = explain_error(cupy_stand_in, error, "cuda:0")
+    assert found is not None
+    assert "limit" not in found.facts
+    pool.limit = 4096
+    found = explain_error(cupy_stand_in, error, "cuda:0")
+    assert found is not None
+    assert found.facts["limit"] == "4096"
+    assert found.message.endswith("; it may hold 4096 (CUPY_GPU_MEMORY_LIMIT)")

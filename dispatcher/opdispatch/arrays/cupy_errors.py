@@ -128,7 +128,7 @@ def memory_error(
     try:
         free, total = cupy.cuda.runtime.memGetInfo()
         pool = cupy.get_default_memory_pool()
-        held, used = pool.total_bytes(), pool.used_bytes()
+        held, used, limit = pool.total_bytes(), pool.used_bytes(), pool.get_limit()
     except Exception:  # CUDA may have no room even for that
         figures = f"({error})"
     else:
@@ -137,6 +137,9 @@ def memory_error(
             f"{free} of its {total} bytes are free, and CuPy's pool in this process holds {held}, "
             f"of which {used} are in use"
         )
+        if limit:  # which there may be room for, but not for this process
+            facts["limit"] = str(limit)
+            figures += f"; it may hold {limit} (CUPY_GPU_MEMORY_LIMIT)"
     what = what or f"there is no room for {asked or 'more'} bytes on {device}"
     return DeviceMemoryError(
         f"{what}: {figures}",
