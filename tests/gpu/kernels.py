@@ -124,3 +124,23 @@ lib.impl("huge", lambda x: cupy.empty(1 << 48, np.uint8), "CUDA")
 lib.define("wrong(Tensor x) -> Tensor")
 lib.impl("wrong", lambda x: cupy.RawKernel("no C++", "wrong")((1,), (1,), ()), "CUDA")
 """
+
+# What the driver says of this process: cuda.h, cuDevicePrimaryCtxGetState.
+CONTEXTS = """
+import ctypes
+
+from opdispatch import Library
+
+
+def has_context(x):
+    driver = ctypes.CDLL("libcuda.so.1")
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(active)) == 0
+    return bool(active.value)
+
+
+lib = Library("contexts", "DEF")
+lib.define("has_context(Tensor x) -> bool")
+lib.impl("has_context", has_context, "CPU")
+"""

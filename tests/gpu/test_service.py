@@ -10,7 +10,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch import DeviceTransfers
-from tests.gpu.kernels import FAULTS, SLOW, VECTORS
+from tests.gpu.kernels import CONTEXTS, FAULTS, SLOW, VECTORS
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import wait_for
 
@@ -38,6 +38,20 @@ def test_libraries_go_to_the_interpreter_with_the_gpu(
         np.testing.assert_array_equal(
             session.call("vectors::add", x, x, remote=True).numpy(), 2 * X
         )
+
+
+@pytest.mark.parametrize(("workers", "has_one"), [("1", False), ("cpu:1", False), (HERE, True)])
+def test_only_interpreters_that_use_a_gpu_take_memory_of_it(
+    start_daemon: StartDaemon, write_library: WriteLibrary, workers: str, has_one: bool
+):
+    with start_daemon(workers=workers).connect() as session:
+        session.load(write_library("contexts", CONTEXTS))
+        for _ in range(3):
+            assert session.call("contexts::has_context", X) is has_one
+        if workers == "1":  # which may use it
+            session.load(write_library("vectors", VECTORS))
+            assert session.call("vectors::up", X, remote=True).device == HERE
+            assert session.call("contexts::has_context", X)
 
 
 def test_kernels_of_cupy_and_of_cuda_calculate(
