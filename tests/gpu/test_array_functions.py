@@ -34,6 +34,27 @@ def test_systems_are_solved_for_as_many_sides(of_systems: Any, of_sides: Any):
     np.testing.assert_allclose(here(xp.linalg.solve(there(x1), there(x2))), expected)
 
 
+@pytest.mark.parametrize("shape", [(2, 2), (3, 2, 2)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        xp.linalg.inv,
+        lambda x: xp.linalg.solve(x, x),
+        lambda x: xp.linalg.solve(x, x[..., 0]) if x.ndim == 2 else xp.linalg.solve(x, x),
+        lambda x: xp.linalg.cholesky(x - 1.0),
+    ],
+)
+def test_what_cannot_be_factored_is_an_error(call: Any, shape: tuple[int, ...]):
+    with pytest.raises(np.linalg.LinAlgError):
+        call(there(np.zeros(shape)))
+
+
+def test_a_singular_matrix_has_a_determinant():
+    assert here(xp.linalg.det(there(np.zeros((2, 2))))) == 0.0
+    found = xp.linalg.slogdet(there(np.zeros((3, 2, 2))))
+    np.testing.assert_array_equal(here(found.sign), [0.0] * 3)
+
+
 @pytest.mark.parametrize("order", [np.inf, 1, 2])
 def test_the_norm_of_nothing_is_zero(order: float):
     assert here(xp.linalg.vector_norm(there([]), ord=order)) == 0.0

@@ -39,7 +39,10 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
 
     @functools.cache
     def find() -> Kernel:
-        return own or find_cupy_function(_import("array_api_compat.cupy"), function)
+        if own is not None:
+            return own
+        found = find_cupy_function(_import("array_api_compat.cupy"), function)
+        return _checked(found) if function.schema.name.name in FACTORIZATIONS else found
 
     def call(*args: Any, **kwargs: Any) -> Any:
         cupy = _import("cupy")
@@ -131,6 +134,19 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
     if is_only and len(arguments) == len(tensors) <= 2:
         return call_of_one if len(tensors) == 1 else call_of_two
     return call_of_more
+
+
+def _checked(found: Kernel) -> Kernel:
+    """``found``, which raises LinAlgError for matrices that it cannot do, as on the host.
+
+    It waits for the GPU to say so. Without that, CuPy goes on with whatever cuSOLVER leaves behind.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _import("cupyx").errstate(linalg="raise"):
+            return found(*args, **kwargs)
+
+    return call
 
 
 @functools.cache
