@@ -113,6 +113,19 @@ def test_short_numbers_give_the_dtypes_of_the_host(call: Any, dtype: str):
     )
 
 
+@pytest.mark.parametrize("shape", [(100_000,), (3, 30_000)])
+def test_float16_is_added_up_in_float32(shape: tuple[int, ...]):
+    x = np.random.default_rng(0).random(shape).astype(np.float16)
+    found = xp.sum(there(x, "float16"), axis=-1)
+    expected = x.sum(axis=-1, dtype=np.float64)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(here(found).astype(float), expected, rtol=2**-11)
+    close_to_one = (1 + (x - 0.5) / 512).astype(np.float16)
+    product = xp.prod(there(close_to_one, "float16"), axis=-1)
+    expected = close_to_one.prod(axis=-1, dtype=np.float64)
+    np.testing.assert_allclose(here(product).astype(float), expected, rtol=2**-10)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_factorizations_want_more_bits(dtype: str):
     with pytest.raises(ArgumentError, match=f"was given {dtype}; expected numbers of 32 bits"):

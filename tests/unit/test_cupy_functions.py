@@ -142,6 +142,23 @@ def test_bfloat16_goes_by_float32_and_comes_back():
     assert short("hypot.Tensor", np.hypot)(np.ones(2, np.float16), np.ones(2)).dtype == np.float64
 
 
+@pytest.mark.parametrize("operator", ["sum", "prod"])
+@pytest.mark.parametrize("dtype", [None, np.dtype(np.float16)])
+def test_float16_is_added_up_in_float32(operator: str, dtype: Any):
+    asked = []
+
+    def found(x: Any, **options: Any) -> Any:
+        asked.append(options["dtype"])
+        return getattr(np, operator)(x, **options)
+
+    call = adapted(operator, found)
+    result = call(np.full((2, 3), 0.5, np.float16), axis=1, dtype=dtype)
+    assert (result.dtype, result.shape, asked) == (np.float16, (2,), [np.float32])
+    assert call(np.ones(2, np.float16), dtype=np.dtype(np.float64)).dtype == np.float64
+    assert call(np.ones(2, np.float32), dtype=None).dtype == np.float32
+    assert asked[1:] == [np.float64, None]
+
+
 def test_the_condition_of_where_does_not_count():
     condition, x = np.array([True, False]), np.ones(2, BFLOAT16)
     assert short("where.ScalarOther", np.where)(condition, x, 2.0).dtype == BFLOAT16

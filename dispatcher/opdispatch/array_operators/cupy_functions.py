@@ -19,6 +19,8 @@ from opdispatch.array_operators.preconditions import with_precondition
 
 Adapt = Callable[[Kernel, Kernel], Kernel]
 
+_FLOAT16 = np.dtype(np.float16)
+
 
 def find_cupy_function(namespace: Any, function: ArrayFunction) -> Kernel:
     """What an operator stands for in ``array_api_compat.cupy``."""
@@ -64,6 +66,17 @@ def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
         return found(x, axes)
 
     return permute_dims
+
+
+def _in_float32(found: Kernel, of_numpy: Kernel) -> Kernel:
+    """CuPy's adds float16 up in float16, by CUB, unless another type is asked for."""
+
+    def add_up(x: Any, *, dtype: Any = None, **options: Any) -> Any:
+        if x.dtype != _FLOAT16 or (dtype is not None and dtype != _FLOAT16):
+            return found(x, dtype=dtype, **options)
+        return found(x, dtype=np.dtype(np.float32), **options).astype(_FLOAT16)
+
+    return add_up
 
 
 def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
@@ -124,6 +137,8 @@ _ADAPTED: dict[str, Adapt] = {
     "linalg_solve": _solve,
     "meshgrid": _meshgrid,
     "permute_dims": _permute_dims,
+    "prod": _in_float32,
+    "sum": _in_float32,
     **dict.fromkeys(("linalg_eig", "linalg_eigvals"), _eigenvalues),
     **dict.fromkeys(("searchsorted", "searchsorted.Scalar"), _searchsorted),
     **dict.fromkeys(("cumulative_prod", "cumulative_sum"), _cumulative),
