@@ -1,4 +1,4 @@
-"""What the dispatcher costs on a GPU, and what copies to it take. `make gpu` runs it.
+"""What the dispatcher costs on a GPU, and what copies to it and from it take. `make gpu` runs it.
 
 Plain CuPy, and copies of pinned memory made by hand, are timed beside it in the same run.
 """
@@ -22,8 +22,9 @@ from tests.bench.timing import median_seconds
 
 HERE = "cuda:0"
 MIB = 1 << 20
-UPLOAD_BYTES = 256 * MIB
-MOVED_BYTES = (4096, MIB, UPLOAD_BYTES)
+COPIED_BYTES = 256 * MIB
+MOVED_BYTES = (4096, MIB, COPIED_BYTES)
+PLAIN = "cudaMemcpyAsync of pinned memory"
 
 
 def calls(cupy: Any) -> Table:
@@ -49,15 +50,15 @@ def calls(cupy: Any) -> Table:
 
 def uploads(cupy: Any, backend: CupyBackend) -> Table:
     """A large array to the GPU, complete there, beside a copy of memory that is pinned already."""
-    source = np.ones(UPLOAD_BYTES, np.uint8)
-    pinned = cupy.cuda.alloc_pinned_memory(UPLOAD_BYTES)
-    np.frombuffer(pinned, np.uint8, UPLOAD_BYTES)[:] = 1
-    target, stream = cupy.empty(UPLOAD_BYTES, np.uint8), cupy.cuda.Stream.null
+    source = np.ones(COPIED_BYTES, np.uint8)
+    pinned = cupy.cuda.alloc_pinned_memory(COPIED_BYTES)
+    np.frombuffer(pinned, np.uint8, COPIED_BYTES)[:] = 1
+    target, stream = cupy.empty(COPIED_BYTES, np.uint8), cupy.cuda.Stream.null
     runtime = cupy.cuda.runtime
 
     def copy_pinned() -> None:
         runtime.memcpyAsync(
-            target.data.ptr, pinned.ptr, UPLOAD_BYTES, runtime.memcpyHostToDevice, stream.ptr
+            target.data.ptr, pinned.ptr, COPIED_BYTES, runtime.memcpyHostToDevice, stream.ptr
         )
         stream.synchronize()
 
@@ -70,19 +71,36 @@ def uploads(cupy: Any, backend: CupyBackend) -> Table:
 
     seconds = median_seconds(
         {
-            "cudaMemcpyAsync of pinned memory": copy_pinned,
+            PLAIN: copy_pinned,
             "from_host, through pinned pieces": complete(lambda: backend.from_host(source, HERE)),
             "assign, through pinned pieces": complete(lambda: backend.assign(target, source)),
             "cupy.asarray": complete(lambda: cupy.asarray(source)),
             "ndarray.set": complete(lambda: target.set(source)),
         }
     )
-    table = _table(f"{UPLOAD_BYTES // MIB} MiB to a GPU", "way", "ms", "GB/s", "of pinned")
-    plain = seconds["cudaMemcpyAsync of pinned memory"]
-    for name, took in seconds.items():
-        speed = f"{UPLOAD_BYTES / took / 1e9:.1f}"
-        table.add_row(name, f"{took * 1e3:.2f}", speed, f"{plain / took:.0%}")
-    return table
+    return _speeds("to a GPU", seconds)
+
+
+def downloads(cupy: Any, backend: CupyBackend) -> Table:
+    """A large array from the GPU, beside a copy to memory that is pinned already."""
+    pinned = cupy.cuda.alloc_pinned_memory(COPIED_BYTES)
+    source, stream = cupy.ones(COPIED_BYTES, np.uint8), cupy.cuda.Stream.null
+    runtime = cupy.cuda.runtime
+
+    def copy_pinned() -> None:
+        runtime.memcpyAsync(
+            pinned.ptr, source.data.ptr, COPIED_BYTES, runtime.memcpyDeviceToHost, stream.ptr
+        )
+        stream.synchronize()
+
+    seconds = median_seconds(
+        {
+            PLAIN: copy_pinned,
+            "to_host, through pinned pieces": lambda: backend.to_host(source),
+            "ndarray.get": lambda: source.get(),
+        }
+    )
+    return _speeds("from a GPU", seconds)
 
 
 def moves(cupy: Any, backend: CupyBackend) -> Table:
@@ -125,6 +143,14 @@ def _share(pipe: Connection, size: int) -> None:
     pipe.recv()
 
 
+def _speeds(where: str, seconds: dict[str, float]) -> Table:
+    table = _table(f"{COPIED_BYTES // MIB} MiB {where}", "way", "ms", "GB/s", "of pinned")
+    for name, took in seconds.items():
+        speed = f"{COPIED_BYTES / took / 1e9:.1f}"
+        table.add_row(name, f"{took * 1e3:.2f}", speed, f"{seconds[PLAIN] / took:.0%}")
+    return table
+
+
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title)
     for heading in headings:
@@ -140,8 +166,9 @@ def main() -> None:
         return
     cupy, backend = import_cupy(HERE), CupyBackend()
     console.print(cupy.cuda.runtime.getDeviceProperties(0)["name"].decode())
-    for table in (calls(cupy), uploads(cupy, backend), moves(cupy, backend)):
-        console.print(table)
+    console.print(calls(cupy))
+    for measure in (uploads, downloads, moves):
+        console.print(measure(cupy, backend))
 
 
 if __name__ == "__main__":

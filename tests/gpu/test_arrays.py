@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from opdispatch import DeviceMemory, DeviceTransfers, Tensor, device_transfers
-from opdispatch.arrays import CupyBackend, pinned_uploads, run_on_device
+from opdispatch.arrays import CupyBackend, pinned_copies, run_on_device
 from opdispatch.errors import DeviceError, DeviceMemoryError
 
 pytestmark = pytest.mark.gpu
@@ -66,7 +66,7 @@ def test_memory_of_others_is_not_its_own(backend: CupyBackend, cupy: Any):
     assert found == [True, False, False]
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 18, 20 * pinned_uploads.PIECE_BYTES // 8 + 3])
+@pytest.mark.parametrize("size", [0, 1, 1 << 18, 20 * pinned_copies.PIECE_BYTES // 8 + 3])
 @pytest.mark.parametrize("dtype", [np.float64, np.bool_, np.complex64, np.int8])
 def test_every_element_arrives_and_comes_back(backend: CupyBackend, size: int, dtype: Any):
     source = (np.arange(size) % 113).astype(dtype)
@@ -84,13 +84,24 @@ def test_a_zero_keeps_its_sign(backend: CupyBackend, dtype: Any, shape: tuple[in
 
 
 def test_a_large_upload_has_read_its_source_when_it_returns(backend: CupyBackend):
-    source = np.ones(20 * pinned_uploads.PIECE_BYTES // 8)
+    source = np.ones(20 * pinned_copies.PIECE_BYTES // 8)
     arrays = []
     for number in range(4):
         source[:] = number
         arrays.append(backend.from_host(source, HERE))
     for number, array in enumerate(arrays):
         assert (backend.to_host(array) == number).all()
+
+
+def test_a_large_array_is_read_as_the_stream_has_made_it(backend: CupyBackend, cupy: Any):
+    array = cupy.zeros(20 * pinned_copies.PIECE_BYTES // 8)
+    for number in range(1, 4):
+        array += 1
+        read = backend.to_host(array)
+        array += 1  # in the order of the stream
+        array -= 1
+        assert (read == number).all()
+    np.testing.assert_array_equal(backend.to_host(array[::2]), read[::2])
 
 
 def test_what_is_copied_is_counted(backend: CupyBackend):

@@ -171,7 +171,7 @@ class Runtime:
     """``cupy.cuda.runtime``; after an error that sticks, nothing else comes of it."""
 
     CUDARuntimeError = CUDARuntimeError
-    memcpyHostToDevice, memcpyDeviceToDevice = 1, 3  # noqa: N815 - CuPy's names
+    memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3  # noqa: N815
     driver, version, devices = 13000, 12090, DEVICES
     free, total = 1 << 20, 1 << 30
 
@@ -264,6 +264,7 @@ def make_module() -> Any:
     module.ndarray = ndarray
     module.asarray = lambda a: ndarray(np.array(a))
     module.empty = lambda shape, dtype: ndarray(np.empty(shape, dtype))
+    module.ascontiguousarray = lambda a: ndarray(np.ascontiguousarray(a.host), a.device.id)
     module.from_dlpack = lambda array: ndarray(array.array)
     module.get_default_memory_pool = lambda: pool
     module.get_default_pinned_memory_pool = lambda: pinned

@@ -11,7 +11,7 @@ cupy_backend     the memory of NVIDIA GPUs
 cupy_errors      what CuPy and CUDA raise
 cupy_ipc         arrays of other processes on the same GPU
 cupy_kernel_block  on which GPU kernels run, and in what order their work is done
-pinned_uploads   large copies to a GPU
+pinned_copies    large copies to a GPU, and from it
 meta_backend     no memory: arrays without elements
 fake_array       the same, which pretend to be on a device
 common_device    where all tensors of a call must be

@@ -27,7 +27,7 @@ from opdispatch.arrays.cupy_kernel_block import CupyKernelBlock
 from opdispatch.arrays.device_memory import DeviceMemory
 from opdispatch.arrays.device_transfers import count_transfer
 from opdispatch.arrays.devices import split_device
-from opdispatch.arrays.pinned_uploads import LEAST_BYTES, PinnedUploads
+from opdispatch.arrays.pinned_copies import LEAST_BYTES, PinnedCopies
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 
@@ -45,7 +45,7 @@ _GPU_MEMORY = (2, 13)
 class CupyBackend(ArrayBackend):
     """``cupy.ndarray`` and its subclasses, on the GPU that each says it is on.
 
-    ``_lock`` protects ``_uploads``: the ways to the GPUs, None to those without pinned memory.
+    ``_lock`` protects ``_pinned``: the ways to the GPUs, None to those without pinned memory.
     """
 
     device_type = "cuda"
@@ -56,7 +56,7 @@ class CupyBackend(ArrayBackend):
         self._finds_gpu: bool | None = None  # not looked yet
         self._ids: dict[str, bytes] = {}
         self._lock = threading.Lock()
-        self._uploads: dict[int, PinnedUploads | None] = {}
+        self._pinned: dict[int, PinnedCopies | None] = {}
 
     def owns(self, cls: type) -> bool:
         """Whether it is CuPy's class, by its name: CuPy need not be there."""
@@ -101,8 +101,8 @@ class CupyBackend(ArrayBackend):
     def to_host(self, array: Any) -> HostArray:
         """A copy; waits for the current stream of the array's GPU."""
         device = self.device_of(array)
-        with self._errors(f"the array on {device} cannot be read", device):
-            host: HostArray = array.get()
+        with self._errors(f"the array on {device} cannot be read", device) as cupy:
+            host = self._download(cupy, array)
         count_transfer(device, from_device=host.nbytes)
         return host
 
@@ -248,19 +248,34 @@ class CupyBackend(ArrayBackend):
         return found or DeviceError(f"{what} ({type(error).__name__}: {error})")
 
     def _upload(self, cupy: Any, source: HostArray, target: Any) -> None:
-        number = target.device.id
-        with self._lock:
-            if number not in self._uploads:
-                try:
-                    self._uploads[number] = PinnedUploads(cupy)
-                except cupy.cuda.runtime.CUDARuntimeError as error:
-                    LOG.warning("large copies to cuda:%d will be slow: %s", number, error)
-                    self._uploads[number] = None
-            uploads = self._uploads[number]
-        if uploads is None:
+        pinned = self._pinned_for(cupy, target.device.id)
+        if pinned is None:
             target.set(source)
         else:
-            uploads.copy(source, target)
+            pinned.upload(source, target)
+
+    def _download(self, cupy: Any, array: Any) -> HostArray:
+        pinned = None
+        if array.nbytes >= LEAST_BYTES:
+            pinned = self._pinned_for(cupy, array.device.id)
+        if pinned is None:
+            small: HostArray = array.get()
+            return small
+        source = _with_room(cupy, lambda: cupy.ascontiguousarray(array))
+        host: HostArray = np.empty(array.shape, array.dtype)
+        pinned.download(source, host)
+        return host
+
+    def _pinned_for(self, cupy: Any, number: int) -> PinnedCopies | None:
+        """The way to a GPU, which is the current one."""
+        with self._lock:
+            if number not in self._pinned:
+                try:
+                    self._pinned[number] = PinnedCopies(cupy)
+                except cupy.cuda.runtime.CUDARuntimeError as error:
+                    LOG.warning("large copies to cuda:%d will be slow: %s", number, error)
+                    self._pinned[number] = None
+            return self._pinned[number]
 
     def _noted(self, error: DeviceError | None) -> DeviceError | None:
         if isinstance(error, DeviceLostError):

@@ -1,4 +1,4 @@
-"""Large copies to a GPU go through pieces of pinned memory, two for each thread, in turn."""
+"""Large copies go through pieces of pinned memory, two for each thread, in turn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from opdispatch.arrays import CupyBackend, cupy_backend, pinned_uploads
-from opdispatch.arrays.pinned_uploads import PinnedUploads
-from tests.unit.cupy_stand_in import CUDARuntimeError, Stream
+from opdispatch.arrays import CupyBackend, cupy_backend, pinned_copies
+from opdispatch.arrays.pinned_copies import PinnedCopies
+from tests.unit.cupy_stand_in import CUDARuntimeError, Stream, ndarray
 
 PIECE = 1000
 
@@ -20,7 +20,7 @@ PIECE = 1000
 @pytest.fixture
 def cupy(cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The stand-in, and pieces and arrays that are large but small."""
-    monkeypatch.setattr(pinned_uploads, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(pinned_copies, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(cupy_backend, "LEAST_BYTES", 100)
     return cupy_stand_in
 
@@ -28,10 +28,10 @@ def cupy(cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("size", [1, 125, 126, 250, 251, 999])
 @pytest.mark.parametrize("copiers", [1, 3, 4])
 def test_every_element_arrives(cupy: Any, size: int, copiers: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pinned_uploads, "COPIERS", copiers)
+    monkeypatch.setattr(pinned_copies, "COPIERS", copiers)
     source = np.random.default_rng(size).random(size)
     target = cupy.empty((size,), float)
-    PinnedUploads(cupy).copy(source, target)
+    PinnedCopies(cupy).upload(source, target)
     np.testing.assert_array_equal(target.host, source)
     pieces = [PIECE] * (source.nbytes // PIECE) + [source.nbytes % PIECE] * bool(
         source.nbytes % PIECE
@@ -42,14 +42,14 @@ def test_every_element_arrives(cupy: Any, size: int, copiers: int, monkeypatch: 
 def test_a_piece_is_filled_again_only_when_the_gpu_has_read_it(
     cupy: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pinned_uploads, "COPIERS", 1)
-    uploads = PinnedUploads(cupy)
-    first, second = (piece.read for piece in uploads._copiers[0]._pieces)
+    monkeypatch.setattr(pinned_copies, "COPIERS", 1)
+    copies = PinnedCopies(cupy)
+    first, second = (piece.done for piece in copies._copiers[0]._pieces)
     order: list[str] = []
     for name, event in (("first", first), ("second", second)):
         event.synchronize = lambda name=name: order.append(f"{name} was read")
         event.record = lambda stream, name=name: order.append(f"{name} is read")
-    uploads.copy(np.zeros(3 * PIECE, np.uint8), cupy.empty((3 * PIECE,), np.uint8))
+    copies.upload(np.zeros(3 * PIECE, np.uint8), cupy.empty((3 * PIECE,), np.uint8))
     assert order == [
         *("first was read", "first is read"),
         *("second was read", "second is read"),
@@ -57,16 +57,51 @@ def test_a_piece_is_filled_again_only_when_the_gpu_has_read_it(
     ]
 
 
+@pytest.mark.parametrize("size", [125, 126, 251, 999, 3000])
+@pytest.mark.parametrize("copiers", [1, 3])
+def test_every_element_comes_back(
+    cupy: Any, size: int, copiers: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pinned_copies, "COPIERS", copiers)
+    source = np.random.default_rng(size).random(size)
+    there, target = ndarray(source), np.empty_like(source)
+    copies = PinnedCopies(cupy)
+    for _ in range(2):  # with what an upload has left in the pieces
+        copies.upload(np.zeros_like(source), cupy.empty((size,), float))
+        copies.download(there, target)
+        np.testing.assert_array_equal(target, source)
+    downloaded = [piece for piece, way in cupy.cuda.runtime.copies if way == 2]
+    assert sum(downloaded) == 2 * source.nbytes
+    assert max(downloaded) == PIECE
+
+
+def test_a_piece_is_read_when_the_gpu_has_written_it_and_meanwhile_it_writes_the_other(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pinned_copies, "COPIERS", 1)
+    copies = PinnedCopies(cupy)
+    order: list[str] = []
+    for name, piece in zip(("first", "second"), copies._copiers[0]._pieces, strict=True):
+        piece.done.synchronize = lambda name=name: order.append(f"{name} is done")
+        piece.done.record = lambda stream, name=name: order.append(f"{name} begins")
+    copies.download(ndarray(np.zeros(3 * PIECE, np.uint8)), np.empty(3 * PIECE, np.uint8))
+    assert order == [
+        *("first is done", "first begins"),
+        *("second is done", "second begins", "first is done"),
+        *("first is done", "first begins", "second is done", "first is done"),
+    ]
+
+
 def test_the_copies_come_after_what_was_before_and_before_what_follows(cupy: Any):
-    uploads = PinnedUploads(cupy)
+    copies = PinnedCopies(cupy)
     with Stream() as stream:
-        uploads.copy(np.zeros(3 * PIECE, np.uint8), cupy.empty((3 * PIECE,), np.uint8))
-    assert uploads._stream.waited_for == [stream]
-    assert stream.waited_for == [uploads._stream]
+        copies.upload(np.zeros(3 * PIECE, np.uint8), cupy.empty((3 * PIECE,), np.uint8))
+    assert copies._stream.waited_for == [stream]
+    assert stream.waited_for == [copies._stream]
 
 
 def test_the_threads_use_the_gpu_of_the_target(cupy: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pinned_uploads, "COPIERS", 4)
+    monkeypatch.setattr(pinned_copies, "COPIERS", 4)
     found: set[int] = set()
     copy = cupy.cuda.runtime.memcpyAsync
 
@@ -82,7 +117,7 @@ def test_the_threads_use_the_gpu_of_the_target(cupy: Any, monkeypatch: pytest.Mo
 def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
     cupy: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pinned_uploads, "COPIERS", 4)
+    monkeypatch.setattr(pinned_copies, "COPIERS", 4)
     reading = threading.Semaphore(0)
     copied: list[int] = []
 
@@ -95,9 +130,9 @@ def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
         copied.append(size)
 
     monkeypatch.setattr(cupy.cuda.runtime, "memcpyAsync", fail)
-    uploads = PinnedUploads(cupy)
+    copies = PinnedCopies(cupy)
     with pytest.raises(CUDARuntimeError):
-        uploads.copy(np.zeros(4 * PIECE, np.uint8), cupy.empty((4 * PIECE,), np.uint8))
+        copies.upload(np.zeros(4 * PIECE, np.uint8), cupy.empty((4 * PIECE,), np.uint8))
     assert copied == [PIECE] * 3
 
 
@@ -118,7 +153,7 @@ def test_any_number_of_threads_may_upload(cupy: Any):
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(there_and_back, arrays))
-    assert len(backend._uploads) == 2
+    assert len(backend._pinned) == 2
 
 
 @pytest.mark.parametrize("dtype", [np.int8, bool, np.complex64, ml_dtypes.bfloat16])

@@ -1,0 +1,137 @@
+"""Copies of large arrays to a GPU and from it, through a little memory that the GPU reaches itself.
+
+Note [Pinned memory]
+    A GPU reads and writes pinned memory at the speed of the bus, while the host does something
+    else. With other memory it is a fraction of that, and the host waits. Pinning takes longer than
+    copying, and what is pinned is lost to everybody else: so there are a few pieces for each GPU,
+    made once.
+
+    One thread copies within the host's memory at a fraction of the speed of the bus, too. So
+    several do, each to or from two pieces of its own: while the GPU has one, it has the other one.
+    They do not wait for each other, since it does not matter in which order the parts arrive.
+
+    The copies have a stream of their own, which begins after the caller's, and which that waits
+    for: a stream that is another one in each thread, as the default one may be, would not do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+
+LEAST_BYTES = 1 << 20
+"""What is smaller is copied by CuPy itself."""
+PIECE_BYTES = 4 << 20
+COPIERS = min(8, os.cpu_count() or 1)
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class PinnedCopies:
+    """The way to one GPU, which is the current one when it is made. Any thread may use it."""
+
+    def __init__(self, cupy: Any) -> None:
+        """Raises what CuPy raises where no memory can be pinned."""
+        self._cuda = cupy.cuda
+        self._lock = threading.Lock()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        # The first one is for whoever calls.
+        self._copiers = [_Copier(cupy.cuda, self._stream) for _ in range(COPIERS)]
+        runtime = cupy.cuda.runtime
+        self._threads = ThreadPoolExecutor(
+            COPIERS, "copy", initializer=runtime.setDevice, initargs=(runtime.getDevice(),)
+        )
+
+    def upload(self, source: np.ndarray[Any, Any], target: Any) -> None:
+        """Copies to an array of the GPU's of the same bytes, in the order of the current stream.
+
+        Both are C-contiguous. When it returns, ``source`` has been read, and all that comes after
+        it on that stream finds the elements in ``target``. Raises what CuPy raises.
+        """
+        self._copy(_Copier.upload, source, target)
+
+    def download(self, source: Any, target: np.ndarray[Any, Any]) -> None:
+        """Copies from an array of the GPU's what the current stream has made of it until now.
+
+        Both are C-contiguous. When it returns, it is done. Raises what CuPy raises.
+        """
+        self._copy(_Copier.download, target, source)
+
+    def _copy(self, way: Callable[[_Copier, Bytes, int, range], None], host: Any, gpu: Any) -> None:
+        contents, address = host.reshape(-1).view(np.uint8), gpu.data.ptr
+        with self._lock:
+            current = self._cuda.get_current_stream()
+            self._stream.wait_event(current.record(self._event()))
+            begins = range(0, contents.size, PIECE_BYTES)
+            count = min(len(self._copiers), len(begins))
+            others = [
+                self._threads.submit(way, copier, contents, address, begins[n::count])
+                for n, copier in enumerate(self._copiers[1:count], start=1)
+            ]
+            try:
+                way(self._copiers[0], contents, address, begins[::count])
+            finally:
+                wait(others)  # whatever comes of them: they use `host`
+                current.wait_event(self._stream.record(self._event()))
+            for each in others:
+                each.result()
+
+    def _event(self) -> Any:
+        return self._cuda.Event(disable_timing=True)
+
+
+class _Copier:
+    """Two pieces of pinned memory, for one thread at a time.
+
+    Both ways copy those parts of ``contents``, of the host's, that begin there: to the same places
+    of an address on the GPU, or from there. While NumPy copies, other threads run.
+    """
+
+    def __init__(self, cuda: Any, stream: Any) -> None:
+        self._runtime, self._stream = cuda.runtime, stream
+        self._pieces = [_Piece(cuda), _Piece(cuda)]
+
+    def upload(self, contents: Bytes, address: int, begins: range) -> None:
+        """Returns when the host's have been read."""
+        for number, begin in enumerate(begins):
+            part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]
+            piece.done.synchronize()  # what was in it before is on the GPU
+            np.copyto(piece.memory[: part.size], part)
+            self._start(address + begin, piece.address, part.size, "memcpyHostToDevice", piece)
+
+    def download(self, contents: Bytes, address: int, begins: range) -> None:
+        """Returns when the host's have been written."""
+        before: tuple[Bytes, _Piece] | None = None
+        for number, begin in enumerate(begins):
+            part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]
+            piece.done.synchronize()  # an upload may have been the last to use it
+            self._start(piece.address, address + begin, part.size, "memcpyDeviceToHost", piece)
+            if before is not None:
+                _finish(*before)
+            before = part, piece
+        if before is not None:
+            _finish(*before)
+
+    def _start(self, to: int, from_: int, size: int, way: str, piece: _Piece) -> None:
+        self._runtime.memcpyAsync(to, from_, size, getattr(self._runtime, way), self._stream.ptr)
+        piece.done.record(self._stream)
+
+
+class _Piece:
+    """Some pinned memory, and the event after which the GPU does not use it any more."""
+
+    def __init__(self, cuda: Any) -> None:
+        self._pinned = cuda.alloc_pinned_memory(PIECE_BYTES)  # as long as `memory` is used
+        self.address = self._pinned.ptr
+        self.memory: Bytes = np.frombuffer(self._pinned, np.uint8, PIECE_BYTES)
+        self.done = cuda.Event(block=True, disable_timing=True)
+
+
+def _finish(part: Bytes, piece: _Piece) -> None:
+    piece.done.synchronize()
+    np.copyto(part, piece.memory[: part.size])
