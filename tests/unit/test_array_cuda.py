@@ -16,7 +16,7 @@ from opdispatch import Tensor, ops
 from opdispatch.array_operators import cuda
 from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.array_operators.library_functions import find_function
-from opdispatch.errors import DeviceError
+from opdispatch.errors import DeviceError, DeviceMemoryError
 
 
 @pytest.fixture
@@ -29,6 +29,15 @@ def runtime(cupy_stand_in: Any) -> Iterator[Any]:
 def test_a_gpu_that_is_not_there_is_an_error_of_the_device(runtime: Any):
     with pytest.raises(DeviceError, match="zeros: there is no device 'cuda:99'"):
         ops.array.zeros([2], device="cuda:99")
+
+
+def test_what_thrust_has_no_room_for_is_none_of_the_hosts(runtime: Any, cupy_stand_in: Any):
+    def fail(x: Any) -> Any:
+        raise MemoryError("std::bad_alloc")
+
+    kernel = cuda.make_cuda_kernel(FUNCTION_OF["exp"], fail)
+    with pytest.raises(DeviceMemoryError, match="there is no room for more bytes on cuda:0: "):
+        kernel(cupy_stand_in.asarray(np.ones(2)))
 
 
 def test_cupy_has_a_function_for_every_operator():
@@ -77,13 +86,21 @@ class OutOfMemoryError(MemoryError):
     """As ``cupy.cuda.memory.OutOfMemoryError``."""
 
 
+class CUDARuntimeError(RuntimeError):
+    """As ``cupy.cuda.runtime.CUDARuntimeError``."""
+
+
+class CUBLASError(RuntimeError):
+    """As ``cupy_backends.cuda.libs.cublas.CUBLASError``."""
+
+
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Has CuPy find that many GPUs, of which the first is the current one."""
 
     def find(count: int) -> None:
         runtime = SimpleNamespace(
-            CUDARuntimeError=ZeroDivisionError,
+            CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: count,
             getDevice=lambda: 0,
         )
@@ -131,7 +148,7 @@ def test_others_are_looked_at(gpus: Any, operator: str):
 
 
 @pytest.mark.parametrize("operator", ["exp", "add.Tensor", "reshape"])
-@pytest.mark.parametrize("failure", [OutOfMemoryError, ZeroDivisionError])
+@pytest.mark.parametrize("failure", [OutOfMemoryError, CUDARuntimeError, CUBLASError])
 def test_a_failure_of_the_gpu_is_explained_by_the_call_that_looks(
     gpus: Any, operator: str, failure: type[Exception]
 ):

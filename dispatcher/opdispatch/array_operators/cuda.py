@@ -22,10 +22,12 @@ from opdispatch.array_operators.kernels import make_kernel
 from opdispatch.arrays import common_device, explain_device_error, split_device
 from opdispatch.arrays.common_device import device_mismatch
 from opdispatch.arrays.cupy_backend import array_of_cupy
-from opdispatch.arrays.cupy_errors import INSTALL_HINT
+from opdispatch.arrays.cupy_errors import INSTALL_HINT, memory_error
 from opdispatch.errors import DeviceError
 
 _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
+# What CuPy's errors of CUDA, of cuBLAS and so on, and of memory, are.
+_FAILURES = (RuntimeError, MemoryError)
 
 
 def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = None) -> Kernel:
@@ -59,9 +61,11 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
             with cupy.cuda.Device(number) if number is not None else nullcontext():
                 args = tuple(_on_gpu(each, cupy) for each in args)
                 return find()(*args, **{key: _on_gpu(each, cupy) for key, each in kwargs.items()})
-        except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError) as error:
+        except _FAILURES as error:
             if getattr(error, "status", None) == _INVALID_DEVICE:
                 raise DeviceError(f"{name}: there is no device 'cuda:{number}'") from error
+            if type(error) is MemoryError:  # C++'s own: Thrust had no room to sort
+                raise memory_error(cupy, error, place or "cuda") from error
             if (explained := explain_device_error(error)) is not None:
                 raise explained from error
             raise
@@ -99,7 +103,6 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         return None
     cupy = _import("cupy")
     of_gpu = cupy.ndarray
-    failures = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.memory.OutOfMemoryError)
     is_only = cupy.cuda.runtime.getDeviceCount() == 1
     current = cupy.cuda.runtime.getDevice
 
@@ -108,7 +111,7 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         if type(x) is of_gpu:
             try:
                 return found(x)
-            except failures:
+            except _FAILURES:
                 pass  # fails again, where it is said why
         return call(x)
 
@@ -116,7 +119,7 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         if type(x1) is of_gpu and type(x2) is of_gpu:
             try:
                 return found(x1, x2)
-            except failures:
+            except _FAILURES:
                 pass
         return call(x1, x2)
 
@@ -127,7 +130,7 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         if is_only or {args[n].data.device_id for n in tensors} == {current()}:
             try:
                 return found(*args, **kwargs)
-            except failures:
+            except _FAILURES:
                 pass
         return call(*args, **kwargs)
 
