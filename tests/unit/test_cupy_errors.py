@@ -89,6 +89,17 @@ def test_kernels_that_cannot_be_compiled_say_what_is_missing(cupy_stand_in: Any)
     assert "cupy-cuda12x[ctk]" in found.hint
 
 
+def test_a_library_of_cuda_that_is_missing_is_named(cupy_stand_in: Any):
+    missing = ImportError('Failure finding "libcublas.so.12":\nNo such file: libcublas.so*')
+    behind = RuntimeError("the kernel's own")
+    behind.__cause__ = missing
+    found = explain_error(cupy_stand_in, behind, "cuda:0")
+    assert type(found) is DeviceError
+    assert found.message.startswith("cuda:0 cannot do this: CUDA's libcublas is not there (Failure")
+    assert "cupy-cuda12x[ctk]" in found.hint
+    assert explain_error(cupy_stand_in, ImportError("No module named 'mine'"), "cuda:0") is None
+
+
 @pytest.mark.parametrize("status", [46, 802])
 def test_a_gpu_that_others_have_or_that_is_not_ready_is_no_loss(cupy_stand_in: Any, status: int):
     error = cupy_stand_in.cuda.runtime.sticky = CUDARuntimeError(status, "cudaErrorSomething")

@@ -26,8 +26,9 @@ from opdispatch.arrays.cupy_errors import INSTALL_HINT, memory_error
 from opdispatch.errors import DeviceError
 
 _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
-# What CuPy's errors of CUDA, of cuBLAS and so on, and of memory, are.
-_FAILURES = (RuntimeError, MemoryError)
+# What CuPy's errors of CUDA, of cuBLAS and so on, of memory, and of libraries of CUDA that are not
+# there, are.
+_FAILURES = (RuntimeError, MemoryError, ImportError)
 
 
 def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = None) -> Kernel:

@@ -25,6 +25,9 @@ INSTALL_HINT = "`pip install 'opdispatch[cuda12]'`, or cuda13, whichever fits th
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
+_LIBRARIES_HINT = "`pip install 'cupy-cuda12x[ctk]'` brings it along, or cupy-cuda13x"
+_LIBRARY = re.compile(r"lib(?:cublas|cufft|curand|cusolver|cusparse)\b")
+
 # What each library of CUDA says when it gets no memory, by CuPy's class of its errors: their
 # numbers have nothing in common (driver_types.h, cuda.h, cublas_api.h, cusolver_common.h,
 # cusparse.h, cufft.h, curand.h).
@@ -96,8 +99,15 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
         return DeviceError(
             f"kernels for {device} cannot be compiled: CUDA's compiler, NVRTC, is not there "
             f"({' '.join(str(error).split())})",
-            hint="`pip install 'cupy-cuda12x[ctk]'` brings it along, or cupy-cuda13x",
+            hint=_LIBRARIES_HINT,
         )
+    for each in chain:  # CuPy loads them when it needs them first
+        if isinstance(each, ImportError) and (library := _LIBRARY.search(str(each))):
+            return DeviceError(
+                f"{device} cannot do this: CUDA's {library[0]} is not there "
+                f"({' '.join(str(each).split())})",
+                hint=_LIBRARIES_HINT,
+            )
     found = next((each for each in chain if _is_cudas(each)), None)
     if found is None:
         return None
