@@ -120,6 +120,9 @@ def test_float16_is_added_up_in_float32(shape: tuple[int, ...]):
     expected = x.sum(axis=-1, dtype=np.float64)
     assert found.dtype == np.float16
     np.testing.assert_allclose(here(found).astype(float), expected, rtol=2**-11)
+    norm = xp.linalg.vector_norm(there(x, "float16"), axis=-1)
+    expected = np.linalg.norm(x.astype(float), axis=-1)
+    np.testing.assert_allclose(here(norm).astype(float), expected, rtol=2**-11)
     close_to_one = (1 + (x - 0.5) / 512).astype(np.float16)
     product = xp.prod(there(close_to_one, "float16"), axis=-1)
     expected = close_to_one.prod(axis=-1, dtype=np.float64)

@@ -142,6 +142,19 @@ def test_bfloat16_goes_by_float32_and_comes_back():
     assert short("hypot.Tensor", np.hypot)(np.ones(2, np.float16), np.ones(2)).dtype == np.float64
 
 
+@pytest.mark.parametrize("operator", ["linalg_vector_norm", "linalg_matrix_norm"])
+def test_norms_of_float16_are_those_of_float32_rounded(operator: str):
+    asked = []
+
+    def found(x: Any, **options: Any) -> Any:
+        asked.append((x.dtype, options))
+        return np.linalg.norm(x)
+
+    result = adapted(operator, found)(np.full((3, 3), 0.5, np.float16), keepdims=False)
+    assert (result.dtype, result) == (np.float16, 1.5)
+    assert asked == [(np.float32, {"keepdims": False})]
+
+
 @pytest.mark.parametrize("operator", ["sum", "prod"])
 @pytest.mark.parametrize("dtype", [None, np.dtype(np.float16)])
 def test_float16_is_added_up_in_float32(operator: str, dtype: Any):

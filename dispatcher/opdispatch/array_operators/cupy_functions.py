@@ -46,9 +46,14 @@ def _of_a_dimension(x: Any) -> Any:
 
 
 def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """CuPy's raises where there are no elements. Nothing is moved for the host's to say it."""
+    """CuPy's raises where there are no elements. Nothing is moved for the host's to say it.
+
+    Of float16 it adds up in float16, by CUB.
+    """
 
     def norm(x: Any, **options: Any) -> Any:
+        if x.size and x.dtype == _FLOAT16:
+            return found(x.astype(np.float32), **options).astype(_FLOAT16)
         if x.size:
             return found(x, **options)
         return array_namespace(x).asarray(of_numpy(np.empty(x.shape, x.dtype), **options))
