@@ -193,8 +193,8 @@ cosh: 0 0>1 0; 0 inf>nan ~0; 0 nan>nan ~0; n inf>nan nan; n nan>nan nan; inf 0>i
 exp: 0 0>1 0; -0 0>1 0; f inf>nan nan; f nan>nan nan; inf 0>inf 0; -inf inf>~0 ~0;
     inf inf>~inf nan; -inf nan>~0 ~0; inf nan>~inf nan; nan 0>nan 0; nan n>nan nan; nan inf>nan nan;
     nan nan>nan nan
-expm1: 0 0>0 0; -0 0>~0 0; f inf>nan nan; f nan>nan nan; inf 0>inf 0; -inf inf>-1 ~0;
-    inf inf>~inf nan; -inf nan>-1 ~0; inf nan>~inf nan; nan 0>nan 0; nan n>nan nan;
+expm1: 0 0>0 0; -0 0>0 0; 0 -0>0 -0; -0 -0>0 -0; f inf>nan nan; f nan>nan nan; inf 0>inf 0;
+    -inf inf>-1 ~0; inf inf>~inf nan; -inf nan>-1 ~0; inf nan>~inf nan; nan 0>nan 0; nan n>nan nan;
     nan inf>nan nan; nan nan>nan nan
 log: -0 0>-inf pi; 0 0>-inf 0; f inf>inf pi/2; f nan>nan nan; -inf p>inf pi; inf p>inf 0;
     -inf inf>inf 3pi/4; inf inf>inf pi/4; inf nan>inf nan; -inf nan>inf nan; nan f>nan nan;
@@ -207,13 +207,13 @@ sinh: 0 0>0 0; 0 inf>~0 nan; 0 nan>~0 nan; p inf>nan nan; p nan>nan nan; inf 0>i
     inf inf>~inf nan; inf nan>~inf nan; nan 0>nan 0; nan n>nan nan; nan nan>nan nan
 sqrt: 0 0>0 0; -0 0>0 0; f inf>inf inf; nan inf>inf inf; inf inf>inf inf; f nan>nan nan;
     -inf p>0 inf; inf p>inf 0; -inf nan>nan ~inf; inf nan>inf nan; nan f>nan nan; nan nan>nan nan
-tanh: 0 0>0 0; n inf>nan nan; n nan>nan nan; inf p>1 0; inf inf>1 ~0; inf nan>1 ~0; nan 0>nan 0;
+tanh: 0 0>0 0; n inf>nan nan; n nan>nan nan; inf p>1 ~0; inf inf>1 ~0; inf nan>1 ~0; nan 0>nan 0;
     nan n>nan nan; nan nan>nan nan
 """
 KINDS = {
     "f": [-2.5, -1.0, -0.0, 0.0, 0.25, 7.0],
     "n": [-2.5, -1.0, 0.25, 7.0],
-    "p": [0.25, 1.0, 7.0],
+    "p": [0.25, 1.0, 2.0, 7.0],
 }
 
 
@@ -266,6 +266,37 @@ def test_one_complex_number(name: str, given: str, expected: str):
         z = complex(getattr(xp, name)(xp.asarray(complex(a, b))))
         assert fits(z.real, real), (a, b, z)
         assert fits(z.imag, imaginary), (a, b, z)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", ["exp", "expm1", "cosh", "sinh"])
+def test_infinite_numbers_keep_their_angle(name: str):
+    less = 1.0 if name == "expm1" else 0.0
+    for b in KINDS["n"]:
+        cis = complex(math.cos(b), math.sin(b))
+        z = complex(getattr(xp, name)(xp.asarray(complex(INF, b))))
+        assert is_same(z.real, INF * cis.real)
+        assert is_same(z.imag, INF * cis.imag)
+        if name.startswith("exp"):
+            z = complex(getattr(xp, name)(xp.asarray(complex(-INF, b))))
+            assert is_same(z.real, 0.0 * cis.real - less)
+            assert is_same(z.imag, 0.0 * cis.imag)
+
+
+@pytest.mark.parametrize("b", [0.25, 1.0, 2.0, 3.0, -1.0, -2.0])
+def test_the_hyperbolic_tangent_of_infinity_has_the_sign_of_the_angle(b: float):
+    """As in C; the standard has 1 + 0j."""
+    z = complex(xp.tanh(xp.asarray(complex(INF, b))))
+    assert z == 1
+    assert math.copysign(1, z.imag) == math.copysign(1, math.sin(2 * b))
+
+
+def test_complex_numbers_are_finite_if_both_parts_are():
+    for a, b in itertools.product(REALS, REALS):
+        z = xp.asarray(complex(a, b))
+        assert bool(xp.isfinite(z)) is (math.isfinite(a) and math.isfinite(b))
+        assert bool(xp.isinf(z)) is (math.isinf(a) or math.isinf(b))
+        assert bool(xp.isnan(z)) is (math.isnan(a) or math.isnan(b))
 
 
 def test_the_magnitude_of_complex_numbers_is_their_hypotenuse():

@@ -35,7 +35,7 @@ def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
 
 
 def _expm1(found: Kernel) -> Kernel:
-    """NumPy's has NaN for infinite complex numbers, where ``exp`` has the standard's results."""
+    """NumPy's has NaN for infinite complex numbers, and of some zeros a real part of -0.0."""
 
     def expm1(x: Any) -> Any:
         result = found(x)
@@ -44,6 +44,8 @@ def _expm1(found: Kernel) -> Kernel:
             is_finite = namespace.isfinite(result)
             if not is_finite.all():
                 result = namespace.where(is_finite, result, namespace.exp(x) - 1)
+            # To subtract this turns a real part of -0.0 to 0.0, and leaves imaginary parts.
+            result = namespace.where(x == 0, result - complex(-0.0, 0.0), result)
         return result
 
     return expm1
