@@ -28,8 +28,11 @@ def divide(a: float, b: float) -> float:
 
 
 def floor_divide(a: float, b: float) -> float:
-    """Where the standard prefers floor(a / b), it lets libraries do as Python does."""
-    return a // b if b else divide(a, b)
+    """With an infinity, floor(a / b), which Python's is not."""
+    if not b or math.isinf(a) or math.isinf(b):
+        quotient = divide(a, b)
+        return quotient if quotient == 0 or not math.isfinite(quotient) else math.floor(quotient)
+    return a // b
 
 
 def remainder(a: float, b: float) -> float:

@@ -131,10 +131,11 @@ TYPES = {
 }
 
 
-def either_way(dtypes: list[str]) -> Any:
+def either_way(dtypes: list[str], is_finite: bool = False) -> Any:
     """Calls with two arrays, or with an array and a scalar."""
-    x = of(dtypes)
-    return spread(two_of(dtypes) | st.tuples(x, SCALAR) | st.tuples(SCALAR, x))
+    x = of(dtypes, is_finite=is_finite)
+    two = two_of(dtypes, is_finite=is_finite)
+    return spread(two | st.tuples(x, SCALAR) | st.tuples(SCALAR, x))
 
 
 CALLS: dict[str, Any] = {
@@ -142,6 +143,7 @@ CALLS: dict[str, Any] = {
     **{name: either_way(TYPES.get(name, EVERY)) for name in BINARY},
     **{name: call(WIDE, axis=AXES, keepdims=BOTH) for name in ("max", "min", "all", "any")},
     **{name: call(WIDE, axis=AXES, keepdims=BOTH, **NEW) for name in ("sum", "prod")},
+    "floor_divide": either_way(EVERY, is_finite=True),  # of infinities, NumPy has Python's results
     "mean": call(FLOAT, keepdims=BOTH),
     **{
         name: call(FLOAT, keepdims=BOTH, correction=st.sampled_from([0, 1, 0.5]))
@@ -273,6 +275,8 @@ METHODS = {
     **{name: either_way(EVERY) for name in (*ARITHMETIC, "lt", "le", "gt", "ge", "eq", "ne")},
     **{name: either_way(BITS) for name in ("and_", "or_", "xor", "lshift", "rshift")},
     **{f"i{name}": spread(two_of() | st.tuples(X, SCALAR)) for name in ARITHMETIC},
+    "floordiv": either_way(EVERY, is_finite=True),
+    "ifloordiv": spread(two_of(is_finite=True)),
     **{
         f"i{name}": spread(two_of(BITS) | st.tuples(of(BITS), SCALAR))
         for name in ("and", "or", "xor", "lshift", "rshift")

@@ -20,6 +20,7 @@ from opdispatch.array_operators.sizes import (
     check_repeats,
     check_tiles,
 )
+from opdispatch.array_operators.special_cases import expm1, floor_divide
 
 
 def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
@@ -32,23 +33,6 @@ def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
     found: Kernel = functools.reduce(getattr, function.path, namespace)
     adapt = _ADAPTERS.get(function.operator)
     return found if adapt is None else adapt(found)
-
-
-def _expm1(found: Kernel) -> Kernel:
-    """NumPy's has NaN for infinite complex numbers, and of some zeros a real part of -0.0."""
-
-    def expm1(x: Any) -> Any:
-        result = found(x)
-        if x.dtype.kind == "c":
-            namespace = array_namespace(x)
-            is_finite = namespace.isfinite(result)
-            if not is_finite.all():
-                result = namespace.where(is_finite, result, namespace.exp(x) - 1)
-            # To subtract this turns a real part of -0.0 to 0.0, and leaves imaginary parts.
-            result = namespace.where(x == 0, result - complex(-0.0, 0.0), result)
-        return result
-
-    return expm1
 
 
 def _broadcast_arrays(found: Kernel) -> Kernel:
@@ -262,8 +246,11 @@ _ADAPTERS: Final[dict[str, Callable[[Kernel], Kernel]]] = {
     "clip": _clip_to_numbers,
     **dict.fromkeys(("clip.Tensor", "clip.ScalarMin", "clip.ScalarMax"), _clip),
     "diff": _diff,
-    "expm1": _expm1,
+    "expm1": expm1,
     "flip": _flip,
+    **dict.fromkeys(
+        ("floor_divide.Tensor", "floor_divide.Scalar", "floor_divide.ScalarFirst"), floor_divide
+    ),
     **dict.fromkeys(("isin.Scalar", "isin.ScalarFirst"), _isin),
     "meshgrid": _meshgrid,
     "linspace": _of_possible_size(check_points),
