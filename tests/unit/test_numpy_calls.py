@@ -63,6 +63,7 @@ _NEW = [
 ]
 
 _ALONE: list[Call] = [lambda f, x: f(x)]
+_OF_SQUARES: list[Call] = [*_ALONE, lambda f, x: f(np.eye(2, dtype=x.dtype) * 2)]
 _LIKE = [lambda f, x, dtype=dtype: f(x, dtype=dtype, device=None) for dtype in DTYPES]
 _OTHERS: list[Callable[[np.ndarray], np.ndarray]] = [
     lambda x: x,
@@ -169,6 +170,7 @@ CALLS: dict[str, list[Call]] = {
         lambda f, x, other=other: f(x @ x.T + np.eye(2, dtype=x.dtype) if x.ndim == 2 else x, other)
         for other in (np.ones(2), np.eye(2), np.ones((2, 1), np.complex64), np.ones(3))
     ],
+    **dict.fromkeys(("linalg_det", "linalg_inv"), _OF_SQUARES),
     "linalg_qr": _reduced(mode=["reduced", "complete", "raw"]),
     "full": [
         lambda f, x, fill=fill, dtype=dtype: f([2, 2], fill, dtype=dtype, device=None)

@@ -111,6 +111,8 @@ NUMPY_CALLS: Final = {
         "np.linalg.vector_norm(x, axis={axis}, keepdims=keepdims, ord=ord)",
         "type(ord) is not complex",
     ),
+    "linalg_det": NumpyCall("np.linalg.det(x)", _OF_LAPACK),
+    "linalg_inv": NumpyCall("np.linalg.inv(x)", _OF_LAPACK),
     "linalg_solve": NumpyCall("np.linalg.solve(x1, x2)", _OF_LAPACK.replace("x.", "x1.")),
     "linalg_qr": NumpyCall("(*np.linalg.qr(x),)", f"mode == 'reduced' and {_OF_LAPACK}"),
     "fft_fft": NumpyCall("np.fft.fft(x, None, axis, norm)", _HAS_POINTS),
