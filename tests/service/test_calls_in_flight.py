@@ -43,6 +43,17 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
 
 
 @pytest.fixture
+def first_door(tmp_path: Path) -> Iterator[Doors]:
+    """For one call alone: of those at the same door, any may be the one that is let out."""
+    folder = tmp_path / "first"
+    folder.mkdir()
+    door = Doors(folder)
+    yield door
+    door.let_out(5)
+    door.close()
+
+
+@pytest.fixture
 def doors_daemon(
     lent_daemon: RunningDaemon, doors: Doors, write_library: WriteLibrary
 ) -> Iterator[RunningDaemon]:
@@ -167,14 +178,15 @@ def test_a_cancelled_call_never_begins(doors_daemon: RunningDaemon, doors: Doors
 
 @each_lane
 def test_closing_a_map_cancels_its_calls(
-    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+    doors_daemon: RunningDaemon, doors: Doors, first_door: Doors, lane: LaneChoice
 ):
     with doors_daemon.connect(lane=lane) as session:
-        arguments = [(X, doors.folder, str(n)) for n in range(50)]
+        folders = [first_door.folder, *[doors.folder] * 49]
+        arguments = [(X, folder, str(n)) for n, folder in enumerate(folders)]
         with session.map("doors::enter", arguments, in_flight=20) as results:
-            doors.next_inside()
+            first_door.next_inside()
             assert wait_for(lambda: session.interpreters()[0].calls_queued == 18)
-            doors.let_out(2)
+            first_door.let_out()
             assert next(results) == "0"
         assert wait_for(lambda: session.interpreters()[0].calls_queued == 0)
         doors.let_out(50)  # those that the interpreter has already run on
@@ -292,11 +304,12 @@ async def test_the_asyncio_session_maps_too(loaded: RunningDaemon, lane: LaneCho
 
 @each_lane
 async def test_an_asyncio_map_that_is_closed_cancels_its_calls(
-    doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice
+    doors_daemon: RunningDaemon, doors: Doors, first_door: Doors, lane: LaneChoice
 ):
     async with oc.aio.connect(doors_daemon.address, lane=lane) as session:
-        results = session.map("doors::enter", ((X, doors.folder, str(n)) for n in range(50)))
-        doors.let_out(2)
+        folders = [first_door.folder, *[doors.folder] * 49]
+        results = session.map("doors::enter", ((X, f, str(n)) for n, f in enumerate(folders)))
+        first_door.let_out()
         assert await anext(results) == "0"
         await results.aclose()
         doors.let_out(50)  # those that the interpreter has already run on
