@@ -43,25 +43,37 @@ def median_seconds(
     contestants: Mapping[str, Callable[[], object]], clock: Clock = time.perf_counter
 ) -> dict[str, float]:
     """The median seconds of one call of each contestant, an empty call's share taken off."""
-    return _over_rounds(statistics.median, contestants, clock)
+    return over_empty(_rounds(contestants, clock, 1), statistics.median)
 
 
 def least_seconds(
     contestants: Mapping[str, Callable[[], object]], clock: Clock = time.perf_counter
 ) -> dict[str, float]:
-    """The least seconds of one call of each contestant, an empty call's share taken off.
+    """The least seconds of one call of each contestant, an empty call's share taken off."""
+    return over_empty(short_rounds(contestants, clock), min)
 
-    Of rounds that are a tenth as long, and ten times as many: more of them are left alone.
+
+def short_rounds(
+    contestants: Mapping[str, Callable[[], object]], clock: Clock = time.perf_counter
+) -> dict[str, list[float]]:
+    """The seconds of one call of each contestant in each round, and of an empty call as ``""``.
+
+    Rounds are a tenth as long as others, and ten times as many: more of them are left alone.
     """
-    return _over_rounds(min, contestants, clock, 10)
+    return _rounds(contestants, clock, 10)
 
 
-def _over_rounds(
-    chosen: Callable[[list[float]], float],
-    contestants: Mapping[str, Callable[[], object]],
-    clock: Clock,
-    parts: int = 1,
+def over_empty(
+    rounds: Mapping[str, list[float]], chosen: Callable[[list[float]], float]
 ) -> dict[str, float]:
+    """What is chosen of each contestant's rounds, without what an empty call takes."""
+    empty = chosen(rounds[""])
+    return {name: chosen(times) - empty for name, times in rounds.items() if name}
+
+
+def _rounds(
+    contestants: Mapping[str, Callable[[], object]], clock: Clock, parts: int
+) -> dict[str, list[float]]:
     contestants = {"": _nothing, **contestants}
     counts = {name: calls_per_round(call, clock) // parts + 1 for name, call in contestants.items()}
     rounds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -73,8 +85,7 @@ def _over_rounds(
                 rounds[name].append(time_calls(call, counts[name], clock) / counts[name])
     finally:
         gc.enable()
-    empty = chosen(rounds.pop(""))
-    return {name: chosen(times) - empty for name, times in rounds.items()}
+    return rounds
 
 
 def _nothing() -> None:
