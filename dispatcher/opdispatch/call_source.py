@@ -39,6 +39,11 @@ from opdispatch.function_schema import FunctionSchema
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
 from opdispatch.schema_type import TENSOR, ListType
 
+_FIND_KERNEL = (
+    "_k = (_op._entry.calls if not _on or _local() is _DEFAULT"
+    " else _op._entry.calls_in(_local()))[_b]"
+)
+
 
 class CallSource:
     """Writes the source of one schema's entry points. All names of ours start with ``_``.
@@ -69,6 +74,7 @@ class CallSource:
             self.arguments.append(ArgumentSource(place, argument, name))
             self.globals |= self.arguments[-1].globals
         self.names = [each.name for each in self.arguments]
+        self.dispatching = [each for each in self.arguments if each.kind.dispatches]
         positional = [each for each in self.arguments if not each.argument.kwarg_only]
         # Up to the last one that has a name of ours, parameters are given by position only. The
         # twin deals with a caller who gives them by name.
@@ -111,7 +117,6 @@ class CallSource:
         positional = [*self.positional_only, *self.positional]
         given, named = ", ".join(positional), _named(self.keyword_only)
         call_any = f"return _packet._call_any([{given}], _extra, {{{named}**_more}})"
-        is_sure = " and ".join(each.is_sure() for each in self.arguments)
         unusual, otherwise, unknown = "_extra or _more", call_any, call_any
         if not named and not any(each.argument.has_default for each in self.arguments):
             # As for numbers beside arrays. A conditional expression reads no more than it needs.
@@ -123,10 +128,11 @@ class CallSource:
         lines = [
             f"if {unusual}: {call_any}",
             "_op = _packet._only",
-            f"if _op is None or not ({is_sure}): {otherwise}",
+            f"if _op is None: {otherwise}",
             *(line for each in self.arguments for line in each.take()),
+            *self._set_bits_if_sure(otherwise),
             "try:",
-            *(f"    {line}" for line in self._find_kernel()),
+            f"    {_FIND_KERNEL}",
             "except _errors:",
             "    _k = None",
             f"if _k is None: {unknown}",
@@ -242,14 +248,45 @@ class CallSource:
 
     def _find_kernel(self) -> list[str]:
         """Lines that set ``_k`` to the kernel for the keys of the arguments."""
-        lines = ["_b = 0"]
-        dispatching = [each for each in self.arguments if each.kind.dispatches]
-        if dispatching:
-            first, *others = dispatching
-            lines = [*first.set_bits(), *(line for each in others for line in each.add_bits())]
-        lines += [line for each in self.arguments for line in each.add_bits_of_generator()]
-        usual = "_op._entry.calls if not _on or _local() is _DEFAULT"
-        return [*lines, f"_k = ({usual} else _op._entry.calls_in(_local()))[_b]"]
+        of_generators = (line for each in self.arguments for line in each.add_bits_of_generator())
+        return [*self._set_bits(), *of_generators, _FIND_KERNEL]
+
+    def _set_bits(self) -> list[str]:
+        """Lines that set ``_b`` to the key bits of the tensors."""
+        if not self.dispatching:
+            return ["_b = 0"]
+        first, *others = self.dispatching
+        lines = [*first.set_bits(), *(line for each in others for line in each.add_bits())]
+        if others and (are_arrays := self._are_arrays()):
+            return [f"if {are_arrays}: _b = _CPU", "else:", *(f"    {line}" for line in lines)]
+        return lines
+
+    def _set_bits_if_sure(self, otherwise: str) -> list[str]:
+        """The same, or do ``otherwise``, if types do not say that the arguments are taken."""
+        are_arrays = self._are_arrays()
+        looked_at = self.dispatching if are_arrays else []
+        others = " and ".join(each.is_sure() for each in self.arguments if each not in looked_at)
+        lines = [f"if not ({others}): {otherwise}"] if others else []
+        if not are_arrays:
+            return [*lines, *self._set_bits()]
+        bits = [self.dispatching[0].set_bits(), *(each.add_bits() for each in looked_at[1:])]
+        return [
+            *lines,
+            f"if {are_arrays}: _b = _CPU",
+            f"elif {' and '.join(each.is_sure() for each in looked_at)}:",
+            *(f"    {line}" for each in bits for line in each),
+            f"else: {otherwise}",
+        ]
+
+    def _are_arrays(self) -> str:
+        """An expression: whether all tensors are NumPy's arrays, as they mostly are.
+
+        One look at each can tell. "" if one of them may be None, or a list.
+        """
+        if not self.dispatching or any(each.kind is not TENSOR for each in self.dispatching):
+            return ""
+        first, *others = (f"_type({each.value})" for each in self.dispatching)
+        return " is ".join([first, "_ndarray", *others])
 
     def _arguments(self, values: Sequence[str]) -> str:
         """The kernel's arguments: its own names for the keyword-only ones, which are fixed."""

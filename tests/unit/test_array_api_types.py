@@ -345,6 +345,19 @@ def test_so_are_python_scalars(dtype: str, scalar: complex, device: str):
         np.testing.assert_array_equal(found.array, x * scalar)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("number", [np.inf, -0.5, 2j])
+def test_where_takes_numbers_beside_integers_then_that_are_none(number: complex, device: str):
+    x = np.asarray([1, 2], np.int8)
+    condition, given = (Tensor(each).to(device) for each in (x > 1, x))
+    with numpy_dtype_promotion():
+        found = [xp.where(condition, given, number), xp.where(condition, number, given)]
+    for each, expected in zip(found, ([number, 2], [1, number]), strict=True):
+        assert each.dtype == np.asarray(expected).dtype
+        if device == "cpu":
+            np.testing.assert_array_equal(each.array, expected)
+
+
 def test_what_has_no_numbers_is_refused_all_the_same():
     with numpy_dtype_promotion(), pytest.raises(ArgumentError, match="does not take arrays of <U1"):
         ops.array.add(np.ones(2), np.array(["a", "b"]))

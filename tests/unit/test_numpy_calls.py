@@ -27,6 +27,7 @@ ARRAYS = {
     "of booleans": np.array([[True, False], [False, False]]),
     "complex": np.array([3 + 4j, 1j, -2], np.complex64),
     "with NaN": np.array([1.0, np.nan, -np.inf, np.nan]),
+    "with infinities": np.array([np.inf, -1.0, -0.0, -np.inf, 3.0], np.float32),
     "of halves": np.array([60000.0, 60000.0, 1.0], np.float16),
     "big-endian": np.array([3.0, 1.0, 2.0], ">f8"),
     "without dimensions": np.array(3.0),
@@ -72,6 +73,16 @@ _OTHERS: list[Callable[[np.ndarray], np.ndarray]] = [
     lambda x: np.eye(2, dtype=x.dtype),
     lambda x: np.array(1, x.dtype),
     lambda x: x.T,
+]
+# With infinities of both signs beside, and below, numbers of both.
+_DIVISORS: list[Callable[[np.ndarray], np.ndarray]] = [
+    *_OTHERS,
+    *(
+        lambda x, value=value: np.full(x.shape, value).astype(x.dtype)
+        for value in (2.0, -0.5, 0.0, np.inf, -np.inf, np.nan, 1e30)
+    ),
+    lambda x: np.resize([1.0, -np.inf, 0.0, np.inf, np.nan], x.shape).astype(x.dtype),
+    lambda x: x[::-1] if x.ndim else x,
 ]
 _SHIFTS = _reduced(axes=[None, [0], [-1], [0, 1], [], [9]])
 
@@ -134,6 +145,15 @@ CALLS: dict[str, list[Call]] = {
     "clip": [
         lambda f, x, low=low, high=high: f(x, low, high)
         for low, high in itertools.product((None, 0, 0.5, 1j, np.nan), (None, 2, 1.5, True))
+    ],
+    "floor_divide.Tensor": [lambda f, x, other=other: f(x, other(x)) for other in _DIVISORS],
+    "floor_divide.Scalar": [
+        lambda f, x, number=number: f(x, number)
+        for number in (2, 0.5, True, 0.0, -0.0, np.inf, -np.inf, np.nan, 1e30, 1e-30, -3.5)
+    ],
+    "tile": [
+        lambda f, x, repetitions=repetitions: f(x, repetitions)
+        for repetitions in ([2], (3,), [0], [], [2, 1], [-1], [1 << 62], [1 << 40])
     ],
     "where.ScalarOther": [
         lambda f, x, other=other, condition=condition: f(

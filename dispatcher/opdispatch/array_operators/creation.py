@@ -73,14 +73,23 @@ def make_placed(
         return _make_astype(kernel)
     name = f"array::{function.operator.removesuffix('_like')}"
 
-    def make_like(x: Any, *fill: Any, dtype: Any = None, device: str | None = None) -> Any:
-        if device is None or _is_on(x, device):
-            return kernel(x, *fill, dtype=dtype)
+    def make_there(x: Any, *fill: Any, dtype: Any, device: str) -> Any:
         wanted = x.dtype if dtype is None else dtype
         array = dispatcher.get_schema(name)(list(x.shape), *fill, dtype=wanted, device=device)
         return Tensor(array) if type(x) is Tensor else array
 
-    return make_like
+    # Each with its own arguments: packed ones would be a third of what a small call pays for.
+    def make_like(x: Any, *, dtype: Any = None, device: str | None = None) -> Any:
+        if device is None or _is_on(x, device):
+            return kernel(x, dtype=dtype)
+        return make_there(x, dtype=dtype, device=device)
+
+    def full_like(x: Any, fill: Any, *, dtype: Any = None, device: str | None = None) -> Any:
+        if device is None or _is_on(x, device):
+            return kernel(x, fill, dtype=dtype)
+        return make_there(x, fill, dtype=dtype, device=device)
+
+    return full_like if function.operator == "full_like" else make_like
 
 
 def _make_astype(kernel: Kernel) -> Kernel:

@@ -21,6 +21,7 @@ compiled: what it does beside calling the library's own function is what a small
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -43,7 +44,8 @@ from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
 
 # The commonest dtypes are told by their identity, which takes less than to ask for their kinds.
-_USUAL_DTYPES = {name: np.dtype(name.lower()) for name in ("FLOAT32", "FLOAT64", "INT64")}
+_USUAL = ("FLOAT32", "FLOAT64", "INT64", "BOOL")
+_USUAL_DTYPES = {name: np.dtype(name.lower()) for name in _USUAL}
 _IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
 
 
@@ -98,6 +100,7 @@ def make_kernel(
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
         "np": np,
+        "isfinite": math.isfinite,
         "ndarray": np.ndarray,
         **_USUAL_DTYPES,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,

@@ -53,7 +53,7 @@ def _broadcast_to(found: Kernel) -> Kernel:
 
     def broadcast_to(x: Any, shape: Any) -> Any:
         result = found(x, shape)
-        if isinstance(result, np.ndarray) and x.flags.writeable and result.size == x.size:
+        if isinstance(result, np.ndarray) and result.size == x.size and x.flags.writeable:
             result.flags.writeable = True
         return result
 
@@ -189,7 +189,7 @@ def _where(found: Kernel) -> Kernel:
 
     def where(condition: Any, x1: Any, x2: Any) -> Any:
         array, number = (x1, x2) if hasattr(x1, "dtype") else (x2, x1)
-        if array.dtype.kind in "iu":
+        if array.dtype.kind in "iu" and type(number) is int:
             array.dtype.type(number)  # raises OverflowError
         return found(condition, x1, x2)
 

@@ -74,7 +74,7 @@ def _where_scalar(condition: MetaArray, x1: Any, x2: Any) -> MetaArray:
     ]
     shapes = [each.shape for each in (condition, x1, x2) if not isinstance(each, Number)]
     array, number = (x2, x1) if isinstance(x1, Number) else (x1, x2)
-    if array.dtype.kind in "iu":
+    if array.dtype.kind in "iu" and type(number) is int:
         compute_dtypes("where", array.dtype.type, number)
     return MetaArray(broadcast("where", *shapes), compute_dtypes("where", np.where, *samples)[0])
 

@@ -25,6 +25,10 @@ _IS_REAL = "type(correction) is not complex"
 _IS_SMALL = "-0x3FFFFFFF < {} < 0x3FFFFFFF"
 _HAS_POINTS = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] != 0"
 _ALL_HAVE_POINTS = "s is None and axes is None and x.size and x.ndim"
+# Where x1 is infinite, NumPy's quotient is NaN, and where x2 is, it may not be the standard's: both
+# make their product infinite or NaN, and their sum. That takes a third of what looking for each
+# does; a sum that is infinite for being large goes the long way, too.
+_QUOTIENT = "(r := np.floor_divide(x1, x2))"
 _OF_LAPACK = "x.dtype.char in 'fdFD'"
 _INTEGERS = " and ".join(
     [
@@ -77,16 +81,27 @@ NUMPY_CALLS: Final = {
     "repeat": NumpyCall(
         "x.repeat(repeats, axis)", "0 <= repeats < 0x3FFFFFFF and 0 < x.nbytes < 0x3FFFFFFF"
     ),
+    "tile": NumpyCall(
+        "np.tile(x, {repetitions})",
+        "len(repetitions) == 1 and x.nbytes < 0x3FFFFFFF and repetitions[0] < 0x3FFFFFFF",
+    ),
     "roll": NumpyCall("np.roll(x, {shift}, {axis})", "x.ndim"),
     "diff": NumpyCall("np.diff(x, n, axis)", "n == 1 and prepend is None and append is None"),
     "meshgrid": NumpyCall("[*np.meshgrid(*arrays, indexing=indexing)]", "arrays"),
+    "floor_divide.Tensor": NumpyCall(
+        f"r if {_QUOTIENT}.size == x2.size and isfinite(r.ravel().dot(x2.ravel()))"
+        " else function(x1, x2)",
+        "x1.dtype.kind == 'f'",
+    ),
+    "floor_divide.Scalar": NumpyCall(
+        f"r if isfinite({_QUOTIENT}.ravel().dot(r.ravel())) else function(x1, x2)",
+        "x1.dtype.kind == 'f' and isfinite(x2)",
+    ),
     "clip": NumpyCall(
         "np.maximum(x, min) if max is None else np.minimum(np.maximum(x, min), max)",
         "x.dtype.kind == 'f' and type(min) is float and (max is None or type(max) is float)",
     ),
-    "where.ScalarOther": NumpyCall(
-        "np.where(condition, x1, x2)", "type(x2) is float and x1.dtype.kind == 'f'"
-    ),
+    "where.ScalarOther": NumpyCall("np.where(condition, x1, x2)", "type(x2) is float"),
     "nonzero": NumpyCall("[*x.nonzero()]", "x.ndim"),
     "count_nonzero": NumpyCall("np.asarray(np.count_nonzero(x))", "axis is None and not keepdims"),
     "searchsorted": NumpyCall(
@@ -99,7 +114,7 @@ NUMPY_CALLS: Final = {
     "matmul": NumpyCall("np.matmul(x1, x2)"),
     "vecdot": NumpyCall("np.vecdot(x1, x2)", "axis == -1 and x1.shape == x2.shape != ()"),
     "tensordot": NumpyCall(
-        "np.tensordot(x1, x2, axes)",
+        "x1.dot(x2) if axes == 1 and x1.ndim == 2 == x2.ndim else np.tensordot(x1, x2, axes)",
         "0 <= axes <= x1.ndim and axes <= x2.ndim"
         " and x1.shape[x1.ndim - axes :] == x2.shape[:axes]",
     ),
