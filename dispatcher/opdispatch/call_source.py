@@ -31,7 +31,6 @@ from typing import Any
 from opdispatch.argument_source import (
     ARGUMENT_GLOBALS,
     IS_TENSOR,
-    IS_USUAL_TENSOR,
     MISSING,
     ArgumentSource,
 )
@@ -330,7 +329,7 @@ class CallSource:
             return [
                 f"if {usual}:",
                 "    for _e in _r:",
-                f"        if not {IS_USUAL_TENSOR.format('_e')}: break",
+                f"        if not ({IS_TENSOR.format('_e')}): break",
                 f"    else: return {new}",
                 check,
             ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,10 @@ _RUNNING = _reduced(axis=AXES, dtype=DTYPES, include_initial=KEEPDIMS)
 _SORTS = _reduced(axis=[0, -1, 1, 7], descending=KEEPDIMS, stable=KEEPDIMS)
 _TRANSFORMS = _reduced(n=[None, 0, 3], axis=AXES[1:], norm=["backward", "ortho", "sideways"])
 _SHAPES: list[Any] = [[], [0], [6], [3, 2], [-1], [2, -1], [-1, -1], [-2, 3], [0, 3], [1 << 62, 8]]
+_FREQUENCIES: list[Call] = [
+    lambda f, x, n=n, d=d, dtype=dtype: f(n, d=d, dtype=dtype, device=None)
+    for n, d, dtype in itertools.product((1, 4, 0, -1), (1.0, 0.5, 0, -2, np.nan), DTYPES[:2])
+]
 _NEW = [
     lambda f, x, shape=shape, dtype=dtype: f(shape, dtype=dtype, device=None)
     for shape, dtype in itertools.product(([], [0], [2, 3], [-1], [1 << 62, 8]), DTYPES)
@@ -84,6 +89,13 @@ _DIVISORS: list[Callable[[np.ndarray], np.ndarray]] = [
     lambda x: np.resize([1.0, -np.inf, 0.0, np.inf, np.nan], x.shape).astype(x.dtype),
     lambda x: x[::-1] if x.ndim else x,
 ]
+
+
+def _positive_definite(x: np.ndarray) -> np.ndarray:
+    """A matrix, or matrices, of that type."""
+    return np.broadcast_to(np.eye(2) * 2 + 1, (3, 2, 2) if x.ndim > 2 else (2, 2)).astype(x.dtype)
+
+
 _SHIFTS = _reduced(axes=[None, [0], [-1], [0, 1], [], [9]])
 
 CALLS: dict[str, list[Call]] = {
@@ -103,6 +115,8 @@ CALLS: dict[str, list[Call]] = {
         lambda f, x, bounds=bounds, dtype=dtype: f(*bounds, dtype=dtype, device=None)
         for bounds, dtype in itertools.product(
             (
+                *((0.0, 1.0, 0.25), (1.5, -1.5, -0.5), (0.0, 1.0, 0.0), (0.0, 1.0, 1e-300)),
+                *((0.0, np.inf, 1.0), (np.nan, 1.0, 1.0), (1.0, 0.0, 0.5), (0.0, 1.0, -np.inf)),
                 *((5,), (-2,), (2, 7), (7, 2, -2), (0, 5, 0), (0.5, 3), (0, 2.5, 0.5), (True,)),
                 *((1 << 62, (1 << 62) + 3), (2**63 - 1,), (0, 3, 2**40), (1j,)),
             ),
@@ -124,6 +138,17 @@ CALLS: dict[str, list[Call]] = {
     "repeat": [
         lambda f, x, repeats=repeats, axis=axis: f(x, repeats, axis=axis)
         for repeats, axis in itertools.product((0, 1, 3, -1, 1 << 62), AXES)
+    ],
+    "repeat.Tensor": [
+        lambda f, x, repeats=repeats, axis=axis: f(x, repeats, axis=axis)
+        for repeats, axis in itertools.product(
+            (
+                *(np.array([2, 0, 1]), np.array([3], np.int8), np.array([1, -1, 1]), np.array(2)),
+                *(np.array([1, 2, 1], np.uint64), np.array([1 << 61, 1 << 61, 1 << 61])),
+                *(np.ones(3), np.empty(0, np.int64), np.ones((1, 3), np.int64)),
+            ),
+            AXES,
+        )
     ],
     "roll": [
         lambda f, x, shift=shift, axis=axis: f(x, shift, axis=axis)
@@ -155,6 +180,9 @@ CALLS: dict[str, list[Call]] = {
         lambda f, x, repetitions=repetitions: f(x, repetitions)
         for repetitions in ([2], (3,), [0], [], [2, 1], [-1], [1 << 62], [1 << 40])
     ],
+    "where.ScalarSelf": [
+        lambda f, x, other=other: f(x != 0, other, x) for other in (0.0, 1, 300, 1j)
+    ],
     "where.ScalarOther": [
         lambda f, x, other=other, condition=condition: f(
             np.asarray(condition) if condition is not None else x != 0, x, other
@@ -181,7 +209,20 @@ CALLS: dict[str, list[Call]] = {
         lambda f, x, other=other, axes=axes: f(x, other(x), axes=axes)
         for other, axes in itertools.product(_OTHERS, (0, 1, 2, 3, -1))
     ],
+    "tensordot.dims": [
+        lambda f, x, other=other, axes=axes: f(x, other(x), axes=axes)
+        for other, axes in itertools.product(
+            _OTHERS, ([[-1], [0]], [[0], [0]], [[9], [0]], [[], []], [[0, 1], [1, 0]], [[0]])
+        )
+    ],
     "linalg_outer": [lambda f, x, other=other: f(x, other(x)) for other in _OTHERS],
+    **dict.fromkeys(("linalg_eigh", "linalg_slogdet", "linalg_svdvals"), _OF_SQUARES),
+    "linalg_svd": _reduced(full_matrices=[True, False]),
+    "linalg_cholesky": [
+        lambda f, x, upper=upper, put=put: f(put(x), upper=upper)
+        for upper, put in itertools.product((False, True), (_positive_definite, lambda x: x))
+    ],
+    **dict.fromkeys(("linalg_pinv", "linalg_matrix_rank"), _reduced(rtol=[None, 0.5])),
     "linalg_trace": _reduced(offset=[0, 1, -1, 5, 1 << 40], dtype=DTYPES),
     "linalg_vector_norm": _reduced(
         axis=SEVERAL_AXES, keepdims=KEEPDIMS, ord=[2, 1.0, 0, np.inf, -2.5, 1j]
@@ -226,9 +267,13 @@ CALLS: dict[str, list[Call]] = {
         for axes in ([], [0], [1, 0], [0, 1], [2, 0, 1], [-1, 0], [0, 0], [5, 0])
     ],
     "matrix_transpose": _ALONE,
-    **dict.fromkeys(("fft_fft", "fft_ifft", "fft_rfft"), _TRANSFORMS),
+    "sign": _ALONE,
     **dict.fromkeys(
-        ("fft_fftn", "fft_ifftn", "fft_rfftn"),
+        ("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft"), _TRANSFORMS
+    ),
+    **dict.fromkeys(("fft_fftfreq", "fft_rfftfreq"), _FREQUENCIES),
+    **dict.fromkeys(
+        ("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn"),
         _reduced(s=[None, [2]], axes=[None, [0], []], norm=["backward", "ortho", "sideways"]),
     ),
     **dict.fromkeys(("fft_fftshift", "fft_ifftshift"), _SHIFTS),
@@ -297,6 +342,21 @@ def test_views_are_views(operator: str):
     )()
     view[...] = 1.0
     assert x.all()
+
+
+@pytest.mark.parametrize("operator", NUMPY_CALLS)
+def test_it_warns_of_what_the_long_way_warns_of(operator: str):
+    short, long = _kernels(BY_NAME[operator])
+    large = np.full((2, 2), 3e38, np.float32)
+    for x, call in itertools.product([*ARRAYS.values(), large], CALLS[operator]):
+        outcomes, warned = [], []
+        for function in (short, long):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                outcomes.append(_outcome(call, function, x))
+            warned.append({str(each.message) for each in caught})
+        if type(outcomes[0]) is list:
+            assert warned[0] == warned[1]
 
 
 MASKED: dict[str, tuple[Callable[[Any], Any], Any]] = {

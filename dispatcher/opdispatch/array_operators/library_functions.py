@@ -39,10 +39,11 @@ def _broadcast_arrays(found: Kernel) -> Kernel:
     """The results are no views by their schema: nobody may write through them to the arguments."""
 
     def broadcast_arrays(arrays: Any) -> Any:
-        results = [x.view() if isinstance(x, np.ndarray) else x for x in found(*arrays)]
-        for each in results:
+        results = list(found(*arrays))
+        for place, each in enumerate(results):
             if isinstance(each, np.ndarray):
-                each.flags.writeable = False
+                results[place] = each.view()
+                results[place].setflags(write=False)
         return results
 
     return broadcast_arrays

@@ -23,18 +23,43 @@ _ON_HOST = "device is None"
 # What preconditions refuse, and what is adapted, is not for these.
 _IS_REAL = "type(correction) is not complex"
 _IS_SMALL = "-0x3FFFFFFF < {} < 0x3FFFFFFF"
+_IS_ALONG_ONE = "not include_initial and (x.ndim == 1 or x.ndim and axis is not None)"
 _HAS_POINTS = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] != 0"
 _ALL_HAVE_POINTS = "s is None and axes is None and x.size and x.ndim"
 # Where x1 is infinite, NumPy's quotient is NaN, and where x2 is, it may not be the standard's: both
 # make their product infinite or NaN, and their sum. That takes a third of what looking for each
-# does; a sum that is infinite for being large goes the long way, too.
+# does; a sum that is infinite for being large goes the long way, too. ``vdot`` does not warn.
 _QUOTIENT = "(r := np.floor_divide(x1, x2))"
+_HAS_FREQUENCIES = f"{_ON_HOST} and dtype is None and d and 0 < n < 0x3FFFFFFF"
+_ARE_FEW_AND_SMALL = " and ".join(
+    [
+        "type(repeats) is ndarray and repeats.ndim == 1 and 0 < repeats.size < 100",
+        "repeats.dtype.kind == 'i' and min(numbers := repeats.tolist()) >= 0",
+        "max(numbers) < 0x3FFFFFFF and 0 < x.nbytes < 0x3FFFFFFF",
+    ]
+)
+_ARE_OF_ONE_EXTENT = " and ".join(
+    [
+        "len(axes) == 2 and len(axes[0]) == 1 == len(axes[1])",
+        "-x1.ndim <= (a := axes[0][0]) < x1.ndim and -x2.ndim <= (b := axes[1][0]) < x2.ndim",
+        "x1.shape[a] == x2.shape[b]",
+    ]
+)
 _OF_LAPACK = "x.dtype.char in 'fdFD'"
+_HAS_HALF_A_SPECTRUM = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] > 1"
+# LAPACK never ends with the singular values of some matrices that have an infinity.
+_IS_FINITE = "x.dtype.char in 'fd' and isfinite(np.vdot(x, x))"
 _INTEGERS = " and ".join(
     [
-        f"{_ON_HOST} and type(start) is int and {_IS_SMALL.format('start')}",
+        f"type(start) is int and {_IS_SMALL.format('start')}",
         f"(stop is None or type(stop) is int and {_IS_SMALL.format('stop')})",
         f"type(step) is int and step != 0 and {_IS_SMALL.format('step')}",
+    ]
+)
+_FLOATS = " and ".join(
+    [
+        "type(start) is float and type(stop) is float and type(step) is float and step",
+        _IS_SMALL.format("(stop - start) / step"),
     ]
 )
 
@@ -46,13 +71,15 @@ NUMPY_CALLS: Final = {
     "all": NumpyCall("np.logical_and.reduce(x, {axis}, np.bool, None, keepdims)"),
     "any": NumpyCall("np.logical_or.reduce(x, {axis}, np.bool, None, keepdims)"),
     "mean": NumpyCall("x.mean({axis}, None, None, keepdims)"),
-    "std": NumpyCall("x.std({axis}, None, None, correction, keepdims)", _IS_REAL),
-    "var": NumpyCall("x.var({axis}, None, None, correction, keepdims)", _IS_REAL),
+    "std": NumpyCall("x.std({axis}, None, None, correction or 0, keepdims)", _IS_REAL),
+    "var": NumpyCall("x.var({axis}, None, None, correction or 0, keepdims)", _IS_REAL),
     "argmax": NumpyCall("x.argmax(axis, keepdims=keepdims)"),
     "argmin": NumpyCall("x.argmin(axis, keepdims=keepdims)"),
-    "cumulative_sum": NumpyCall("x.cumsum(axis, dtype)", "not include_initial and x.ndim == 1"),
-    "cumulative_prod": NumpyCall("x.cumprod(axis, dtype)", "not include_initial and x.ndim == 1"),
-    "arange": NumpyCall("np.arange(start, stop, step, dtype)", _INTEGERS),
+    "cumulative_sum": NumpyCall("x.cumsum(axis, dtype)", _IS_ALONG_ONE),
+    "cumulative_prod": NumpyCall("x.cumprod(axis, dtype)", _IS_ALONG_ONE),
+    "arange": NumpyCall(
+        "np.arange(start, stop, step, dtype)", f"{_ON_HOST} and ({_INTEGERS} or {_FLOATS})"
+    ),
     "empty": NumpyCall("np.empty(shape, dtype)", _ON_HOST),
     "eye": NumpyCall("np.eye(n_rows, n_cols, k, dtype)", _ON_HOST),
     "full": NumpyCall(
@@ -76,7 +103,10 @@ NUMPY_CALLS: Final = {
     "reshape": NumpyCall("x.reshape(shape)", "copy is None and min(shape, default=0) >= -1"),
     "permute_dims": NumpyCall("x.transpose(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
-    "sort": NumpyCall("np.sort(x, axis, 'stable')", "stable and not descending"),
+    "sort": NumpyCall(
+        "np.sort(x, axis, 'stable')[::-1] if descending else np.sort(x, axis, 'stable')",
+        "stable and (not descending or x.ndim == 1)",
+    ),
     "argsort": NumpyCall("x.argsort(axis, 'stable')", "stable and not descending"),
     "repeat": NumpyCall(
         "x.repeat(repeats, axis)", "0 <= repeats < 0x3FFFFFFF and 0 < x.nbytes < 0x3FFFFFFF"
@@ -85,23 +115,25 @@ NUMPY_CALLS: Final = {
         "np.tile(x, {repetitions})",
         "len(repetitions) == 1 and x.nbytes < 0x3FFFFFFF and repetitions[0] < 0x3FFFFFFF",
     ),
+    "repeat.Tensor": NumpyCall("x.repeat(repeats, axis)", _ARE_FEW_AND_SMALL),
     "roll": NumpyCall("np.roll(x, {shift}, {axis})", "x.ndim"),
     "diff": NumpyCall("np.diff(x, n, axis)", "n == 1 and prepend is None and append is None"),
     "meshgrid": NumpyCall("[*np.meshgrid(*arrays, indexing=indexing)]", "arrays"),
     "floor_divide.Tensor": NumpyCall(
-        f"r if {_QUOTIENT}.size == x2.size and isfinite(r.ravel().dot(x2.ravel()))"
-        " else function(x1, x2)",
-        "x1.dtype.kind == 'f'",
+        f"r if {_QUOTIENT}.dtype.kind != 'f'"
+        " or r.size == x2.size and isfinite(np.vdot(r, x2)) else function(x1, x2)",
     ),
     "floor_divide.Scalar": NumpyCall(
-        f"r if isfinite({_QUOTIENT}.ravel().dot(r.ravel())) else function(x1, x2)",
-        "x1.dtype.kind == 'f' and isfinite(x2)",
+        f"r if {_QUOTIENT}.dtype.kind != 'f' or isfinite(np.vdot(r, r)) else function(x1, x2)",
+        "isfinite(x2)",
     ),
     "clip": NumpyCall(
         "np.maximum(x, min) if max is None else np.minimum(np.maximum(x, min), max)",
         "x.dtype.kind == 'f' and type(min) is float and (max is None or type(max) is float)",
     ),
+    "sign": NumpyCall("np.sign(x)", "x.dtype.kind != 'c'"),
     "where.ScalarOther": NumpyCall("np.where(condition, x1, x2)", "type(x2) is float"),
+    "where.ScalarSelf": NumpyCall("np.where(condition, x1, x2)", "type(x1) is float"),
     "nonzero": NumpyCall("[*x.nonzero()]", "x.ndim"),
     "count_nonzero": NumpyCall("np.asarray(np.count_nonzero(x))", "axis is None and not keepdims"),
     "searchsorted": NumpyCall(
@@ -112,34 +144,58 @@ NUMPY_CALLS: Final = {
     "unique_inverse": NumpyCall("(*np.unique_inverse(x),)"),
     "unique_values": NumpyCall("np.unique(x, equal_nan=False)"),
     "matmul": NumpyCall("np.matmul(x1, x2)"),
-    "vecdot": NumpyCall("np.vecdot(x1, x2)", "axis == -1 and x1.shape == x2.shape != ()"),
+    "vecdot": NumpyCall(
+        "np.vecdot(x1, x2) if axis == -1 else np.vecdot(x1, x2, axis=axis)",
+        "x1.shape == x2.shape and -x1.ndim <= axis < x1.ndim",
+    ),
     "tensordot": NumpyCall(
         "x1.dot(x2) if axes == 1 and x1.ndim == 2 == x2.ndim else np.tensordot(x1, x2, axes)",
         "0 <= axes <= x1.ndim and axes <= x2.ndim"
         " and x1.shape[x1.ndim - axes :] == x2.shape[:axes]",
     ),
+    "tensordot.dims": NumpyCall("np.tensordot(x1, x2, axes)", _ARE_OF_ONE_EXTENT),
     "linalg_outer": NumpyCall("np.multiply.outer(x1, x2)", "x1.ndim == 1 == x2.ndim"),
     "linalg_trace": NumpyCall(
         "np.asarray(x.trace(offset, -2, -1, dtype))", _IS_SMALL.format("offset")
     ),
     "linalg_vector_norm": NumpyCall(
-        "np.linalg.vector_norm(x, axis={axis}, keepdims=keepdims, ord=ord)",
-        "type(ord) is not complex",
+        # Of one axis in a tuple, NumPy makes the last one by way of a copy.
+        "np.linalg.vector_norm(x, axis=axis and axis[0], keepdims=keepdims, ord=ord)",
+        "type(ord) is not complex and (axis is None or len(axis) == 1)",
     ),
+    "linalg_cholesky": NumpyCall("np.linalg.cholesky(x)", f"not upper and {_OF_LAPACK}"),
     "linalg_det": NumpyCall("np.linalg.det(x)", _OF_LAPACK),
     "linalg_inv": NumpyCall("np.linalg.inv(x)", _OF_LAPACK),
     "linalg_solve": NumpyCall("np.linalg.solve(x1, x2)", _OF_LAPACK.replace("x.", "x1.")),
     "linalg_qr": NumpyCall("(*np.linalg.qr(x),)", f"mode == 'reduced' and {_OF_LAPACK}"),
+    "linalg_eigh": NumpyCall("(*np.linalg.eigh(x),)", _OF_LAPACK),
+    "linalg_slogdet": NumpyCall("(*np.linalg.slogdet(x),)", _OF_LAPACK),
+    "linalg_svd": NumpyCall("(*np.linalg.svd(x, full_matrices),)", _IS_FINITE),
+    "linalg_svdvals": NumpyCall("np.linalg.svd(x, compute_uv=False)", _IS_FINITE),
+    "linalg_pinv": NumpyCall("np.linalg.pinv(x, rtol=rtol)", _IS_FINITE),
+    "linalg_matrix_rank": NumpyCall(
+        "np.linalg.matrix_rank(x, rtol=rtol)", f"x.ndim > 1 and x.size and {_IS_FINITE}"
+    ),
     "fft_fft": NumpyCall("np.fft.fft(x, None, axis, norm)", _HAS_POINTS),
     "fft_ifft": NumpyCall("np.fft.ifft(x, None, axis, norm)", _HAS_POINTS),
     "fft_rfft": NumpyCall(
         "np.fft.rfft(x, None, axis, norm)", f"x.dtype.kind != 'c' and {_HAS_POINTS}"
+    ),
+    "fft_irfft": NumpyCall("np.fft.irfft(x, None, axis, norm)", _HAS_HALF_A_SPECTRUM),
+    "fft_hfft": NumpyCall("np.fft.hfft(x, None, axis, norm)", _HAS_HALF_A_SPECTRUM),
+    "fft_ihfft": NumpyCall(
+        "np.fft.ihfft(x, None, axis, norm)", f"x.dtype.kind != 'c' and {_HAS_POINTS}"
     ),
     "fft_fftn": NumpyCall("np.fft.fftn(x, None, None, norm)", _ALL_HAVE_POINTS),
     "fft_ifftn": NumpyCall("np.fft.ifftn(x, None, None, norm)", _ALL_HAVE_POINTS),
     "fft_rfftn": NumpyCall(
         "np.fft.rfftn(x, None, None, norm)", f"x.dtype.kind != 'c' and {_ALL_HAVE_POINTS}"
     ),
+    "fft_irfftn": NumpyCall(
+        "np.fft.irfftn(x, None, None, norm)", f"{_ALL_HAVE_POINTS} and x.shape[-1] > 1"
+    ),
+    "fft_fftfreq": NumpyCall("np.fft.fftfreq(n, d)", _HAS_FREQUENCIES),
+    "fft_rfftfreq": NumpyCall("np.fft.rfftfreq(n, d)", _HAS_FREQUENCIES),
     "fft_fftshift": NumpyCall("np.fft.fftshift(x)", "axes is None and x.ndim"),
     "fft_ifftshift": NumpyCall("np.fft.ifftshift(x)", "axes is None and x.ndim"),
 }
