@@ -239,6 +239,16 @@ def test_sparse_tensors_are_nowhere_but_on_the_host_and_on_a_gpu():
         coo().to("meta")
 
 
+def test_a_nested_tensor_without_elements_has_its_shape_and_keys():
+    """torch: ``torch.nested.nested_tensor(..., layout=torch.jagged).to("meta")``."""
+    there = nested().to("meta")
+    assert (there.shape, there.dtype) == (nested().shape, nested().dtype)
+    assert there.device == there.offsets().device == "meta"
+    assert there.key_set.has(K.NestedTensorMeta)
+    with pytest.raises(DeviceError, match="no elements in MetaArray"):
+        there.to("cpu")
+
+
 @pytest.mark.parametrize(
     ("name", "module", "keys"),
     [
