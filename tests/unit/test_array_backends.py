@@ -460,6 +460,25 @@ def test_a_foreign_array_that_does_not_give_its_elements_is_an_error(
         tensor_to_proto(used)
 
 
+@pytest.mark.parametrize("given", ["a capsule that was used", "no capsule"])
+def test_a_capsule_can_be_used_once(given: str):
+    capsule: object = X.__dlpack__()
+    if given == "no capsule":
+        capsule = "dltensor"
+
+    class Keeper:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+        def __dlpack__(self, **kwargs: object) -> object:
+            return capsule
+
+    if given == "a capsule that was used":
+        np.testing.assert_array_equal(Tensor(Keeper()).array, X)
+    with pytest.raises(DeviceError, match=r"Keeper .* no DLPack capsule, or one that was used al"):
+        Tensor(Keeper())
+
+
 def test_a_foreign_array_of_negatives_that_are_not_computed_is_refused():
     """PyTorch's has the elements as they are stored, and DLPack no word for it."""
     array = Foreign((1, 0), X)

@@ -30,7 +30,7 @@ def adopt(value: Any) -> Any:
     try:
         device_type, number = map(int, value.__dlpack_device__())
     except Exception as error:  # foreign code: it raises what it likes
-        raise DeviceError(_refusal(value, error)) from error
+        raise _refusal(value, error) from error
     for backend in backends():
         if device_type in backend.dlpack_device_types:
             try:
@@ -38,7 +38,7 @@ def adopt(value: Any) -> Any:
             except DeviceError:
                 raise
             except Exception as error:
-                raise DeviceError(_refusal(value, error)) from error
+                raise _refusal(value, error) from error
     raise DeviceError(
         f"{describe_type(value)} is on DLPack device {device_type}:{number}, and no backend "
         "of this process has that memory",
@@ -46,8 +46,11 @@ def adopt(value: Any) -> Any:
     )
 
 
-def _refusal(value: Any, error: Exception) -> str:
-    return (
-        f"{describe_type(value)} does not give its elements by __dlpack__ "
-        f"({type(error).__name__}: {error})"
-    )
+def _refusal(value: Any, error: Exception) -> DeviceError:
+    text = f"{describe_type(value)} does not give its elements by __dlpack__"
+    if "PyCapsule" in str(error):  # it has another name once its elements were taken
+        return DeviceError(
+            f"{text}: what it gives is no DLPack capsule, or one that was used already",
+            hint="a capsule can be used once; its __dlpack__ has to make a new one",
+        )
+    return DeviceError(f"{text} ({type(error).__name__}: {error})")
