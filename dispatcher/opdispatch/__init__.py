@@ -7,8 +7,8 @@
     lib.impl("add", lambda x, y: x + y, "CPU")
     ops.math.add(x, y)
 
-The package, from the bottom up; a module imports only from its own entry and those above, and
-``tracing`` is imported when one of its names is first used:
+The package, from the bottom up; a module imports only from its own entry and those above. What few
+programs use, such as ``func`` and ``tracing``, is imported when one of its names is first used:
 
     errors                                      what is raised on purpose
     dispatch_key, dispatch_key_set              keys and sets of keys
@@ -59,34 +59,12 @@ The package, from the bottom up; a module imports only from its own entry and th
     fake_tensor, deferred_init                  shapes without elements, and those later
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from opdispatch import func
-from opdispatch.arrays import (
-    ArrayBackend,
-    BackendRegistration,
-    DeviceMemory,
-    DeviceTransfers,
-    MetaArray,
-    NestedArray,
-    QuantizedArray,
-    count_transfer,
-    device_transfers,
-    register_backend,
-)
-from opdispatch.autocast_mode import (
-    autocast,
-    clear_autocast_cache,
-    get_autocast_dtype,
-    is_autocast_cache_enabled,
-    is_autocast_enabled,
-)
-from opdispatch.autocast_registration import register_autocast
-from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
-from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
-from opdispatch.dispatcher import Dispatcher, RegistrationListener
-from opdispatch.dtype_promotion import numpy_dtype_promotion
+# From the bottom up, like the map, for few imports to be made within others: deep in a nest of
+# them a call may lie across two chunks of Python's stack, and then maps memory each time.
+# isort: off
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
@@ -111,44 +89,11 @@ from opdispatch.errors import (
     TransformError,
     WaitTimeoutError,
 )
-from opdispatch.fake_registration import register_fake
-from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
+from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
+from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
-from opdispatch.functionalities.batching import BatchingFallbackWarning
-from opdispatch.functionalities.cpu_fallback import (
-    CpuFallbackWarning,
-    cpu_fallback,
-    cpu_fallback_counts,
-)
-from opdispatch.functionalization import functionalize
-from opdispatch.functorch.vmap import vmap
-from opdispatch.generator import Generator, default_generator, manual_seed
-from opdispatch.grad_mode import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
-)
-from opdispatch.infer_schema import infer_schema
-from opdispatch.kernel_function import KernelFunction
-from opdispatch.layout_creation import (
-    nested_tensor,
-    nested_tensor_from_jagged,
-    quantize_per_tensor,
-    sparse_coo_tensor,
-    sparse_csr_tensor,
-)
-from opdispatch.library import (
-    Library,
-    default_dispatcher,
-    define,
-    fallthrough_kernel,
-    impl,
-    ops,
-    register_autograd,
-)
+from opdispatch.schema_parser import parse_schema
+from opdispatch.trace_line import TraceLine
 from opdispatch.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
     ForceDispatchKeyGuard,
@@ -159,20 +104,81 @@ from opdispatch.local_dispatch_key_set import (
     tls_set_dispatch_key_excluded,
     tls_set_dispatch_key_included,
 )
-from opdispatch.logging_mode import LoggingMode
-from opdispatch.operator_handle import OperatorHandle
-from opdispatch.profiler import profile, record_function
-from opdispatch.registration import Registration, RegistrationHandle
-from opdispatch.schema_parser import parse_schema
-from opdispatch.tensor import Tensor
+from opdispatch.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from opdispatch.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+)
 from opdispatch.torch_dispatch_mode import TorchDispatchMode
-from opdispatch.trace_line import TraceLine
 from opdispatch.tracing_state import TracerWarning
+from opdispatch.arrays import (
+    ArrayBackend,
+    BackendRegistration,
+    DeviceMemory,
+    DeviceTransfers,
+    MetaArray,
+    NestedArray,
+    QuantizedArray,
+    count_transfer,
+    device_transfers,
+    register_backend,
+)
+from opdispatch.generator import Generator, default_generator, manual_seed
+from opdispatch.tensor import Tensor
+from opdispatch.infer_schema import infer_schema
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.functionalization import functionalize
+from opdispatch.functionalities.batching import BatchingFallbackWarning
 from opdispatch.transaction import Transaction
-from opdispatch.vmap_registration import register_vmap
+from opdispatch.dispatcher import Dispatcher, RegistrationListener
+from opdispatch.library import (
+    Library,
+    default_dispatcher,
+    define,
+    fallthrough_kernel,
+    impl,
+    ops,
+    register_autograd,
+)
+# isort: on
 
 if TYPE_CHECKING:
+    from opdispatch import func
+    from opdispatch.autocast_registration import register_autocast
+    from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
+    from opdispatch.dtype_promotion import numpy_dtype_promotion
+    from opdispatch.fake_registration import register_fake
+    from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
+    from opdispatch.functionalities.cpu_fallback import (
+        CpuFallbackWarning,
+        cpu_fallback,
+        cpu_fallback_counts,
+    )
+    from opdispatch.functorch.vmap import vmap
+    from opdispatch.layout_creation import (
+        nested_tensor,
+        nested_tensor_from_jagged,
+        quantize_per_tensor,
+        sparse_coo_tensor,
+        sparse_csr_tensor,
+    )
+    from opdispatch.logging_mode import LoggingMode
+    from opdispatch.profiler.profile import profile
+    from opdispatch.profiler.record_function import record_function
     from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
+    from opdispatch.vmap_registration import register_vmap
 
 OpOverload = OperatorHandle
 """PyTorch's Python name for it."""
@@ -291,12 +297,37 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in {"Graph", "Tracer", "load_graph", "save_graph", "trace"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from opdispatch import tracing
+_LATER = {
+    "func": (),
+    "profiler": ("profile", "record_function"),
+    "autocast_registration": ("register_autocast",),
+    "dispatch_trace": ("capture_dispatch_trace", "show_dispatch_trace"),
+    "dtype_promotion": ("numpy_dtype_promotion",),
+    "fake_registration": ("register_fake",),
+    "flop_counter": ("FlopCounterMode", "register_flop_formula"),
+    "functionalities.cpu_fallback": ("CpuFallbackWarning", "cpu_fallback", "cpu_fallback_counts"),
+    "functorch.vmap": ("vmap",),
+    "layout_creation": (
+        "nested_tensor",
+        "nested_tensor_from_jagged",
+        "quantize_per_tensor",
+        "sparse_coo_tensor",
+        "sparse_csr_tensor",
+    ),
+    "logging_mode": ("LoggingMode",),
+    "tracing": ("Graph", "Tracer", "load_graph", "save_graph", "trace"),
+    "vmap_registration": ("register_vmap",),
+}
+"""The modules that are imported when they, or one of these names of theirs, are first used."""
+_MODULE_OF_NAME = {name: module for module, names in _LATER.items() for name in names}
 
-    value = getattr(tracing, name)
+
+def __getattr__(name: str) -> object:
+    if name in ("func", "profiler"):
+        return import_module(f"opdispatch.{name}")
+    if name not in _MODULE_OF_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"opdispatch.{_MODULE_OF_NAME[name]}"), name)
     globals()[name] = value  # the next access does not come here
     return value
 

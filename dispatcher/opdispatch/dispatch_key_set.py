@@ -148,7 +148,8 @@ class DispatchKeySet:
 
     def has(self, key: DispatchKey | str) -> bool:
         """Whether every bit of ``key`` is set; so it is true for Undefined and for aliases."""
-        return self.has_all(DispatchKeySet(bits_of_key(key)))
+        bits = bits_of_key(key)
+        return self.bits & bits == bits
 
     def has_backend(self, backend: BackendComponent) -> bool:
         """Whether the bit of ``backend`` is set."""

@@ -38,13 +38,14 @@ EXPANDS: dict[DispatchKey, frozenset[DispatchKey]] = {
 """The runtime keys whose slots a kernel of each alias may fill."""
 
 
+_REGISTRABLE_KEYS = tuple(key for key in DispatchKey if key and not is_alias_key(key))
+
+
 @functools.cache  # most runtime keys have the same few sets
 def _registrable_keys_in(keys: DispatchKeySet) -> frozenset[DispatchKey]:
     # Functionalities count too: a kernel for Dense itself fills no slot, but it is a kernel of
     # the CPU's backend for the rules below.
-    return frozenset(
-        key for key in DispatchKey if key and not is_alias_key(key) and keys and keys.has(key)
-    )
+    return frozenset(key for key in _REGISTRABLE_KEYS if keys.has(key)) if keys else frozenset()
 
 
 _BACKENDS_OF_AUTOGRAD = {

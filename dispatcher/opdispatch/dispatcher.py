@@ -6,7 +6,6 @@ has one default, in ``library.py``.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -241,6 +240,8 @@ class Dispatcher:
 
     def not_found(self, name: str) -> OperatorNotFoundError:
         """The error for a name that is not there, with the ones that look like it."""
+        import difflib  # for errors alone
+
         close = difflib.get_close_matches(name, map(str, self.operators()), n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else ""
         return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)

@@ -5,7 +5,6 @@ The counterpart of PyTorch's schema_type_parser.cpp.
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
 from opdispatch.function_schema import AliasInfo
@@ -214,6 +213,8 @@ def _expected_type(token: str) -> str:
     expected = "a type such as Tensor, int, float, bool, str, Scalar or ScalarType"
     meant = _MEANT.get(token)
     if meant is None and is_identifier(token):
+        import difflib  # for errors alone
+
         close = difflib.get_close_matches(token, BASIC_TYPES, n=1)
         meant = close[0] if close else None
     return expected if meant is None else f"{expected}; perhaps {meant!r}"

@@ -1,6 +1,7 @@
 """What a library needs of its interpreters: packages, a Python, having them to itself.
 
-``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need.
+``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need, as
+``tomllib`` is.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import platform
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +189,8 @@ def read_script_metadata(script: bytes, label: str) -> dict[str, Any]:
         raise LibraryLoadError(f"{label} has {len(blocks)} blocks of script metadata; expected one")
     lines = blocks[0].group("content").splitlines(keepends=True)
     toml = "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
+    import tomllib
+
     try:
         return tomllib.loads(toml)
     except tomllib.TOMLDecodeError as error:

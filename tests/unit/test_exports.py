@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,7 @@ def test_all_that_the_package_imports_is_promised():
     names = {
         alias.asname or alias.name
         for statement in [*tree.body, *(inner for part in late for inner in part.body)]
-        if isinstance(statement, ast.ImportFrom) and statement.module != "typing"
+        if isinstance(statement, ast.ImportFrom) and statement.module.startswith("opdispatch")
         for alias in statement.names
     }
     names |= {
@@ -44,7 +46,21 @@ def test_all_that_the_package_imports_is_promised():
         if isinstance(statement, ast.Assign)
         for target in statement.targets
     }
-    assert set(opdispatch.__all__) == names - {"__all__"}
+    assert set(opdispatch.__all__) == {name for name in names if not name.startswith("_")}
+
+
+_LATE = """
+import sys
+import opdispatch
+late = "autocast_registration flop_counter func layout_creation logging_mode profiler tracing"
+print([name for name in late.split() if f"opdispatch.{name}" in sys.modules])
+print(opdispatch.func.__name__, opdispatch.profiler.__name__, opdispatch.vmap.__module__)
+"""
+
+
+def test_what_few_programs_use_is_imported_when_they_do():
+    done = subprocess.run([sys.executable, "-c", _LATE], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nopdispatch.func opdispatch.profiler opdispatch.functorch.vmap\n"
 
 
 def test_what_is_imported_late_is_found_by_name_alone():
