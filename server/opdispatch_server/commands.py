@@ -206,6 +206,7 @@ def serve(
     """
     _check_choice("--log-level", log_level, LEVELS)
     _check_choice("--log-format", log_format, FORMATS)
+    wanted, ports = _parse_workers(workers), _parse_ports(direct_ports)
     _quiet_grpc()
     gc.disable()  # nothing of what is imported can be collected, now or later
     from opdispatch.errors import OpdispatchError
@@ -218,7 +219,7 @@ def serve(
     try:
         configuration = DaemonConfiguration(
             listen=tuple(listen or [default_address()]),
-            workers=_parse_workers(workers),
+            workers=wanted,
             state=state or default_state_folder(),
             libraries=tuple(library or ()),
             max_message_bytes=max_message_bytes,
@@ -230,7 +231,7 @@ def serve(
             kernel_timeout=kernel_timeout,
             remote_values=remote_values,
             remote_bytes=remote_bytes,
-            direct_ports=_parse_ports(direct_ports),
+            direct_ports=ports,
             insecure=insecure,
             log_level=log_level,
         )

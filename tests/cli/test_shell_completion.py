@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from tests.cli.conftest import SCRIPT
 from tests.service.running_daemon import RunningDaemon
 
+NOWHERE = "unix:///nowhere/daemon.sock"
+
 # What bash does when the tabulator key is pressed at the end of the words.
 _PROGRAM = """
-source <(opdispatch --show-completion bash)
+source "$1"
+shift
 COMP_WORDS=("$@")
 COMP_CWORD=$(( $# - 1 ))
 _opdispatch_completion opdispatch
@@ -23,9 +27,12 @@ printf '%s\\n' "${COMPREPLY[@]}"
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 
 
-def _complete(address: str, *words: str) -> list[str]:
+Complete = Callable[..., list[str]]
+
+
+def _run(*command: str, address: str) -> str:
     done = subprocess.run(
-        ["bash", "--norc", "-c", _PROGRAM, "bash", "opdispatch", *words],
+        command,
         capture_output=True,
         text=True,
         check=True,
@@ -38,7 +45,20 @@ def _complete(address: str, *words: str) -> list[str]:
         },
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Complete:
+    """What bash offers for the last of some words, where a daemon has that address."""
+    script = tmp_path_factory.mktemp("bash") / "completion.sh"
+    script.write_text(_run(SCRIPT, "--show-completion", "bash", address=NOWHERE))
+
+    def complete(address: str, *words: str) -> list[str]:
+        bash = ("bash", "--norc", "-c", _PROGRAM, "bash", str(script))
+        return _run(*bash, "opdispatch", *words, address=address).split()
+
+    return complete
 
 
 @pytest.mark.parametrize(
@@ -54,15 +74,17 @@ def _complete(address: str, *words: str) -> list[str]:
         (["call", "--tr"], ["--trace"]),
     ],
 )
-def test_names_are_completed(daemon: RunningDaemon, words: list[str], expected: list[str]):
-    assert _complete(daemon.address, *words) == expected
+def test_names_are_completed(
+    daemon: RunningDaemon, complete: Complete, words: list[str], expected: list[str]
+):
+    assert complete(daemon.address, *words) == expected
 
 
-def test_the_address_is_taken_from_the_words(daemon: RunningDaemon):
+def test_the_address_is_taken_from_the_words(daemon: RunningDaemon, complete: Complete):
     path = daemon.address.removeprefix("unix:")
     words = ["--address", "unix", ":", path, "describe", "shop", "::", "edg"]
-    assert _complete("unix:///nowhere/daemon.sock", *words) == ["edges"]
+    assert complete(NOWHERE, *words) == ["edges"]
 
 
-def test_without_a_daemon_there_is_silence():
-    assert _complete("unix:///nowhere/daemon.sock", "describe", "sh") == []
+def test_without_a_daemon_there_is_silence(complete: Complete):
+    assert complete(NOWHERE, "describe", "sh") == []

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_client.cli import main
 from tests.service.conftest import WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
@@ -347,8 +348,8 @@ def test_interpreters_find_a_free_port_of_the_range(start: StartTcp, openings: O
 
 
 @pytest.mark.parametrize("text", ["5", "9-5", "0-4", "a-b", "1-70000"])
-def test_a_range_of_ports_that_is_none_is_refused(tmp_path: Path, text: str):
-    daemon = RunningDaemon(tmp_path, "--direct-ports", text)
-    assert daemon.wait() == 2
-    assert "no range of ports" in daemon.log()
-    daemon.clean_up()
+def test_a_range_of_ports_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+):
+    assert main(["serve", "--state", str(tmp_path), "--direct-ports", text]) == 2
+    assert f"{text!r} is no range of ports" in capsys.readouterr().err

@@ -22,6 +22,11 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 X = np.zeros(2)
 
 
+@pytest.fixture
+def workers() -> int:
+    return 1
+
+
 def run_serve(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected to give up at once."""
     command = [sys.executable, "-m", "opdispatch_client.cli", "serve", *options]
@@ -42,7 +47,7 @@ def is_refused(session: oc.Session) -> bool:
 
 def test_it_says_where_it_listens_when_it_is_ready(start_daemon: StartDaemon, tmp_path: Path):
     path = tmp_path / "private" / "daemon.sock"
-    daemon = start_daemon(listen=[f"unix://{path}", "127.0.0.1:0"])
+    daemon = start_daemon(listen=[f"unix://{path}", "127.0.0.1:0"], workers=1)
     unix, tcp = daemon.addresses
     assert unix == f"unix://{path}"
     assert int(tcp.rpartition(":")[2]) > 0
@@ -50,7 +55,7 @@ def test_it_says_where_it_listens_when_it_is_ready(start_daemon: StartDaemon, tm
         with oc.connect(address) as session:
             assert session.server_info.addresses == (unix, tcp)
             assert session.server_info.pid == daemon.process.pid
-            assert len(session.interpreters()) == 2
+            assert len(session.interpreters()) == 1
 
 
 def test_nobody_else_may_use_its_socket(start_daemon: StartDaemon, tmp_path: Path):
@@ -132,7 +137,7 @@ def test_it_stops_in_time_though_an_import_hangs(
 def test_it_stops_in_time_though_it_is_still_starting(tmp_path: Path, write_library: WriteLibrary):
     flag = tmp_path / "importing"
     slow = f"import time\nopen({str(flag)!r}, 'w').close()\ntime.sleep(1000)\n"
-    daemon = RunningDaemon(tmp_path, "--library", str(write_library("slow", slow)))
+    daemon = RunningDaemon(tmp_path, "--library", str(write_library("slow", slow)), workers=1)
     try:
         assert wait_for(flag.exists)
         started = time.monotonic()
@@ -227,7 +232,7 @@ def test_libraries_can_be_loaded_at_the_start(
 ):
     path = write_library("first", constant(1, namespace="first"))
     other = write_library("second", constant(2, namespace="second"))
-    daemon = start_daemon("--library", str(path), "--library", str(other))
+    daemon = start_daemon("--library", str(path), "--library", str(other), workers=1)
     with daemon.connect() as session:
         assert session.ops.first.get(X) == 1
         assert session.ops.second.get(X) == 2
@@ -262,7 +267,7 @@ def test_uploads_are_kept_in_the_state_folder_with_nobody_elses_rights(
 
 def test_the_log_is_for_machines_unless_somebody_looks(daemon: RunningDaemon, session: oc.Session):
     messages = [record["message"] for record in daemon.log_records()]
-    assert sum("is ready" in message for message in messages) == 2
+    assert sum("is ready" in message for message in messages) == 1
     assert all("time" in record for record in daemon.log_records())
 
 
@@ -293,4 +298,4 @@ def test_abandoned_run_folders_are_removed_by_the_next_daemon(start_daemon: Star
 
 def test_its_processes_are_not_in_the_group_of_the_terminal(daemon: RunningDaemon):
     groups = {os.getpgid(pid) for pid in daemon.processes()}
-    assert len(groups) == 3
+    assert len(groups) == 2
