@@ -11,9 +11,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -49,8 +48,7 @@ CastCache = dict[tuple[int, Any, bool], tuple[Any, Any, int, Any]]
 and version when it was cast, and the cast one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AutocastState:
+class AutocastState(NamedTuple):
     """What a task says about autocast beside its keys: an immutable value, replaced as a whole."""
 
     dtypes: MappingProxyType[str, Any]

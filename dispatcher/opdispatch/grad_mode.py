@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
@@ -21,8 +20,7 @@ from opdispatch.mode_decorator import ModeDecorator
 _ADINPLACE_OR_VIEW = DispatchKey.ADInplaceOrView
 
 
-@dataclass(frozen=True, slots=True)
-class AutogradState:
+class AutogradState(NamedTuple):
     """What a task says about gradients: an immutable value, replaced as a whole."""
 
     grad_mode: bool = True

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,7 @@ class TraceLine:
         return f"{' ' * self.depth}[{self.kind}] op=[{self.operator}], key=[{self.key}]"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSink:
+class TraceSink(NamedTuple):
     """Where the lines of a task go, and how deep the call that is running now is nested.
 
     ``takes_remote`` is whether lines of other processes are wanted.

@@ -13,8 +13,8 @@ import os
 import re
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from opdispatch.errors import OpdispatchError
@@ -33,8 +33,7 @@ class AddressError(OpdispatchError, ValueError):
     code = "address"
 
 
-@dataclass(frozen=True, slots=True)
-class UnixAddress:
+class UnixAddress(NamedTuple):
     """A unix socket."""
 
     path: str
@@ -53,8 +52,7 @@ class UnixAddress:
         return f"unix://{self.path}" if self.path.startswith("/") else f"unix:{self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class TcpAddress:
+class TcpAddress(NamedTuple):
     """A TCP port. ``host`` is a name or an address, an IPv6 one without brackets.
 
     Port 0 is for listening: the system chooses one.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SESSION_KEY = "opdispatch-session"
 LANE_KEY = "opdispatch-lane"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLane:
+class StreamLane(NamedTuple):
     """``session`` is the daemon's number for an interpreter, 0 if it is none that takes calls of
     clients; ``number`` is what it calls the stream.
     """

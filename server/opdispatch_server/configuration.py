@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 
@@ -19,8 +19,7 @@ MESSAGES_PER_QUEUE = 4
 CALL_BYTES_AT_MOST = 8 * 1024**3
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonConfiguration:
+class DaemonConfiguration(NamedTuple):
     """One daemon's settings. ``workers`` are the devices of its interpreters, see ``worker_plan``.
     ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
 

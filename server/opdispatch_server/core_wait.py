@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
+class _Times(NamedTuple):
     """What the system has counted for a thread, in nanoseconds (``proc_pid_schedstat(5)``)."""
 
     run: int

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from opdispatch_server.environment_build import (
@@ -39,8 +40,7 @@ KEEPALIVE = 1.0
 _LOCK = ".being-built"
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(NamedTuple):
     """A Python that interpreters can run with. Equal homes have environments of one key."""
 
     key: str

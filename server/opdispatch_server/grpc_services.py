@@ -7,8 +7,7 @@ messages, or bytes already.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -17,8 +16,7 @@ from google.protobuf.message import DecodeError
 from opdispatch_wire.errors import WireError
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+class Malformed(NamedTuple):
     """What a servicer gets in the place of a message that does not parse."""
 
     reason: str

@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc
 import grpc.aio
@@ -64,8 +64,7 @@ _SECOND_THOUGHTS = 0.02
 LAST_CALLS_WAIT = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class InterpreterSettings:
+class InterpreterSettings(NamedTuple):
     """Where an interpreter belongs. Without a ``name`` the daemon chooses one.
 
     ``max_message_bytes`` is the daemon's limit for clients.

@@ -22,7 +22,7 @@ import enum
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_wire.errors import InterpreterDiedError, QueueFullError
@@ -41,8 +41,7 @@ UNKNOWN_PACE = 0.1
 NEWEST_SHARE = 0.125
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(NamedTuple):
     """What may wait for one interpreter."""
 
     calls: int

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from opdispatch_server.library_home import LibraryHome
 from opdispatch_server.library_version import LibrarySource
@@ -33,8 +33,7 @@ class VersionRecord:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryRecord:
+class LibraryRecord(NamedTuple):
     """One library: the versions that are there, oldest first; ``active`` is one of them.
 
     ``position`` orders the libraries as they were published: for one slot, the newest kernel

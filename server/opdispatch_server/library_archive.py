@@ -10,15 +10,14 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from opdispatch_server.archive_members import list_members
 from opdispatch_wire.errors import LibraryLoadError
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveModule:
+class ArchiveModule(NamedTuple):
     """One module. ``path`` is what tracebacks show: "ops.py", or "ops.zip/pkg/blur.py"."""
 
     path: str
@@ -26,8 +25,7 @@ class ArchiveModule:
     is_package: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryArchive:
+class LibraryArchive(NamedTuple):
     """The modules of an upload by dotted name, and which of them to import."""
 
     main: str

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
 from opdispatch_server.interpreter_pools import InterpreterPools
@@ -37,8 +37,7 @@ class LoadOrder:
     """For how many seconds somebody waits for the outcome; None: for ever."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
+class LoadOutcome(NamedTuple):
     """The version that is loaded, and this load's part in that."""
 
     version: LibraryVersion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.interpreter_session import InterpreterSession
@@ -15,8 +15,7 @@ from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 TRIM_TIMEOUT = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryGivenBack:
+class MemoryGivenBack(NamedTuple):
     """A number of bytes, and how it was found. Nothing is known without a measure."""
 
     size: int = 0

@@ -8,8 +8,8 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
 def process_space() -> str:
@@ -25,8 +25,7 @@ def process_space() -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
+class ProcessEnd(NamedTuple):
     """How a process ended."""
 
     words: str

@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import Message
 
@@ -31,8 +31,7 @@ Waiter = asyncio.Future[Message | None]
 """Gets what was awaited, or None when the daemon stops."""
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(NamedTuple):
     """What is waited for: a definition, or with a key, a kernel of the operator for that key."""
 
     operator: OperatorName

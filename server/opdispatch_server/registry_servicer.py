@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc
 
@@ -27,8 +27,7 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFacts:
+class DaemonFacts(NamedTuple):
     """What a daemon tells of itself."""
 
     version: str

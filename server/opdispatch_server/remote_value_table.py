@@ -17,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch.arrays import register_tensor_type
 from opdispatch_server.value_store import check_keep, ids_meant
@@ -38,8 +37,7 @@ MAX_HOLDERS = 10_000
 """How many clients may hold values at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValueLimits:
+class ValueLimits(NamedTuple):
     """What one client may keep."""
 
     values: int

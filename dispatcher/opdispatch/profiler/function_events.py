@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from opdispatch.flop_counter import find_flop_formula
 from opdispatch.profiler.recorder import Process, Recorder, Shapes, Span
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """From ``start`` to ``end``, in microseconds of the machine's monotonic clock."""
 
     start: float

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -223,7 +222,7 @@ def _as_tensor(leaf: Any) -> Any:
 def _fresh_autocast_cache() -> Iterator[None]:
     """What autocast has cast before is no call of the block: there, its cache is an empty one."""
     state = AUTOCAST_STATE.get()
-    token = AUTOCAST_STATE.set(state if state.cache is None else replace(state, cache={}))
+    token = AUTOCAST_STATE.set(state if state.cache is None else state._replace(cache={}))
     try:
         yield
     finally:
