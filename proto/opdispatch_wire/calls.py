@@ -32,9 +32,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_backend
+from opdispatch.autograd.elsewhere import note_call
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ReturnError
 from opdispatch.generator import Generator
+from opdispatch.tensor import Tensor
 from opdispatch.trace_line import TraceLine
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.generators import (
@@ -297,6 +299,8 @@ def returns_of_reply(
             assert backend is not None, "prepare_write gives arrays of backends"
             backend.assign(target, contents)
     take_generator_uses(reply, lambda reference, at: argument_of(reference, args, kwargs, at=at))
+    if any(type(each) is Tensor or type(each) is list for each in returns):
+        note_call(f"interpreter {reply.interpreter}", (*args, *kwargs.values()), returns)
     return returns
 
 

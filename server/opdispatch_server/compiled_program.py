@@ -78,6 +78,11 @@ class CompiledProgram:
         ]
 
     @property
+    def is_transfer(self) -> bool:
+        """Whether it calls nothing, and gives one input back."""
+        return not self._steps and len(self.outputs) == 1
+
+    @property
     def outputs(self) -> Sequence[remote_pb2.Output]:
         """What it hands out, in the order of ``run``."""
         return self._program.message.outputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -41,6 +41,14 @@ def transfer_program() -> bytes:
 TRANSFER = transfer_program()
 
 
+class Fetched(NamedTuple):
+    """A value that another interpreter had."""
+
+    value: Any
+    has_history: bool
+    """Calls that are recorded there have made it."""
+
+
 class PeerValues:
     """Connections to other interpreters, made when they are needed. Any thread may use it.
 
@@ -62,13 +70,13 @@ class PeerValues:
         """
         is_alike = device.partition(":")[0] == message.device.partition(":")[0]
         if is_alike and find_device_id(message.device):
-            return self.fetch(message, timeout, at)
+            return self.fetch(message, timeout, at).value
         reply, tensors = self._ask(message, b"", timeout, at)
         is_plain = put_on_host(reply.returns[0])
         value = value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
         return value if is_plain or isinstance(value, Tensor) else Tensor(value)
 
-    def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Any:
+    def fetch(self, message: values_pb2.RemoteTensor, timeout: float | None, at: str) -> Fetched:
         """The value, as its interpreter has it. Raises that one's error, RemoteValueGoneError if
         it cannot be reached, WireError, DeviceMemoryError and DeviceLostError.
 
@@ -87,8 +95,9 @@ class PeerValues:
                 LOG.warning("a value comes by way of the host: %s", error)
                 reply, tensors = self._ask(message, b"", timeout, at)
             else:
-                return value
-        return value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
+                return Fetched(value, reply.has_history)
+        value = value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
+        return Fetched(value, reply.has_history)
 
     def _ask(
         self,

@@ -9,6 +9,8 @@ from typing import Any
 
 from opdispatch import Dispatcher
 from opdispatch.arrays import on_host, run_on_device
+from opdispatch.autograd.elsewhere import arrive, has_history
+from opdispatch.autograd.node import Origin
 from opdispatch.errors import (
     AmbiguousKernelError,
     ArgumentError,
@@ -77,8 +79,10 @@ class ProgramExecution:
         hand_over_turn()
         for i, argument in enumerate(request.args):
             message = argument.remote
-            value = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
-            self._values.add(message.session, store_key(message.id, message.place), value)
+            fetched = self._peers.fetch(message, context.timeout, f"$.args[{i}]")
+            origin = Origin(message.id, f"interpreter {message.interpreter}")
+            arrive(fetched.value, origin, has_history=fetched.has_history)
+            self._values.add(message.session, store_key(message.id, message.place), fetched.value)
         return execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
 
     def run(
@@ -113,9 +117,12 @@ class ProgramExecution:
                 device = request.keep.device
                 results = run_on_device(inputs, self._results, program, inputs, device)
                 del inputs  # see KeptResults
+                leaves_history = program.is_transfer and has_history(results[0])
         except StepError as error:  # an operator that does not exist
             raise self._explained(error) from error.__cause__
-        reply = execution_pb2.CallReply(id=request.id, interpreter=self._interpreter())
+        reply = execution_pb2.CallReply(
+            id=request.id, interpreter=self._interpreter(), has_history=leaves_history
+        )
         try:
             if not (request.device_memory and self._offer(reply, results, request.device_memory)):
                 self._fill(reply, results, program.outputs, keep, tensors)

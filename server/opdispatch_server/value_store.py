@@ -13,6 +13,7 @@ import numpy as np
 
 from opdispatch.arrays import ArrayBackend, copy_of, find_backend, find_layout
 from opdispatch.arrays.layout import read_only_view
+from opdispatch.autograd.elsewhere import name_leaf
 from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.tensor import Tensor
 from opdispatch_server.reading_turn import hand_over_turn
@@ -280,6 +281,7 @@ class KeptResults:
         is_known = sys.getrefcount(value) > 2
         value = _own(value, is_known=is_known)
         number = value_id(self._keep.prefix, self._count)
+        name_leaf(value, number)
         self._count += 1
         self._store.add(self._keep.session, store_key(number, 0), value)
         return KeptValue(number, RemoteFacts.of(value), self._interpreter)

@@ -7,6 +7,7 @@ variable      what a tensor knows of the graph: ``requires_grad``, ``grad``, ``g
 view_nodes    the history of views that are written to
 hooks         functions that see gradients on the way
 move          a tensor's way to another device
+elsewhere     tensors whose history another process has
 saved_tensor  tensors that are kept for the way back, and are checked when they are used
 context       what functions of somebody's keep
 function      steps of the graph that are written by hand

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
+from opdispatch.autograd.elsewhere import check_complete
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
 from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import AccumulateGrad, Variable, accumulate_grad, edge_of
@@ -331,7 +332,10 @@ def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) ->
 
 
 def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, bool]:
-    """The nodes from which a captured edge can be reached, and whether their own edges lead on."""
+    """The nodes from which a captured edge can be reached, and whether their own edges lead on.
+
+    Raises AutogradError where gradients would be incomplete.
+    """
     reachable: dict[int, Node] = {}
     stack = list(roots)
     while stack:
@@ -340,6 +344,7 @@ def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, 
             reachable[node.number] = node
             stack.extend(edge[0] for edge in node.edges if edge is not None)
     wanted = {node for node, _ in captured}
+    check_complete(wanted, reachable.values())
     needed: dict[Node, bool] = {}
     for number in sorted(reachable):  # edges go to lower numbers, so those are known first
         node = reachable[number]

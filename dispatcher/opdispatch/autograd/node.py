@@ -38,6 +38,15 @@ ACCUMULATED = -3
 """Of one that sees a leaf, whose ``grad`` has been added to."""
 
 
+class Origin(NamedTuple):
+    """Of a value that processes hand to each other. See Note [Histories elsewhere]."""
+
+    name: bytes
+    """What they call it."""
+    place: str
+    """Where it came from, in words; empty: it was made here."""
+
+
 class RegisteredHook(NamedTuple):
     """A hook of a node: of the gradient of the result with that number, or of another kind."""
 
@@ -65,6 +74,8 @@ class Node(ABC):
     num_results = 1
     made_at: MadeAt | None = None
     """Where it was made, if anomalies are detected."""
+    origin: Origin | None = None
+    """Of where the way of such a value begins."""
 
     def __init__(
         self, edges: Sequence[Edge | None], facts: Sequence[Facts | None], num_results: int = 1

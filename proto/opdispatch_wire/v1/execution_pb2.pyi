@@ -169,7 +169,7 @@ class KernelRef(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
 
 class CallReply(_message.Message):
-    __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "chunk")
+    __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "has_history", "chunk")
     ID_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class CallReply(_message.Message):
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    HAS_HISTORY_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     id: int
     returns: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
@@ -189,8 +190,9 @@ class CallReply(_message.Message):
     interpreter: str
     route: Route
     profile: _profile_pb2.Profile
+    has_history: bool
     chunk: Chunk
-    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., generators: _Optional[_Iterable[_Union[GeneratorUse, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., profile: _Optional[_Union[_profile_pb2.Profile, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., generators: _Optional[_Iterable[_Union[GeneratorUse, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., profile: _Optional[_Union[_profile_pb2.Profile, _Mapping]] = ..., has_history: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Mutation(_message.Message):
     __slots__ = ("argument", "item", "value")

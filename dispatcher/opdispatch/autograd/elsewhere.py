@@ -1,0 +1,147 @@
+"""Tensors whose history another process has: the way back cannot go on where they were made.
+
+Note [Histories elsewhere]
+    Processes hand each other elements, and no graphs. A gradient that came by such a tensor would
+    lack what the other process's graph adds to it, and nobody could tell by looking at it. So what
+    is incomplete is an error:
+
+    - what a call made in another process has a ``CallElsewhere`` for it, with edges to the tensors
+      that were sent;
+    - a value that moves here, and was calculated where it comes from, has a ``LostHistory``. It has
+      no edges, so whatever else has been elsewhere, too, may be a part of what was lost;
+    - a leaf that moves is another leaf, under the same name. What was recorded here before it left
+      has the one that it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+from opdispatch.autograd.node import Node, Origin
+from opdispatch.autograd.variable import Variable, edge_of, facts_of, meta_of
+from opdispatch.errors import AutogradError
+from opdispatch.grad_mode import is_grad_enabled
+
+
+class LostHistory(Node):
+    """Stands for all that a value was calculated from before it came here."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__((), ())
+        self.origin = origin
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "LostHistory"
+
+    def apply(self, grads: list[Any]) -> NoReturn:
+        """Raises AutogradError."""
+        raise self.error()
+
+    def error(self) -> AutogradError:
+        """What is said of a way back that leads here."""
+        place = "" if self.origin is None else self.origin.place
+        return AutogradError(
+            f"the way back leads to a value that came from {place}, and has left its history "
+            "there: gradients would lack what that adds",
+            hint="have all calls of one graph made in one place, or detach the value",
+        )
+
+
+class CallElsewhere(Node):
+    """A call that another process made, and has recorded for itself."""
+
+    def __init__(self, place: str, given: list[Any], num_results: int) -> None:
+        super().__init__(
+            [edge_of(each) for each in given], [facts_of(each) for each in given], num_results
+        )
+        self._place = place
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "CallElsewhere"
+
+    def apply(self, grads: list[Any]) -> NoReturn:
+        """Raises AutogradError."""
+        raise AutogradError(
+            f"the way back leads through a call that was made in {self._place}, from where no "
+            "gradient comes back",
+            hint="have all calls of one graph made in one place, or detach its result",
+        )
+
+
+def has_history(value: Any) -> bool:
+    """Whether recorded calls have made a value."""
+    return isinstance(value, Variable) and value.requires_grad and not value.is_leaf
+
+
+def name_leaf(value: Any, name: bytes) -> None:
+    """Says what processes call a value, if it is a leaf that requires gradients."""
+    if isinstance(value, Variable) and value.requires_grad and value.is_leaf:
+        _set_origin(value, Origin(name, ""))
+
+
+def arrive(value: Any, origin: Origin, *, has_history: bool) -> None:
+    """A value has come here; ``has_history`` says that recorded calls have made it there."""
+    if not isinstance(value, Variable) or not value.requires_grad:
+        return
+    if has_history:
+        meta_of(value).edge = (LostHistory(origin), 0)
+    else:
+        _set_origin(value, origin)
+
+
+def note_call(place: str, arguments: Iterable[Any], results: Iterable[Any]) -> None:
+    """``results`` are what a call of another process has made of ``arguments``."""
+    made = [each for each in _variables_in(results) if each.is_leaf]
+    if not made or not is_grad_enabled():
+        return
+    given = _variables_in(arguments)
+    known = {id(each) for each in given}
+    made = [each for each in made if id(each) not in known]
+    if made and given:
+        node = CallElsewhere(place, given, len(made))
+        for number, each in enumerate(made):
+            meta_of(each).edge = (node, number)
+
+
+def check_complete(wanted: Iterable[Node], reachable: Iterable[Node]) -> None:
+    """Raises AutogradError if gradients of ``wanted`` may lack what another process knows.
+
+    See Note [Histories elsewhere].
+    """
+    came = {node: node.origin for node in wanted if node.origin is not None and node.origin.place}
+    if not came:
+        return
+    names = {origin.name: origin for origin in came.values()}
+    for node in reachable:
+        if isinstance(node, LostHistory) and came.keys() - {node}:
+            raise node.error()
+        if node.origin is not None and node not in came and node.origin.name in names:
+            raise AutogradError(
+                f"a gradient is asked for of a value that has been in "
+                f"{names[node.origin.name].place} since it was used here: it would lack what "
+                "came of that use",
+                hint="have all calls of one graph made in one place",
+            )
+
+
+def _set_origin(value: Any, origin: Origin) -> None:
+    edge = edge_of(value)
+    if edge is not None:  # no gradient arrives at a view that was made under no_grad
+        edge[0].origin = origin
+
+
+def _variables_in(values: Iterable[Any]) -> list[Any]:
+    return [each for each in _flat(values) if isinstance(each, Variable) and each.requires_grad]
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
+        else:
+            yield value
