@@ -41,7 +41,7 @@ def load_request(
     """The request that loads `source`, `on` an interpreter or a kind of device.
 
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
-    name. Raises LibraryLoadError if it is none either, or if the file is missing, cannot be
+    name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none either, or if the file is missing, cannot be
     read, or is of another kind.
     """
     if interpreters is not None and interpreters < 1:
@@ -68,10 +68,10 @@ def load_request(
     path = Path(source).expanduser()
     if path.is_dir():
         request.content = _archive_package(path)
-        request.filename = f"{path.resolve().name}.zip"
+        request.filename = f"{_as_text(path.resolve().name)}.zip"
     else:
         request.content = _read_file(path)
-        request.filename = path.name
+        request.filename = _as_text(path.name)
     request.sha256 = hashlib.sha256(request.content).hexdigest()
     return request
 
@@ -93,9 +93,16 @@ def _absolute_path(python: str | os.PathLike[str]) -> str:
     return str(Path(found).expanduser().absolute())
 
 
+def _as_text(filename: str) -> str:
+    """A file's name as it can be sent, though its bytes may be no UTF-8."""
+    return os.fsencode(filename).decode(errors="replace")
+
+
 def _looks_like_path(text: str) -> bool:
     separators = tuple(filter(None, (os.sep, os.altsep)))
-    return text.lower().endswith(_SUFFIXES) or any(separator in text for separator in separators)
+    if text.lower().endswith(_SUFFIXES) or any(separator in text for separator in separators):
+        return True
+    return "." in text and os.path.isfile(text)  # `edges.txt` is no module `txt` in `edges`
 
 
 def _read_file(path: Path) -> bytes:
@@ -129,6 +136,10 @@ def _archive_package(folder: Path) -> bytes:
                 archive.writestr(entry, path.read_bytes())
     except OSError as error:
         raise LibraryLoadError(f"cannot read {error.filename!r}: {error.strerror}") from error
+    except UnicodeEncodeError as error:
+        raise LibraryLoadError(
+            f"the package in {str(folder)!r} has a file whose name is not UTF-8: {error.object!r}"
+        ) from None
     return content.getvalue()
 
 

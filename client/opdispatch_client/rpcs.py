@@ -5,10 +5,12 @@ The blocking and the asyncio session send these and differ in nothing else.
 
 from __future__ import annotations
 
+import functools
 import os
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
@@ -21,6 +23,7 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.peer import CLIENT_KEY, describe_self
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CALL = "/opdispatch.v1.ExecutionService/Call"
@@ -54,6 +57,22 @@ class Rpc(Generic[T]):
         return timeout + self.waits if self.waits > 0 else timeout
 
 
+def _of_texts(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
+    """``make``, whose texts protobuf may not take: that is a WireError."""
+
+    @functools.wraps(make)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Rpc[T]:
+        try:
+            return make(*args, **kwargs)
+        except UnicodeEncodeError as error:
+            raise WireError(
+                f"{reprlib.repr(error.object)} cannot be sent: it has half a surrogate pair at "
+                f"{error.start}, as a name that is not UTF-8 has"
+            ) from None
+
+    return checked
+
+
 def get_server_info() -> Rpc[listings.ServerInfo]:
     """The handshake. Reading the reply raises WireError if the daemon speaks another version."""
     return Rpc(
@@ -70,6 +89,7 @@ def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 
 
+@_of_texts
 def load(
     source: str | os.PathLike[str],
     *,
@@ -124,6 +144,7 @@ def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
     return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, lambda m: rpc.read(m).active)
 
 
+@_of_texts
 def unload_and_measure(
     name: str, *, version: int | None, measure: bool = True
 ) -> Rpc[listings.UnloadedLibrary]:
@@ -137,6 +158,7 @@ def unload_and_measure(
     )
 
 
+@_of_texts
 def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     """The library, as it is held then."""
     if interpreters < 1:
@@ -150,6 +172,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     )
 
 
+@_of_texts
 def rollback(name: str) -> Rpc[listings.RolledBack]:
     """The version that is active then, and the one that was."""
     return Rpc(
@@ -161,6 +184,7 @@ def rollback(name: str) -> Rpc[listings.RolledBack]:
     )
 
 
+@_of_texts
 def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
     """The interpreter, as it is then."""
     return Rpc(
@@ -194,6 +218,7 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
     )
 
 
+@_of_texts
 def revive(name: str) -> Rpc[bool]:
     """Whether the interpreter was quarantined, and is being started."""
     return Rpc(
@@ -205,6 +230,7 @@ def revive(name: str) -> Rpc[bool]:
     )
 
 
+@_of_texts
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     """The operators that match a shell pattern, or contain a plain text, in order of name."""
     return Rpc(
@@ -216,6 +242,7 @@ def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     )
 
 
+@_of_texts
 def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     """Schema, documentation and kernels of one operator."""
     return Rpc(
@@ -227,6 +254,7 @@ def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     )
 
 
+@_of_texts
 def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     """The computed dispatch table of one operator."""
     return Rpc(
@@ -238,6 +266,7 @@ def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     )
 
 
+@_of_texts
 def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
     """The operator, once it is defined."""
     return Rpc(
@@ -250,6 +279,7 @@ def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorS
     )
 
 
+@_of_texts
 def wait_for_impl(
     operator: str, key: str | None, timeout: float | None
 ) -> Rpc[listings.KernelSummary]:

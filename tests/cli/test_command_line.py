@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -270,6 +271,32 @@ def test_wrong_usage_is_one_line_and_2(run: RunCommand, words: list[str], proble
     assert failed.err.startswith("opdispatch: ")
     assert problem in failed.err
     assert failed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["unload"], ["rollback"], ["drain"], ["revive"], ["describe"], ["table"], ["ops"]),
+        *(["wait"], ["call"], ["load", "missing", "--name"]),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_word_that_is_not_utf_8_is_one_line(run: RunCommand, words: list[str]):
+    failed = run(*words, os.fsdecode(b"caf\xe9"))
+    assert failed.code == 1
+    assert "half a surrogate pair at 3" in failed.err
+    assert "a bug in opdispatch" not in failed.err
+    assert failed.err.count("\n") == 1
+
+
+def test_a_library_whose_file_name_is_not_utf_8_needs_a_name(run: RunCommand, tmp_path: Path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.py")
+    path.write_text(GREETING.format(answer="hi"))
+    failed = run("load", str(path))
+    assert failed.code == 1
+    assert "cannot be the name of a library" in failed.err
+    assert run("load", str(path), "--name", "cafe").code == 0
+    assert run("unload", "cafe").code == 0
 
 
 def test_debug_shows_both_tracebacks(run: RunCommand):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 
 import pytest
@@ -62,3 +63,25 @@ def test_other_files_and_folders_are_refused(tmp_path):
         load_request(tmp_path / "a.txt")
     with pytest.raises(LibraryLoadError, match=r"no __init__\.py"):
         load_request(tmp_path)
+
+
+def test_the_name_of_a_file_is_no_module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges.txt").touch()
+    (tmp_path / "edges").touch()
+    with pytest.raises(LibraryLoadError, match=r"'edges\.txt' is no kernel library"):
+        load_request("edges.txt")
+    assert load_request("edges").module == "edges"
+    assert load_request("edges.sobel").module == "edges.sobel"
+
+
+def test_file_names_that_are_not_utf_8(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.py")
+    path.write_text("x = 1\n")
+    assert load_request(path, name="cafe").filename == "caf\N{REPLACEMENT CHARACTER}.py"
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    path.rename(package / path.name)
+    with pytest.raises(LibraryLoadError, match="a file whose name is not UTF-8: 'kernels/caf"):
+        load_request(package)
