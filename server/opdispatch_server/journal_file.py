@@ -86,7 +86,10 @@ class JournalFile:
 
     @classmethod
     def create(cls, folder: Path) -> None:
-        """Makes an empty journal in ``folder``, which must not exist: whole, or not at all."""
+        """Makes an empty journal in ``folder``, which must not exist: whole, or not at all.
+
+        Raises OSError, and sqlite3.Error.
+        """
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.draft-"))
         try:

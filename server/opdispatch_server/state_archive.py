@@ -53,6 +53,11 @@ def export_state(state: Path, archive: Path) -> StateSummary:
     A daemon may be using the folder: what it has acknowledged by now is in the archive.
     Raises JournalError, LibraryLoadError if stored content is gone or damaged, and OSError.
     """
+    if archive.exists() and not archive.is_file():
+        raise JournalError(
+            f"{archive} is no regular file, and an export takes a file's place",
+            hint="export to a file, and copy that",
+        )
     if not journal_in(state).exists():
         raise JournalError(
             f"there is no journal in {state}", hint="say with --state where the daemon keeps it"
@@ -121,7 +126,10 @@ def _digests_of(libraries: Iterable[LibraryRecord]) -> list[str]:
 def _write_archive(
     archive: Path, members: dict[str, Path], digests: list[str], store: LibraryStore
 ) -> None:
-    descriptor, name = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}.")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}.")
+    except OSError as error:  # which names the draft
+        raise OSError(error.errno, error.strerror, str(archive)) from error
     draft = Path(name)
     try:
         hashes = {}

@@ -53,7 +53,10 @@ def state(
         else:
             summary = import_state(file, folder)
     except (OpdispatchError, OSError) as error:
-        print(f"opdispatch: {error}", file=sys.stderr)
+        message = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            message = f"{error.filename or file}: {error.strerror}"
+        print(f"opdispatch: {message}", file=sys.stderr)
         raise typer.Exit(1) from error
     print(
         f"{action.value}ed {_count(summary.libraries, 'library', 'libraries')} with "

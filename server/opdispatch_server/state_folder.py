@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -70,9 +71,10 @@ class StateFolder:
         if not self.journal.exists():
             try:
                 JournalFile.create(self.journal)
-            except OSError as error:
+            except (OSError, sqlite3.Error) as error:
                 raise JournalError(
-                    f"no journal can be made in {self.path}: {error.strerror}",
+                    f"no journal can be made in {self.path}: "
+                    f"{getattr(error, 'strerror', None) or error}",
                     path=str(self.path),
                 ) from error
         return JournalFile(self.journal)

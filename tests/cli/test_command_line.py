@@ -92,6 +92,7 @@ def test_an_operator_is_waited_for(run: RunCommand):
     found = run("wait", "shop::edges", "--key", "CPU")
     assert found.out.startswith("shop::edges has a kernel for CPU, registered at shop.py:")
     assert json.loads(run("wait", "shop::edges", "--key", "CPU", "--json").out)["library"] == "shop"
+    assert run("wait", "shop::nothing", "--timeout", "inf").code == 0
     late = run("wait", "shop::never", "--timeout", "0.5")
     assert (late.code, late.out) == (1, "")
     assert late.err.startswith("opdispatch: waited 0.5 s for the definition of shop::never, which ")

@@ -133,6 +133,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"old"
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(CommandError, match=r"cannot write '.*folder\.npy': Is a directory"):
+        write_arrays(tmp_path / "folder.npy", {"x": np.zeros(3)})
+
+
 def test_files_are_checked_before_the_call(tmp_path):
     check_output(tmp_path / "a.npz")
     with pytest.raises(UsageError, match="suffix"):

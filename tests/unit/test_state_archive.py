@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
@@ -186,3 +188,36 @@ def test_every_truncation_of_an_archive_is_refused(tmp_path: Path):
         (tmp_path / "bad.zip").write_bytes(whole[:size])
         with pytest.raises(JournalError, match="cannot be imported"):
             import_state(tmp_path / "bad.zip", tmp_path / "new")
+
+
+def test_an_export_takes_the_place_of_files_alone(tmp_path: Path):
+    fill(tmp_path / "state")
+    (tmp_path / "backup.zip").write_text("an older one")
+    export_state(tmp_path / "state", tmp_path / "backup.zip")
+    assert zipfile.is_zipfile(tmp_path / "backup.zip")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(JournalError, match=r"pipe is no regular file, and an export takes"):
+        export_state(tmp_path / "state", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_where_no_file_can_be_written_the_error_names_it(tmp_path: Path):
+    fill(tmp_path / "state")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError) as caught:
+        export_state(tmp_path / "state", tmp_path / "file" / "backup.zip")
+    assert caught.value.filename == str(tmp_path / "file" / "backup.zip")
+
+
+def test_a_folder_without_room_for_a_journal_is_refused(tmp_path: Path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with (
+            closing(StateFolder(tmp_path / "state")) as folder,
+            pytest.raises(JournalError, match=r"no journal can be made in .*state: \w"),
+        ):
+            folder.open_journal()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "state" / "journal").exists()

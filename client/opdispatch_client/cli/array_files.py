@@ -85,7 +85,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Writes the arrays to the file, in the format of its suffix.
 
     Raises CommandError if there is none, if there are several and the format takes only one,
-    or if the format cannot hold them.
+    if the format cannot hold them, or if the file cannot be written.
     """
     if not arrays:
         raise CommandError(f"nothing to write to {str(path)!r}: the operator returned no tensor")
@@ -103,7 +103,10 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         np.save(content, _storable(first), allow_pickle=False)
     else:
         _write_image(content, suffix, to_pixels(first))
-    path.write_bytes(content.getbuffer())
+    try:
+        path.write_bytes(content.getbuffer())
+    except OSError as error:
+        raise CommandError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 
 def to_pixels(array: Array) -> Array:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,7 +82,7 @@ class Settings:
     def seconds(self) -> float | None:
         """The timeout of one request, as sessions take it."""
         timeout = TIMEOUT_DEFAULT if self.timeout is None else self.timeout
-        return timeout or None
+        return timeout if 0 < timeout < inf else None
 
     def connect(self) -> Session:
         """Opens a session with the daemon; raises what ``opdispatch_client.connect`` raises."""
