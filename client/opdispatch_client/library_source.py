@@ -41,8 +41,8 @@ def load_request(
     """The request that loads `source`, `on` an interpreter or a kind of device.
 
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
-    name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none either, or if the file is missing, cannot be
-    read, or is of another kind.
+    name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none
+    either, or if the file is missing, cannot be read, or is of another kind.
     """
     if interpreters is not None and interpreters < 1:
         raise ValueError(f"interpreters is {interpreters}; expected 1 or more")
