@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import grpc.aio
 
@@ -89,6 +89,10 @@ class Connecting:
 
     def __await__(self) -> Generator[Any, None, AsyncSession]:
         return self._open().__await__()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        how = "say `async with connect() as session`, or `session = await connect()`"
+        raise AttributeError(f"a session that is not open yet has no {name!r}: {how}")
 
     async def __aenter__(self) -> AsyncSession:
         self._session = await self._open()

@@ -30,7 +30,7 @@ class RemoteCalls:
         self, endpoint: Endpoint, channel: grpc.Channel, make: Callable[[Call], Any]
     ) -> None:
         self._endpoint = endpoint
-        self._lease = ValueLease(channel, endpoint.address)
+        self._lease = ValueLease(channel, endpoint)
         self.make = make
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class AsyncRemoteCalls:
         make: Callable[[Call], Awaitable[Any]],
     ) -> None:
         self._endpoint = endpoint
-        self._lease = AsyncValueLease(channel, endpoint.address)
+        self._lease = AsyncValueLease(channel, endpoint)
         self.make = make
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ import grpc
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.endpoint import Endpoint
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.remote_values import PREFIX_BYTES
 from opdispatch_wire.status import error_from_rpc
@@ -59,11 +60,13 @@ class Lease:
 class ValueLease:
     """The lease of a blocking session, made when it is first needed.
 
-    ``_mutex`` protects ``_lease`` and ``_stream``: at most one stream is open, whose lease it is.
+    ``_mutex`` protects ``_lease``, ``_stream`` and ``_is_closed``: at most one stream is open,
+    whose lease it is.
     """
 
-    def __init__(self, channel: grpc.Channel, address: str) -> None:
-        self._address = address
+    def __init__(self, channel: grpc.Channel, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._is_closed = False
         self._method = channel.stream_stream(
             HOLD_VALUES,
             request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
@@ -75,18 +78,21 @@ class ValueLease:
 
     def get(self, timeout: float) -> Lease:
         """The lease, opened if there is none. Raises what the daemon says, and
-        DaemonUnavailableError if it says nothing in time.
+        DaemonUnavailableError if it says nothing in time, or after ``close``.
         """
         with self._mutex:
+            if self._is_closed:
+                raise self._endpoint.closed_error()
             if self._lease is not None and not self._lease.why_over:
                 return self._lease
-            self._stream = _Stream(self._method, self._address)
+            self._stream = _Stream(self._method, self._endpoint.address)
             self._lease = self._stream.open(timeout)
             return self._lease
 
     def close(self) -> None:
         """Ends the stream: the daemon lets go of everything. Idempotent."""
         with self._mutex:
+            self._is_closed = True
             if self._stream is not None:
                 self._stream.close()
 
@@ -163,8 +169,10 @@ class _Stream:
 class AsyncValueLease:
     """The lease of an asyncio session. Belongs to the event loop, but for ``Lease.release``."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: str) -> None:
-        self._address = address
+    def __init__(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._address = endpoint.address
+        self._is_closed = False
         self._method = channel.stream_stream(
             HOLD_VALUES,
             request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
@@ -177,6 +185,8 @@ class AsyncValueLease:
     async def get(self, timeout: float) -> Lease:
         """See ``ValueLease.get``."""
         async with self._opening:
+            if self._is_closed:
+                raise self._endpoint.closed_error()
             if self._lease is not None and not self._lease.why_over:
                 return self._lease
             released: deque[bytes] = deque()
@@ -205,6 +215,7 @@ class AsyncValueLease:
 
     async def close(self) -> None:
         """See ``ValueLease.close``."""
+        self._is_closed = True
         if self._lease is not None:
             self._lease.why_over = self._lease.why_over or "the session is closed"
         if self._reading is not None:

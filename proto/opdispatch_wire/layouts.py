@@ -177,7 +177,7 @@ class WireLayoutTensor:
         return f"WireLayoutTensor({self.layout.name}, {self.dtype}, shape={list(self.shape)})"
 
 
-register_tensor_type(WireLayoutTensor)
+register_tensor_type(WireLayoutTensor, described_as="a tensor")
 
 
 def _own(part: Any) -> Any:

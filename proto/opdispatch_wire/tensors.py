@@ -14,10 +14,17 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import describe_type, find_layout, register_tensor_type
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
 from opdispatch.dispatch_key import DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
-from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError, OpdispatchError
+from opdispatch.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    OpdispatchError,
+    TransformError,
+)
 from opdispatch.tensor import Tensor, key_set_of_backend
 from opdispatch_wire.dtypes import ACCEPTED_DTYPES, WIRE_DTYPES, dtype_from_name, dtype_to_name
 from opdispatch_wire.errors import WireError
@@ -124,7 +131,7 @@ class WireTensor:
         return f"WireTensor({self.dtype}, shape={list(self.shape)}, device={self.device!r})"
 
 
-register_tensor_type(WireTensor)
+register_tensor_type(WireTensor, described_as="a tensor")
 
 
 def is_tensor(value: object) -> bool:
@@ -356,6 +363,12 @@ def _fetch(value: Any, *, at: str) -> tuple[Array, str]:
                 return backend.to_host(value), device
     except DeviceError as error:
         raise placed_error(error, at, f"pass a NumPy array of {ACCEPTED_DTYPES}") from error
+    if isinstance(value, LevelArray):
+        raise TransformError(
+            f"{at}: a tensor of a function that is transformed cannot be sent: what became of it "
+            "elsewhere would be lost to the transform",
+            hint="have it return the tensor, or transform in a kernel",
+        )
     offers = "__dlpack__" if hasattr(type(value), "__dlpack__") else "__array__"
     try:
         array = np.from_dlpack(value) if offers == "__dlpack__" else np.asarray(value)

@@ -100,7 +100,7 @@ class HeldValue:
         return f"HeldValue({self.dtype}, shape={list(self.shape)}, in {self.home.name})"
 
 
-register_tensor_type(HeldValue)
+register_tensor_type(HeldValue, described_as="a remote tensor")
 
 
 class ValueHolder:

@@ -75,8 +75,15 @@ async def test_closing_ends_the_calls_of_other_tasks(daemon: RunningDaemon, tmp_
     (tmp_path / "leave").touch()
     with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
         await session.libraries()
+    with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
+        await session.put(np.zeros(1))
     await session.close()
     assert repr(session).endswith("[closed]>")
+
+
+def test_a_session_that_is_not_open_says_how_to_open_it(daemon: RunningDaemon):
+    with pytest.raises(AttributeError, match=r"has no 'call': say `async with connect\(\) as sess"):
+        oc.aio.connect(daemon.address).call("park::double", np.zeros(1))
 
 
 async def test_errors_are_those_of_the_blocking_session(daemon: RunningDaemon):

@@ -101,6 +101,19 @@ def test_a_closed_session_says_so(daemon: RunningDaemon):
         session.operators()
 
 
+def test_a_closed_session_keeps_no_values(daemon: RunningDaemon):
+    with daemon.connect() as session:
+        kept = session.put(np.zeros(1))
+    for ask in (
+        lambda: session.put(np.zeros(1)),
+        lambda: kept + 1,
+        lambda: session.grad(kept, kept),
+        lambda: session.with_options(remote=True).ops.park.double(np.zeros(1)),
+    ):
+        with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
+            ask()
+
+
 def test_nobody_there_says_how_to_start_one():
     with pytest.raises(oc.DaemonUnavailableError, match="start one with `opdispatch serve`"):
         oc.connect(NOWHERE)

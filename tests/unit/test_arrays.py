@@ -63,6 +63,9 @@ def test_a_registered_type_and_its_subclasses_say_their_keys_themselves(monkeypa
     register_tensor_type(Remote)  # again does no harm
     assert key_bits_of(Remote()) == CUDA_BITS
     assert key_bits_of(MoreRemote()) == CPU_BITS
+    assert describe_type(MoreRemote()).endswith("MoreRemote")
+    register_tensor_type(MoreRemote, described_as="a tensor elsewhere")
+    assert describe_type(MoreRemote()) == "a tensor elsewhere"
 
 
 def test_a_subclass_of_an_array_is_remembered_when_first_seen():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Tensor
+from opdispatch import AutogradError, Library, Tensor, ops
 from opdispatch import array_api as xp
 from opdispatch.autograd import gradcheck, gradgradcheck
 
@@ -78,3 +78,16 @@ def test_inputs_that_cannot_be_checked():
         assert not gradcheck(
             lambda x: xp.exp(x) * 1e4, leaf(3, dtype=np.float32), raise_exception=False
         )
+
+
+def test_kernels_may_give_plain_arrays():
+    with Library("plain", "DEF") as lib:
+        lib.define("cube(Tensor x) -> Tensor")
+        lib.impl("cube", lambda x: np.asarray(x) ** 3, "CPU")
+        lib.register_autograd(
+            "cube",
+            lambda ctx, grad: grad * 3 * ctx.saved_tensors[0] ** 2,
+            setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+        )
+        assert gradcheck(ops.plain.cube, leaf(1.0, 2.0))
+        assert gradgradcheck(ops.plain.cube, [leaf(1.0, 2.0)])

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from opdispatch import TransformError, func, vmap
 from opdispatch.arrays import CUDA_BITS, key_bits_of
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
@@ -237,3 +238,9 @@ def test_whole_numbers_require_no_gradients():
     message.requires_grad = True
     with pytest.raises(WireError, match=r"\$\.requires_grad is set of a tensor of int64"):
         tensor_from_proto(message)
+
+
+def test_a_tensor_of_a_transform_is_not_sent():
+    for transform in (vmap, func.grad):
+        with pytest.raises(TransformError, match=r"\$\.x: a tensor of a function that is transf"):
+            transform(lambda x: tensor_to_proto(x, at="$.x"))(Tensor(np.ones(2)))

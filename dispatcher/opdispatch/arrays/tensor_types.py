@@ -34,11 +34,20 @@ _types_with_keys: tuple[type, ...] = (
 )
 
 
-def register_tensor_type(cls: type) -> None:
-    """From now on, instances of ``cls`` are tensors; each has an int attribute ``key_bits``."""
+# What messages call instances of a type that users do not know.
+_words: dict[type, str] = {}
+
+
+def register_tensor_type(cls: type, *, described_as: str = "") -> None:
+    """From now on, instances of ``cls`` are tensors; each has an int attribute ``key_bits``.
+
+    Messages say ``described_as`` of one, or else its type.
+    """
     global _types_with_keys
     if cls not in _types_with_keys:
         _types_with_keys = (*_types_with_keys, cls)
+    if described_as:
+        _words[cls] = described_as
 
 
 def _learn_plain_type(cls: type) -> int | None:
@@ -91,6 +100,8 @@ def convert_tensor(value: Any) -> Any:
 def describe_type(value: Any) -> str:
     """The type of ``value`` for a message: ``int``, ``torch.Tensor``, ``NoneType``."""
     cls = type(value)
+    if cls in _words:
+        return _words[cls]
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     )

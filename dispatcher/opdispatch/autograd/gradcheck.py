@@ -116,12 +116,20 @@ def _requires_grad(value: Any) -> bool:
 
 
 def _outputs_of(function: Function, inputs: Sequence[Any]) -> list[Any]:
-    """The tensors among the results that have gradients, if their inputs do."""
+    """The tensors among the results that have gradients, if their inputs do.
+
+    Plain arrays are tensors, too: where a call is not recorded, its result is what the kernel gave.
+    """
     result = function(*inputs)
     results = result if isinstance(result, tuple | list) else [result]
+    given = next(each for each in inputs if isinstance(each, Variable))
+    tensors = [
+        type(given)(each) if arrays.find_backend(type(each)) is not None else each
+        for each in results
+    ]
     return [
         each
-        for each in results
+        for each in tensors
         if isinstance(each, Variable) and each.array.dtype.kind in DIFFERENTIABLE_KINDS
     ]
 
