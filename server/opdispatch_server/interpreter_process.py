@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import faulthandler
 import itertools
 import logging
 import os
@@ -39,6 +40,7 @@ LOG = logging.getLogger("opdispatch.interpreter")
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs an interpreter of the daemon's until its session ends, then leaves the process."""
     options = _parse(argv)
+    _tell_of_crashes()
     GUARD.install()
     GUARD.own_descriptor(die_with_parent(options.parent))
     configure_logging(options.log_level, BARE)
@@ -80,6 +82,7 @@ def run_user_interpreter(
                 )
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
+        _tell_of_crashes()
         GUARD.install()
 
         numbers = itertools.count(1)
@@ -106,6 +109,11 @@ def leave_process(status: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(status)
+
+
+def _tell_of_crashes() -> None:
+    """Has a kernel that crashes the process print where it is: the one thread, of perhaps many."""
+    faulthandler.enable(all_threads=False)
 
 
 def _ask_message_limit(daemon: str) -> int:

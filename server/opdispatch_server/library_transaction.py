@@ -104,6 +104,9 @@ class LibraryTransaction:
                 hint="raise the limit with `opdispatch serve --load-timeout`",
                 interpreter=session.name,
             ) from error
+        except InterpreterDiedError as error:
+            await session.explain_end()  # most often it is the library's own doing
+            raise session.death(f"importing {version.source.label}") from error
         finally:
             session.importing = ""
         return checked_answer(answer).staged

@@ -113,13 +113,21 @@ def test_a_fork_that_comes_back_from_an_import_ends_there(
     assert shared.check_invariants() == []
 
 
-@pytest.mark.parametrize("how", ["os._exit(3)", "os.kill(os.getpid(), 9)", "os.abort()"])
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ("os._exit(3)", "exited with status 3"),
+        ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ("os.abort()", "was ended by SIGABRT"),
+    ],
+)
 def test_a_library_that_ends_the_process_on_import_is_an_error_that_names_the_interpreter(
-    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, how: str
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, how: str, end: str
 ):
     daemon.expects_errors = True
     session.load(write_library("good", constant(7, namespace="good")), interpreter="worker-2")
-    with pytest.raises(oc.InterpreterDiedError, match="interpreter worker-1"):
+    said = rf"interpreter worker-1 .* went away while importing leaves\.py: its process {end}"
+    with pytest.raises(oc.InterpreterDiedError, match=said):
         session.load(write_library("leaves", f"import os\n{how}\n"), interpreter="worker-1")
     assert [library.name for library in session.libraries()] == ["good"]
     assert session.ops.good.get(X) == 7
@@ -147,6 +155,25 @@ def test_a_kernel_that_leaves_the_process_fails_its_call_alone(
     assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     messages = [record["message"] for record in daemon.log_records()]
     assert any("worker-1 exited with status 3" in message for message in messages)
+
+
+def test_a_kernel_that_crashes_is_shown_in_the_last_output(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    daemon.expects_errors = True
+    text = (
+        "import ctypes\nfrom opdispatch import Library\nlib = Library('crash', 'DEF')\n"
+        "lib.define('now(Tensor x) -> ()')\n"
+        "def read_nothing(x):\n    ctypes.string_at(0)\n"
+        "lib.impl('now', read_nothing, 'CPU')\n"
+    )
+    session.load(write_library("crash", text), interpreter="worker-1")
+    with pytest.raises(oc.InterpreterDiedError, match="was ended by SIGSEGV"):
+        session.ops.crash.now(X)
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
+    [said] = [r["message"] for r in daemon.log_records() if "its last output" in r["message"]]
+    assert "Fatal Python error: Segmentation fault" in said
+    assert 'File "crash.py", line 6 in read_nothing' in said
 
 
 def test_a_library_that_floods_its_output_fills_neither_the_log_nor_the_memory(

@@ -122,7 +122,7 @@ def _outputs_of(function: Function, inputs: Sequence[Any]) -> list[Any]:
     """
     result = function(*inputs)
     results = result if isinstance(result, tuple | list) else [result]
-    given = next(each for each in inputs if isinstance(each, Variable))
+    given: Any = next(each for each in inputs if isinstance(each, Variable))
     tensors = [
         type(given)(each) if arrays.find_backend(type(each)) is not None else each
         for each in results
