@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self
 from opdispatch.errors import ArgumentError
 from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_tensor import RemoteValue
+from opdispatch_wire.modes import modes_of_task
 from opdispatch_wire.programs import MAX_STEPS
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import remote_pb2, values_pb2
@@ -109,12 +110,19 @@ class Recording:
         self.is_filling = False
         self.is_over = False
         self._places: dict[int, Placeholder] = {}
+        self._modes = modes_of_task()
 
     def call(self, operator: str, /, *args: Any, **kwargs: Any) -> Placeholder:
         """Records a call. Raises ArgumentError, and WireError for what cannot be sent."""
         if self.is_over:
             raise ArgumentError(
                 f"{operator} was called with a placeholder of a program that has been sent already"
+            )
+        if modes_of_task() != self._modes:
+            raise ArgumentError(
+                f"{operator} was called in a block, such as no_grad or autocast, within a program, "
+                "which has no blocks",
+                hint="have the block around the whole of the program",
             )
         number = len(self.message.steps)
         if number >= MAX_STEPS:

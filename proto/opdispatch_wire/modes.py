@@ -64,6 +64,14 @@ def add_modes(request: execution_pb2.CallRequest) -> None:
     request.local_keys.excluded = excluded.bits
 
 
+def modes_of_task() -> bytes:
+    """Equal wherever ``add_modes`` would say the same."""
+    request = execution_pb2.CallRequest()
+    add_modes(request)
+    data: bytes = request.SerializeToString(deterministic=True)
+    return data
+
+
 def local_keys_of(request: execution_pb2.CallRequest) -> tuple[DispatchKeySet, DispatchKeySet]:
     """The included and the excluded set that the call is to run under."""
     if not request.HasField("local_keys"):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opdispatch import LoggingMode, autocast, inference_mode, no_grad
 from opdispatch.errors import ArgumentError
 from opdispatch_client.program import PlaceholderUsed, Program, Recording, find_recording
 from opdispatch_client.traced_function import as_program
@@ -145,3 +146,18 @@ def test_a_program_within_a_program_is_refused():
     outer = as_program(inner, Sent().run, remote=False)
     with pytest.raises(ArgumentError, match="called within another one"):
         outer(X)
+
+
+@pytest.mark.parametrize("block", [no_grad, inference_mode, lambda: autocast("cpu")])
+def test_a_block_within_a_program_is_refused(block):
+    with block():
+        recording = Recording()
+        recording.call("a::f", np.zeros(1))  # around all of it, it is sent along
+    with pytest.raises(ArgumentError, match="which has no blocks"):
+        recording.call("a::f", np.zeros(1))
+    recording = Recording()
+    with pytest.raises(ArgumentError, match=r"no_grad or autocast, within a program"), block():
+        recording.call("a::f", np.zeros(1))
+    assert not recording.message.steps
+    with LoggingMode():  # which stays in this process
+        recording.call("a::f", np.zeros(1))
