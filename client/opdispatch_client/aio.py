@@ -318,6 +318,8 @@ class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
     async def close(self) -> None:
         """Closes the connection; may be called again. Calls of other tasks fail."""
         self._closed = True
+        if not self._endpoint.is_of_this_process:
+            return
         await self._remote.close()
         self._calls.close()
         await self._channel.close()
@@ -369,7 +371,7 @@ class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
         return await self._send(rpc)  # an older daemon
 
     def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
-        if self._closed:
+        if self._closed or not self._endpoint.is_of_this_process:
             raise self._endpoint.closed_error()
         check_message_size(rpc.request, self._limit, rpc.what)
         method = self._methods.get(rpc.path)

@@ -97,6 +97,8 @@ class AsyncCalls:
     def close(self) -> None:
         """Ends all calls. Idempotent."""
         self._is_closed = True
+        if not self._endpoint.is_of_this_process:
+            return
         if self._lane is not None:
             self._lane.close()
         self._direct.close()
@@ -111,6 +113,7 @@ class AsyncCalls:
         Raises what went wrong.
         """
         try:
+            self._endpoint.check_process()
             return await self._call(CallAttempt(call, self._endpoint), call, send)
         finally:
             call.close()

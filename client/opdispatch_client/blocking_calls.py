@@ -78,6 +78,8 @@ class BlockingCalls:
 
     def close(self) -> None:
         """Ends all calls; no others can be made. Idempotent."""
+        if not self._endpoint.is_of_this_process:
+            return
         self._daemon.close()
         self._direct.close()
         self._direct_streams.close()
@@ -94,6 +96,7 @@ class BlockingCalls:
             call.close()
 
     def _reply_to(self, attempt: CallAttempt) -> execution_pb2.CallReply:
+        self._endpoint.check_process()
         try:
             reply = self._call_directly(attempt)
             if reply is None:
@@ -127,12 +130,13 @@ class BlockingCalls:
 
     def flush(self) -> None:
         """Sends what has been submitted."""
-        while self._unsent:
+        while self._unsent and self._endpoint.is_of_this_process:
             with contextlib.suppress(KeyError):  # another thread has taken the last one
                 self._unsent.popitem()[0].flush()
 
     def _begin(self, attempt: CallAttempt, future: CallFuture) -> None:
         try:
+            self._endpoint.check_process()
             if not self._begin_directly(attempt, future):
                 self._begin_at_daemon(attempt, future)
         except (LaneClosedError, OSError) as error:
@@ -284,6 +288,8 @@ class BlockingCalls:
 
     def _tend(self) -> bool:
         """Says what of memory is not used any more; whether there may be more to say."""
+        if not self._endpoint.is_of_this_process:
+            return False
         self._direct.tend()
         self.memory.trim()
         return self.memory.is_in_use

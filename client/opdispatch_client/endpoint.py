@@ -1,8 +1,16 @@
-"""Where a session goes, how long it waits and how much it sends: checked once, on connecting."""
+"""Where a session goes, how long it waits and how much it sends: checked once, on connecting.
+
+Note [Sessions in forked children]
+    A child that was forked has its parent's sockets, and the numbers of the calls on them, but none
+    of its threads. What both wrote there would be mixed up, and each would read answers to the
+    other's calls. So nothing of a session is used in a child: not even to close it, since that
+    would end the parent's connections.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from opdispatch_client.listings import ServerInfo
@@ -41,6 +49,8 @@ class Endpoint:
     """Whether calls may run again elsewhere when the interpreter that runs them dies."""
     direct: bool = True
     """Whether calls go directly to interpreters, where they can."""
+    process: int = field(default_factory=os.getpid)
+    """Who opens the session. See Note [Sessions in forked children]."""
 
     @property
     def options(self) -> list[tuple[str, int]]:
@@ -101,8 +111,25 @@ class Endpoint:
             address=self.address,
         )
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it is the process that opens the session, and no child of it."""
+        return self.process == os.getpid()
+
+    def check_process(self) -> None:
+        """Raises DaemonUnavailableError in a child. See Note [Sessions in forked children]."""
+        if self.process != os.getpid():
+            raise self.closed_error()
+
     def closed_error(self) -> DaemonUnavailableError:
-        """The error for a request after ``close``."""
+        """The error for a request after ``close``, or in a child of the session's process."""
+        if not self.is_of_this_process:
+            return DaemonUnavailableError(
+                f"the session with {self.address} is of process {self.process}, which this one was "
+                "forked from",
+                hint="open one in this process, with connect()",
+                address=self.address,
+            )
         return DaemonUnavailableError(
             f"the session with {self.address} is closed",
             hint="open a new one with connect()",

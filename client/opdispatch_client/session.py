@@ -291,6 +291,8 @@ class Session(ProfiledCalls, SharedArrays, RemoteSession):
     def close(self) -> None:
         """Closes the connection; may be called again. Calls of other threads fail."""
         self._closed = True
+        if not self._endpoint.is_of_this_process:
+            return  # see Note [Sessions in forked children]
         self._remote.close()
         self._calls.close()
         self._channel.close()
@@ -336,7 +338,7 @@ class Session(ProfiledCalls, SharedArrays, RemoteSession):
         return self._send(rpc)  # an older daemon
 
     def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
-        if self._closed:
+        if self._closed or not self._endpoint.is_of_this_process:
             raise self._endpoint.closed_error()
         check_message_size(rpc.request, self._limit, rpc.what)
         # Threads may race to make a method; either one will do.

@@ -80,6 +80,7 @@ class ValueLease:
         """The lease, opened if there is none. Raises what the daemon says, and
         DaemonUnavailableError if it says nothing in time, or after ``close``.
         """
+        self._endpoint.check_process()  # before a mutex, which another thread may have had
         with self._mutex:
             if self._is_closed:
                 raise self._endpoint.closed_error()
@@ -184,6 +185,7 @@ class AsyncValueLease:
 
     async def get(self, timeout: float) -> Lease:
         """See ``ValueLease.get``."""
+        self._endpoint.check_process()
         async with self._opening:
             if self._is_closed:
                 raise self._endpoint.closed_error()
