@@ -78,6 +78,10 @@ def python_of(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+def _is_editable(line: str) -> bool:
+    return line.startswith(("-e ", "--editable"))
+
+
 async def build_environment(
     folder: Path, home: LibraryHome, packages: Path, report: Report
 ) -> None:
@@ -97,7 +101,7 @@ async def build_environment(
         for step in _steps(folder, home):
             await run_step(step, report)
     except StepError as error:
-        what = ", ".join(r for r in home.requirements if not r.startswith("-"))
+        what = ", ".join(r for r in home.requirements if not r.startswith("-") or _is_editable(r))
         what = what or f"Python {home.requires_python}"
         raise LibraryLoadError(
             f"{what[:300]} cannot be installed: {error.reason}",

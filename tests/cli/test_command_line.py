@@ -259,6 +259,7 @@ def test_who_forgets_what_makes_a_name_a_path_is_told(run: RunCommand, tmp_path:
         (["call", "shop::edges", "a=1", "a=2"], "the argument a is given twice"),
         (["call", "shop::edges", "1", "-o", "out.txt"], "its suffix has to be one of .npy"),
         (["call", "shop::edges", "1", "-o", "no/out.npy"], "there is no folder 'no'"),
+        (["call", "shop::edges", "1", "--profile", "no/p.svg"], "there is no folder 'no'"),
         (["ops", "--timeout", "-1"], "expected no negative number"),
         (["ops", "--timeout", "soon"], "--timeout"),
         (["ops", "--address", "what"], "the address 'what' is not understood"),

@@ -161,6 +161,14 @@ async def test_the_asyncio_session_tells_the_steps_too(
     assert steps[0].startswith("making environment")
 
 
+def test_a_folder_that_is_no_project_is_named(
+    session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(oc.LibraryLoadError, match=r"-e .*empty cannot be installed"):
+        session.load(write_library("const", constant(1)), requirements=[f"-e {tmp_path / 'empty'}"])
+
+
 @pytest.mark.skipif(shutil.which("uv") is None, reason="needs uv")
 def test_uv_makes_the_environment_where_it_is_there(
     session: oc.Session, write_library: WriteLibrary, wheels: Path

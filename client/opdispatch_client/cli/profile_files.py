@@ -14,12 +14,14 @@ _SUFFIXES = (".json", ".json.gz", ".svg")
 
 
 def check_profile_file(path: Path) -> None:
-    """Raises UsageError if the name does not say what to write."""
+    """Raises UsageError if the name does not say what to write, or its folder is not there."""
     if not path.name.lower().endswith(_SUFFIXES):
         raise UsageError(
             f"{str(path)!r} is no file for a profile: a name ending in .json or .json.gz is for a "
             "trace, .svg for a picture"
         )
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
 
 
 def write_profile(prof: profile, path: Path) -> None:
