@@ -16,8 +16,7 @@ from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
-from opdispatch_wire.calls import undecoded_arguments
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 # How long an interpreter may take to hear that it is to take no direct calls. Later it takes none
@@ -124,10 +123,11 @@ def _look_at(answer: asyncio.Future[pb.InterpreterMessage]) -> None:
 
 
 def _has_text(request: execution_pb2.CallRequest) -> bool:
-    def holds_text(value: object) -> bool:
-        if isinstance(value, list | tuple):
-            return any(map(holds_text, value))
-        return isinstance(value, str)
+    return any(map(_holds_text, (*request.args, *request.kwargs.values())))
 
-    args, kwargs = undecoded_arguments(request)
-    return any(map(holds_text, (*args, *kwargs.values())))
+
+def _holds_text(value: values_pb2.Value) -> bool:
+    kind = value.WhichOneof("kind")
+    if kind == "list":
+        return any(map(_holds_text, value.list.items))
+    return kind in ("text", "device")

@@ -138,13 +138,14 @@ class QuickCalls:
         if replica is None or not replica.session.has_lane:
             return None
         name, operator = request.operator, str(choice.op.name)
+        direct: execution_pb2.Route | None = None
+        if request.wants_route:
+            direct = self._routes.find(name, request, choice.op, library, route.place, choice.keys)
         gate = self._admission.gate_of(replica.session)
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is None:
             return None
-        direct: execution_pb2.Route | None = None
-        if request.wants_route:
-            direct = self._routes.find(name, request, choice.op, library, route.place, choice.keys)
+        # From here on the slot is the call's: nothing may fail before it has it.
         choice.name_kernel(request, library.load_id, route.place)
         call = QuickCall(library, replica, direct, on_reply, on_end)
         context = context.in_lane(library.load_id, library.max_concurrency)

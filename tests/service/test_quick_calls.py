@@ -17,10 +17,20 @@ from opdispatch_client.endpoint import LaneChoice
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
+from tests.service.raw_lane import raw_lane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
 X = np.zeros(2)
 LANES: list[LaneChoice] = ["local", "stream"]
+OVERLOADS = """\
+from opdispatch import Library
+
+lib = Library("over", "DEF")
+lib.define("get(Tensor x) -> int")
+lib.define("get.to(Tensor x, str device) -> int")
+lib.impl("get", lambda x: 1, "CPU")
+lib.impl("get.to", lambda x, device: 2, "CPU")
+"""
 
 each_lane = pytest.mark.parametrize("lane", LANES)
 
@@ -172,3 +182,40 @@ def test_every_one_is_answered_while_interpreters_are_killed(
         assert wait_for(lambda: sum(i.calls_in_flight for i in session.interpreters()) == 0)
         assert session.check_invariants() == []
         assert not [record for record in daemon.log_records() if "traceback" in record]
+
+
+def test_one_that_is_malformed_takes_no_slot_and_is_an_error_of_that_call_alone(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """Asked for a route, too, where which of several overloads is meant depends on arguments."""
+    daemon = start_daemon(workers=1)
+    with daemon.connect(direct=False) as session:
+        session.load(write_library("over", OVERLOADS))
+        with raw_lane(session.server_info.lane) as lane:
+            lane.greet()
+            lane.call(1, "over::get", X)
+            assert lane.reply().returns
+            for number in range(2, 12):
+                request = lane.request(number, "over::get", X)
+                request.wants_route = True
+                request.args[0].tensor.data = b"abc"
+                lane.ask(request)
+                assert "$.args[0].data has 3 bytes" in lane.reply().error.message
+            lane.call(12, "over::get", X)
+            assert lane.reply().returns
+        assert session.check_invariants() == []
+
+
+def test_a_route_may_be_asked_for_with_remote_tensors(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        session.load(write_library("over", OVERLOADS))
+        kept = session.put(X)
+        with raw_lane(session.server_info.lane) as lane:
+            lane.greet()
+            request = lane.request(1, "over::get", kept)
+            request.wants_route = True
+            lane.ask(request)
+            assert lane.reply().returns[0].integer == 1
