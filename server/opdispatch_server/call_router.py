@@ -31,6 +31,7 @@ from opdispatch_wire.errors import (
     InterpreterDiedError,
     QueueFullError,
     RefusedError,
+    WireError,
 )
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
@@ -114,6 +115,9 @@ class CallRouter:
         Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
         and QueueFullError. The reply may be an error, too: an interpreter's answer.
         """
+        if request.cancel or request.HasField("chunk"):
+            # Some interpreters are called over streams, too: it would be no call there.
+            raise WireError("$.cancel and $.chunk are of streams, and no part of a call")
         # What a kernel calls belongs to the call that it runs for; only that of a run which is
         # under way does, whatever else the caller says of itself.
         parent = self._runs.find(context.run)

@@ -166,4 +166,5 @@ def _is_unusual(request: execution_pb2.CallRequest) -> bool:
         or request.HasField("keep")
         or request.HasField("lost")
         or request.HasField("profile")
+        or request.HasField("chunk")
     )

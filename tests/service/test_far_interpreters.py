@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -16,12 +16,14 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client.endpoint import LaneChoice
+from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, interpreter_pb2_grpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
-from opdispatch_wire.v1 import interpreter_pb2_grpc
 from tests.service.conftest import WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE, constant
+from tests.service.raw_lane import raw_lane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_interpreters import worker
 
@@ -153,6 +155,40 @@ def test_one_that_dies_fails_its_calls_and_is_gone(
             with pytest.raises(oc.InterpreterDiedError, match="far"):
                 call.result()
         assert wait_for(lambda: len(session.interpreters()) == 1)
+        assert session.check_invariants() == []
+
+
+def _cancels(request: execution_pb2.CallRequest) -> None:
+    request.cancel = True
+
+
+def _is_a_chunk(request: execution_pb2.CallRequest) -> None:
+    request.chunk.offset, request.chunk.length, request.chunk.data = 7, 8, b"x"
+
+
+@pytest.mark.parametrize("spoil", [_cancels, _is_a_chunk])
+def test_a_call_that_says_what_only_streams_say_never_reaches_one(
+    loaded: RunningDaemon, spoil: Callable[[execution_pb2.CallRequest], None]
+):
+    """There it would be no call: it had no reply, or ended the stream of all others."""
+    x = np.arange(3.0)
+    request = call_request("image::invert", [x], {}, request_id=1)
+    spoil(request)
+    target = loaded.address.replace("unix://", "unix:")
+    with grpc.insecure_channel(target) as channel:
+        stub = execution_pb2_grpc.ExecutionServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match=r"\$\.cancel and \$\.chunk") as refused:
+            stub.Call(request, timeout=20)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    with loaded.connect(direct=False) as session:
+        if request.HasField("chunk"):
+            with raw_lane(session.server_info.lane) as lane:
+                lane.greet()
+                for _ in range(2):  # the daemon knows such calls by the second time
+                    lane.ask(request)
+                    assert "$.cancel and $.chunk" in lane.reply().error.message
+                    session.ops.image.invert(x)
+        np.testing.assert_array_equal(session.ops.image.invert(x), 1 - x)
         assert session.check_invariants() == []
 
 
