@@ -26,8 +26,8 @@ def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -
         return type(found)(
             f"{what} failed: {found.message}",
             hint=found.hint,
-            traceback=format_user_traceback(error),
-            **{**found.facts, **facts},
+            # Another interpreter's has a traceback already, which the new one ends with.
+            **{**found.facts, **facts, "traceback": format_user_traceback(error)},
         )
     message = error.message if isinstance(error, OpdispatchError) else exception_message(error)
     return KernelError(

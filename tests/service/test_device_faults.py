@@ -120,3 +120,22 @@ def test_whoever_has_started_such_an_interpreter_is_told_why_it_ends(
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
     assert b"the accelerator has failed" in errors
+
+
+def test_no_room_in_another_interpreter_is_that_of_the_kernel_that_called_it(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon(workers=2)
+    daemon.expects_errors = True
+    outer = """\
+from opdispatch import Library, ops
+
+lib = Library("outer", "DEF")
+lib.define("fill(Tensor x) -> Tensor")
+lib.impl("fill", lambda x: ops.dev.fill(x), "CPU")
+"""
+    with daemon.connect() as session:
+        session.load(write_library("dev", LIBRARY), on="worker-1")
+        session.load(write_library("outer", outer), on="worker-2")
+        with pytest.raises(oc.DeviceMemoryError, match=r"outer::fill in .* failed: .*dev::fill"):
+            session.ops.outer.fill(X)
