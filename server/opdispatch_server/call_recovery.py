@@ -44,7 +44,8 @@ class CallRecovery:
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for scope in self._waiting:
-            scope.reschedule(now)
+            if not scope.expired():  # one that goes by itself takes no other time
+                scope.reschedule(now)
 
     async def wait(
         self,
