@@ -19,23 +19,17 @@ async def in_steps(
 
     Closing the generator cancels the work.
     """
-    steps: asyncio.Queue[str] = asyncio.Queue()
+    steps: asyncio.Queue[str | None] = asyncio.Queue()
 
     def report(line: str) -> None:
         if steps.qsize() < STEPS_QUEUED:
             steps.put_nowait(line)
 
     task = asyncio.ensure_future(work(report))
+    task.add_done_callback(lambda _: steps.put_nowait(None))
     try:
-        while not task.done():
-            step = asyncio.ensure_future(steps.get())
-            await asyncio.wait({task, step}, return_when=asyncio.FIRST_COMPLETED)
-            if not step.done():
-                step.cancel()
-                break
-            yield step.result()
-        while not steps.empty():
-            yield steps.get_nowait()
+        while (step := await steps.get()) is not None:
+            yield step
         yield await task
     finally:
         task.cancel()
