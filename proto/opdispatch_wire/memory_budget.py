@@ -15,6 +15,8 @@ class MemoryBudget:
     """Any thread may take from it.
 
     Guards      ``_lock`` guards ``_taken``, which is at most ``limit`` and never negative.
+    Forbidden   making anything while it is held: the collector may strike, and arenas that are
+                collected give back what they have.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -31,9 +33,11 @@ class MemoryBudget:
     def take(self, size: int) -> None:
         """Takes that many bytes. Raises OSError if they are more than are left."""
         with self._lock:
-            if self._taken + size > self.limit:
-                raise OSError(f"the limit of {self.limit} bytes is reached")
-            self._taken += size
+            fits = self._taken + size <= self.limit
+            if fits:
+                self._taken += size
+        if not fits:
+            raise OSError(f"the limit of {self.limit} bytes is reached")
 
     def give_back(self, size: int) -> None:
         """Gives back bytes that were taken."""

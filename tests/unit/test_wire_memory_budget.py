@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import threading
+
 import pytest
 
+from opdispatch_wire.lane_memory import CalleeLaneMemory
 from opdispatch_wire.memory_budget import MemoryBudget, quarter_of_memory
 from opdispatch_wire.shared_mapping import PAGE
 from opdispatch_wire.tensor_arena import TensorArena
@@ -36,3 +41,28 @@ def test_arenas_share_one_and_give_back_what_they_have_when_they_end():
     del two
     blocks.clear()
     assert budget.left == 3 * MIB
+
+
+def test_an_arena_may_be_collected_while_another_one_is_refused():
+    """It gives back what it has in that very thread: the collector strikes where it likes."""
+    budget = MemoryBudget(10)
+
+    def be_refused(allocations: int) -> None:
+        CalleeLaneMemory(lambda *frame: None, budget)  # which refers to itself, with its arena
+        gc.set_threshold(gc.get_count()[0] + allocations)
+        gc.enable()
+        with contextlib.suppress(OSError):
+            budget.take(11)
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        for allocations in range(10):
+            refused = threading.Thread(target=be_refused, args=(allocations,), daemon=True)
+            refused.start()
+            refused.join(10)
+            gc.disable()
+            assert not refused.is_alive()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
