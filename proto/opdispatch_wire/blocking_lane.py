@@ -223,6 +223,8 @@ class BlockingLane(TensorLane):
             finally:
                 if reads:
                     self._choose_reader()
+        if self._is_closed:
+            self._close_if_unused()
 
     def close(self) -> None:
         """Ends the lane; calls of other threads end with LaneClosedError. Idempotent."""

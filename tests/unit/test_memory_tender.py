@@ -155,3 +155,25 @@ def test_descriptors_of_a_lane_are_closed_with_it(ends: tuple[BlockingLane, Peer
     lane.close()
     region.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_a_lane_that_is_closed_while_it_is_tended_keeps_no_descriptor(tmp_path: Path):
+    path = str(tmp_path / "lane")
+    with lane_socket.listen(path) as listener:
+        peer, arena = Peer(listener), TensorArena()
+        accepting = threading.Thread(target=lambda: peer.accept(shares_memory=True))
+        accepting.start()
+        lane = BlockingLane.connect(
+            path,
+            LIMIT,
+            # Is told of the region, which is read here.
+            lambda put: CallerLaneMemory(arena, put, on_use=lambda: lane.close()),
+        )
+        accepting.join(10)
+        pass_region(peer, 5)
+        before = len(os.listdir("/proc/self/fd"))
+        lane.tend()
+        assert len(os.listdir("/proc/self/fd")) == before - 1
+        assert peer.connection is not None
+        peer.connection.close()
+        arena.close()
