@@ -173,6 +173,7 @@ class PeerValues:
         with self._lock:
             lane = self._lanes.get(path)
             if lane is None or lane.is_closed:
+                self._let_go_of_what_has_ended()
                 GUARD.own_peer(f"unix:{path}")
                 lane = self._lanes[path] = BlockingLane.connect(
                     path, self._limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
@@ -181,17 +182,27 @@ class PeerValues:
 
     def _stream_to(self, address: str) -> BlockingStream:
         with self._lock:
-            channel, stream = self._streams.get(address, (None, None))
+            _, stream = self._streams.get(address, (None, None))
             if stream is None or stream.is_closed:
-                if channel is not None:
-                    channel.close()
+                self._let_go_of_what_has_ended()
                 GUARD.own_peer(address)
                 channel = grpc.insecure_channel(
                     grpc_target(address), options=channel_options(self._limit, address=address)
                 )
-                stream = BlockingStream.open(channel, self._limit)
+                try:
+                    stream = BlockingStream.open(channel, self._limit)
+                except BaseException:
+                    channel.close()
+                    raise
                 self._streams[address] = channel, stream
             return stream
+
+    def _let_go_of_what_has_ended(self) -> None:
+        """Closes the connections to interpreters that are gone; ``_lock`` is held."""
+        for path in [path for path, lane in self._lanes.items() if lane.is_closed]:
+            self._lanes.pop(path).close()
+        for address in [each for each, (_, stream) in self._streams.items() if stream.is_closed]:
+            self._streams.pop(address)[0].close()
 
 
 def _copy_of(tensor: values_pb2.Tensor, device: str, at: str) -> Any:
