@@ -144,17 +144,20 @@ class KernelLane:
             # Not only flushed: another thread may be writing a reply, and ``_end`` would take
             # the connection from it before it comes to this.
             self._writer.finish(_LAST_WORDS)
-            self._end()
+            self._end(turn)
         except (EOFError, OSError):
-            self._end()
+            self._end(turn)
         except BaseException:
             LOG.exception("a lane is closed")
-            self._end()
+            self._end(turn)
 
-    def _end(self) -> None:
+    def _end(self, turn: int | None) -> None:
         self.close()
-        if self._memory is not None:
-            self._memory.descriptors.close()  # this thread is the one that has read
+        # Only whoever reads, and nobody does after this turn, lets go of what is read from.
+        if turn is not None and self._turn.is_at(turn):
+            self._writer.close()
+            if self._memory is not None:
+                self._memory.descriptors.close()
         self._on_end(self)
 
     def _shake_hands(self) -> None:

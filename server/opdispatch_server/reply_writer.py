@@ -72,6 +72,12 @@ class ReplyWriter:
         finally:
             self._writing.release()
 
+    def close(self) -> None:
+        """Closes the socket, which has been shut down: whoever writes notices, and ends."""
+        with self._writing:
+            self._socket.close()
+            self._outbox.clear()
+
     def wait_for_room(self) -> None:
         """Waits while the peer does not take what is there for it already."""
         while not self._is_free.is_set():

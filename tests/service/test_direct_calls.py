@@ -444,3 +444,25 @@ def test_a_session_that_reads_nothing_keeps_no_other_waiting(loaded: RunningDaem
         for _ in range(20):
             np.testing.assert_array_equal(session.ops.image.scale(X, 2.0), X * 2)
         assert all(call.result(20).size == big.size for call in calls)
+
+
+def test_interpreters_keep_no_descriptors_of_clients_that_have_gone(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """Also those that collect no garbage: a lane is part of a cycle."""
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        text = constant(7, extra="import gc\ngc.disable()")
+        session.load(write_library("const", text))
+        folder = Path(f"/proc/{session.interpreters()[0].pid}/fd")
+
+        def count() -> int:
+            return len(list(folder.iterdir()))
+
+        assert session.ops.const.get(X) == session.ops.const.get(X) == 7
+        before = count()
+        for _ in range(5):
+            with daemon.connect() as other:
+                assert other.ops.const.get(X) == other.ops.const.get(X) == 7
+                assert count() > before
+            assert wait_for(lambda: count() == before)
