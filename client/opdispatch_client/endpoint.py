@@ -27,6 +27,9 @@ from opdispatch_wire.errors import DaemonUnavailableError
 TIMEOUT_DEFAULT = 30.0
 """Seconds that one request may take, if the caller does not say."""
 
+LONGEST_TIMEOUT = 365 * 86400.0
+"""A year in seconds. Neither gRPC nor Python's locks take any number, and nobody waits so long."""
+
 # A daemon that is there answers the handshake at once; a wrong host may never answer.
 HANDSHAKE_TIMEOUT = 10.0
 
@@ -155,6 +158,8 @@ def resolve_endpoint(
         raise ValueError(f"lane is {lane!r}; expected one of {', '.join(get_args(LaneChoice))}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds or None")
+    if timeout is not None and timeout > LONGEST_TIMEOUT:
+        timeout = None
     address = default_address() if address is None else address
     endpoint = Endpoint(
         address=address,

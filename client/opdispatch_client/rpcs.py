@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from google.protobuf.message import Message
 
 from opdispatch_client import listings
+from opdispatch_client.endpoint import LONGEST_TIMEOUT
 from opdispatch_client.library_source import load_request, needs_environment
 from opdispatch_client.operator_call import Call
 from opdispatch_client.requirements_file import Requirements
@@ -29,9 +30,6 @@ T = TypeVar("T")
 CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
-
-# A year in seconds. gRPC cannot express any number, and nobody waits that long.
-_LONGEST_DEADLINE = 365 * 86400.0
 
 
 @dataclass(slots=True)  # frozen ones take five times as long to make
@@ -51,7 +49,7 @@ class Rpc(Generic[T]):
 
     def deadline(self, timeout: float | None) -> float | None:
         """Seconds until the reply must be there, if answering alone may take `timeout`."""
-        if timeout is None or self.waits is None or self.waits > _LONGEST_DEADLINE:
+        if timeout is None or self.waits is None or self.waits > LONGEST_TIMEOUT:
             return None
         # The daemon refuses a time that is negative or no number; it need not wait to do so.
         return timeout + self.waits if self.waits > 0 else timeout

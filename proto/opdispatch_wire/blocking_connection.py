@@ -16,6 +16,9 @@ from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.lane_messages import LaneClosedError
 
+# What the system is asked to wait at most; its milliseconds are of 32 bits.
+_LONGEST_WAIT = 86400.0
+
 
 class BlockingConnection:
     """One connection. ``on_stuck`` is told when a thread is about to wait until it can write.
@@ -60,14 +63,13 @@ class BlockingConnection:
             if frame is not None:
                 return frame
             left = None if deadline is None else deadline - time.monotonic()
-            # In milliseconds, rounded up: the deadline has passed when it says so.
             if left is not None and left <= 0:
                 raise TimeoutError
             # A signal's exception is raised here, where no byte can be lost by it ...
             if spins:
                 self._spin.before_sleeping(self._look)
-            if not self._readable.poll(None if left is None else int(left * 1000) + 1):
-                raise TimeoutError
+            if not self._readable.poll(None if left is None else _milliseconds(left)):
+                continue  # the deadline has passed, or is far away
             if spins:
                 self._spin.after_waiting()
             self._receive()
@@ -149,3 +151,8 @@ class BlockingConnection:
         if not count:
             self.break_off()
             raise LaneClosedError("the other side has gone")
+
+
+def _milliseconds(left: float) -> int:
+    """Rounded up: when so long has passed, the deadline has, too."""
+    return int(min(left, _LONGEST_WAIT) * 1000) + 1

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_client.endpoint import LaneChoice
 from tests.service.running_daemon import RunningDaemon, wait_for
 
 NOWHERE = "unix:///nowhere/daemon.sock"
@@ -145,6 +146,16 @@ def test_wrong_options_are_refused(options, problem):
             connect(NOWHERE, **options)
         with pytest.raises(oc.AddressError, match="is not understood"):
             connect("what")
+
+
+@pytest.mark.parametrize("timeout", [1e7, 1e12, float("inf")])
+@pytest.mark.parametrize("lane", ["local", "stream", "grpc"])
+def test_a_timeout_may_be_as_long_as_one_likes(
+    daemon: RunningDaemon, timeout: float, lane: LaneChoice
+):
+    with daemon.connect(timeout=timeout, lane=lane) as session:
+        assert session.ops.park.double(np.ones(2)).tolist() == [2, 2]
+        assert session.submit("park::double", np.ones(2)).result(30).tolist() == [2, 2]
 
 
 def test_the_address_comes_from_the_environment(daemon: RunningDaemon, monkeypatch):
