@@ -42,6 +42,9 @@ _RUN_BYTES = 16
 LAST_WORDS = 0.05
 LAST_WORDS_SHARE = 0.1
 
+# In seconds: what locks and timers have no room for.
+_FOREVER = 1e9
+
 KERNEL_THREADS = 32
 """The kernels that one interpreter runs at a time, for each depth; libraries may set less."""
 
@@ -85,7 +88,7 @@ class CallContext:
         cls, request: execution_pb2.CallRequest, tensors: CallTensors | None = None
     ) -> CallContext:
         """What the caller said in the message itself, on a local lane."""
-        deadline = time.monotonic() + request.timeout if request.HasField("timeout") else None
+        deadline = deadline_of(request)
         if not request.HasField("path"):
             return cls(deadline, tensors=tensors)
         path = request.path
@@ -139,6 +142,14 @@ class CallContext:
 
 
 _FORMAT = re.compile(r"(\d{1,9}) (\d{1,39}) (\d{1,19}) (\d{1,19})(?: (\d{1,9}\.\d{6}))?", re.ASCII)
+
+
+def deadline_of(request: execution_pb2.CallRequest) -> float | None:
+    """Until when the caller waits who says so in the message itself; see ``CallContext``."""
+    if not request.HasField("timeout") or request.timeout > _FOREVER:
+        return None
+    # What is no number, or negative, is no time: timers could not be put in order with it.
+    return time.monotonic() + max(0.0, request.timeout)
 
 
 def _deadline(seconds: float | None) -> float | None:

@@ -23,7 +23,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 
-from opdispatch_server.call_context import KERNEL_THREADS, CallContext
+from opdispatch_server.call_context import KERNEL_THREADS, CallContext, deadline_of
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.waiting_room import WaitingRoom
@@ -130,7 +130,6 @@ class DirectCalls:
                 hint="ask the daemon",
             )
         library = self._libraries.get(request.kernel.load_id)
-        deadline = time.monotonic() + request.timeout if request.HasField("timeout") else None
         run = DirectRun(request.operator, library.load_id, lane, request.id)
         self._runs[run] = None
         if self._epoch != epoch:
@@ -139,6 +138,7 @@ class DirectCalls:
             raise RefusedError("the registry has just changed; the call never started")
         self.total = next(self._counter) + 1
         limit = min(library.max_concurrency, KERNEL_THREADS)
+        deadline = deadline_of(request)
         return CallContext(deadline, 0, self._run, library.load_id, limit, run)
 
     def begin(self, context: CallContext) -> None:

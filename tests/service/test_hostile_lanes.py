@@ -298,3 +298,26 @@ def test_no_frame_harms_anybody(unharmed: oc.Session, data: bytes, kind: FrameKi
             lane.socket.shutdown(socket.SHUT_WR)
             while lane.hear() is not None:
                 pass
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0, float("-inf")])
+def test_a_timeout_that_is_no_time_has_passed(unharmed: oc.Session, door: Door, seconds: float):
+    with raw_lane(*door) as lane:
+        lane.greet()
+        for number in range(2):
+            request = lane.request(number, "image::scale", X)
+            request.timeout = seconds
+            lane.ask(request)
+            error = error_from_status(lane.reply().error)
+            assert isinstance(error, oc.DeadlineExceededError)
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("inf")])
+def test_a_timeout_may_be_any_number(unharmed: oc.Session, door: Door, seconds: float):
+    with raw_lane(*door) as lane:
+        lane.greet()
+        for number in range(2):
+            request = lane.request(number, "image::scale", X)
+            request.timeout = seconds
+            lane.ask(request)
+            assert lane.reply().returns
