@@ -20,6 +20,7 @@ MAX_PROGRAM_BYTES = 4 << 20
 _STEP = remote_pb2.Program.STEPS_FIELD_NUMBER << 3 | 2  # a message, with its length
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BITS = 64
+_MAX_FIELDS = 2 * MAX_STEPS
 _MAX_ITEMS = 32
 _MAX_NESTING = 32
 
@@ -120,9 +121,18 @@ class _ReferenceCheck:
 
 
 def _check_count(data: bytes) -> None:
-    """Counts the steps without parsing them; who parses says what else may be wrong."""
-    position = steps = 0
+    """Counts the steps without parsing them; who parses says what else may be wrong.
+
+    Not for long, whatever else there is: nobody else is served meanwhile.
+    """
+    position = steps = fields = 0
     while position < len(data):
+        fields += 1
+        if fields > _MAX_FIELDS:
+            raise WireError(
+                f"$.program has more than {_MAX_FIELDS} fields; it has at most {MAX_STEPS} steps "
+                "and as many outputs"
+            )
         tag, position = _read_varint(data, position)
         kind = tag & 7
         if kind == _BYTES:

@@ -112,6 +112,15 @@ def test_a_million_steps_are_refused_without_looking_at_them():
     assert time.process_time() - began < 0.25, "parsing alone takes longer"
 
 
+@pytest.mark.parametrize("field", [b"\x08\x00", b"\x18\x00", b"\x12\x00"])
+def test_so_are_a_million_of_other_fields(field: bytes):
+    """Of no program, of another kind than a step, and outputs."""
+    began = time.process_time()
+    with pytest.raises(WireError, match="more than 20000 fields"):
+        checked_program(field * 1_000_000)
+    assert time.process_time() - began < 0.25
+
+
 def test_a_program_with_large_constants_is_refused():
     program = remote_pb2.Program()
     program.steps.add(operator="a::b").args.add().text = "x" * MAX_PROGRAM_BYTES
