@@ -60,7 +60,13 @@ class WorkerProcess:
             os.close(child_in)
             os.close(child_out)
         worker = cls(name, process, lifeline)
-        await worker._follow_output(output)
+        try:
+            await worker._follow_output(output)
+        except BaseException:
+            worker.signal(signal.SIGKILL)
+            os.close(lifeline)
+            await process.wait()
+            raise
         return worker
 
     @property
@@ -89,9 +95,14 @@ class WorkerProcess:
             os.killpg(self.process.pid, number)
 
     async def _follow_output(self, descriptor: int) -> None:
-        self._output, self._protocol = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: LineProtocol(self._lines), os.fdopen(descriptor, "rb", buffering=0)
-        )
+        pipe = os.fdopen(descriptor, "rb", buffering=0)
+        try:
+            self._output, self._protocol = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: LineProtocol(self._lines), pipe
+            )
+        except BaseException:
+            pipe.close()
+            raise
 
 
 @dataclass(slots=True)

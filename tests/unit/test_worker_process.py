@@ -1,0 +1,41 @@
+"""The process of one interpreter, from its start on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from opdispatch_server.supervisor import WorkerProcess
+
+SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+def children() -> set[str]:
+    found = Path("/proc/self/task").glob("*/children")
+    return {pid for each in found for pid in each.read_text().split()}
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_nothing_is_left_of_one_whose_output_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As where the daemon has no descriptors left."""
+    others, before = children(), descriptors()
+
+    async def refuse(*args: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "connect_read_pipe", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        await WorkerProcess.start("worker-1", SLEEPS)
+    assert children() == others
+    assert descriptors() == before
