@@ -131,12 +131,17 @@ class Journal:
         writing = asyncio.get_running_loop().run_in_executor(
             self._writer, self._file.write, event, subject, {**owed, **changes}
         )
-        try:
-            await asyncio.shield(writing)  # what is under way is not broken off
-        except JournalError:
-            self._owed = {**owed, **self._owed}
-            raise
-        self._current.update(changes)
+
+        def note(written: asyncio.Future[None]) -> None:
+            if written.exception() is None:
+                self._current.update(changes)
+                self._owed = {key: text for key, text in self._owed.items() if key not in changes}
+            else:
+                self._owed = {**owed, **self._owed}
+
+        # Whoever waits may give up. What is under way is not broken off by that, and is noted.
+        writing.add_done_callback(note)
+        await asyncio.shield(writing)
 
 
 def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:

@@ -110,6 +110,52 @@ async def test_what_cannot_be_undone_is_owed_to_the_next_change(tmp_path: Path):
         assert on_disk(tmp_path) == {"image": ONE, "other": other}
 
 
+async def test_what_is_owed_stays_so_if_the_next_change_is_given_up(tmp_path: Path):
+    async with opened(tmp_path) as journal:
+        async with journal.recording("load v1", ONE):
+            pass
+        with pytest.raises(RuntimeError, match="died"):
+            await fail_on_full_disk(journal)
+        given_up = asyncio.create_task(journal.record_drained("worker-1", True))
+        await asyncio.sleep(0)  # it has asked for the write, which fails when nobody waits for it
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        await asyncio.get_running_loop().run_in_executor(journal._writer, Disk(journal).free)
+        await journal.record_drained("worker-2", True)
+    assert on_disk(tmp_path) == {"image": ONE}
+
+
+async def test_what_was_owed_does_not_undo_a_later_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    three = LibraryRecord("image", 3, 3)
+    async with opened(tmp_path) as journal:
+        async with journal.recording("load v1", ONE):
+            pass
+        with pytest.raises(RuntimeError, match="died"):
+            await fail_on_full_disk(journal)
+        assert journal._file is not None
+        write, disk = journal._file.write, Disk(journal)
+
+        def fail_once(*args: Any) -> None:
+            try:
+                write(*args)
+            finally:
+                disk.free()
+
+        monkeypatch.setattr(journal._file, "write", fail_once)
+        # Both ask for their writes before the first one, which takes along what is owed, fails.
+        drained = asyncio.create_task(journal.record_drained("worker-1", True))
+        await asyncio.sleep(0)
+        async with journal.recording("load v3", three):
+            pass
+        with pytest.raises(JournalError):
+            await drained
+        await journal.record_drained("worker-2", True)
+    assert on_disk(tmp_path) == {"image": three}
+
+
 async def test_what_is_owed_is_what_a_later_failure_goes_back_to(tmp_path: Path):
     async with opened(tmp_path) as journal:
         async with journal.recording("load v1", ONE):
