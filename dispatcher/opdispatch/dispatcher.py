@@ -179,6 +179,8 @@ class Dispatcher:
         if handle is None:
             # Two threads may both make one: they are equal, and either may stay.
             handle = entry.handle = handle_class_for(entry.schema)(entry)
+            if entry.state is None:  # it has died meanwhile, and could not tell this one
+                handle.forget_schema()
         return handle
 
     def find_schema(self, name: OperatorName | str) -> OperatorHandle | None:

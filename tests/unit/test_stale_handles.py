@@ -15,6 +15,7 @@ from opdispatch import (
     OperatorNotFoundError,
     parse_schema,
 )
+from opdispatch import dispatcher as dispatcher_module
 
 K = DispatchKey
 X = np.ones(2)
@@ -205,3 +206,32 @@ def test_a_handle_keeps_its_dispatcher_alive():
     del op
     gc.collect()
     assert gone() is None
+
+
+def test_a_handle_that_is_made_while_its_operator_goes_calls_what_has_the_name_then(
+    dispatcher, monkeypatch
+):
+    """It is for the schema that it has found, and nobody else knows of it yet."""
+
+    def define(schema, kernel):
+        parsed = parse_schema(schema)
+        return [
+            dispatcher.register_def(parsed),
+            dispatcher.register_impl(parsed.name, K.CPU, KernelFunction.from_unboxed(kernel)),
+        ]
+
+    first = define("t::f(Tensor one) -> int", lambda one: 1)
+    make = dispatcher_module.handle_class_for
+
+    def replace_first(schema):
+        monkeypatch.setattr(dispatcher_module, "handle_class_for", make)
+        for handle in first:
+            handle.close()
+        define("t::f(Tensor two, int n=2) -> int", lambda two, n: n)
+        return make(schema)
+
+    monkeypatch.setattr(dispatcher_module, "handle_class_for", replace_first)
+    op = dispatcher.get_schema("t::f")
+    assert (op(X), op(X, 3), op(two=X, n=4)) == (2, 3, 4)
+    with pytest.raises(ArgumentError, match="'two'"):
+        op(one=X)
