@@ -223,6 +223,9 @@ class Library:
 
     def _keep(self, handle: RegistrationHandle) -> RegistrationHandle:
         self._handles.append(handle)
+        if self._closed:  # meanwhile, by somebody who may not have seen it
+            handle.close()
+            self._check_open()
         return handle
 
     def _choose_key(self, dispatch_key: str | DispatchKey) -> DispatchKey:

@@ -90,3 +90,17 @@ def test_a_closed_library_registers_nothing_more(dispatcher):
         with pytest.raises(RegistrationError, match="has been closed"):
             register()
     assert dispatcher.operators() == []
+
+
+def test_what_is_registered_while_the_library_is_closed_is_undone(lib, dispatcher, monkeypatch):
+    lib.define("f(Tensor x) -> Tensor")
+    register = dispatcher.register_impl
+
+    def close_first(*args, **kwargs):
+        lib.close()
+        return register(*args, **kwargs)
+
+    monkeypatch.setattr(dispatcher, "register_impl", close_first)
+    with pytest.raises(RegistrationError, match="the library of 't' has been closed"):
+        lib.impl("f", lambda x: x, "CPU")
+    assert dispatcher.operators() == []
