@@ -158,11 +158,12 @@ class Dispatcher:
             self._registry.insert(handle)
         return handle
 
-    def undo(self, handle: RegistrationHandle) -> None:
-        """Undoes the registration of ``handle``, once; ``RegistrationHandle.close`` calls it."""
-        with self.transaction():
-            if handle.live:
-                self._registry.remove(handle)
+    def undo(self, *handles: RegistrationHandle) -> None:
+        """Undoes registrations, each once, in that order and in one publication.
+
+        ``RegistrationHandle.close`` calls it, and so finalizers may, at any moment.
+        """
+        self._registry.undo(handles)
 
     # -- finding --------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ class LeftRight(Generic[T]):
 
     A ``look`` should be one step of C code, such as a look-up. The garbage collector may run a
     finalizer in the middle of a ``read``, and that finalizer may write: it does not wait for the
-    read of its own thread, which would be for ever.
+    read of its own thread, which would be for ever. It must not wait for another writer either,
+    who waits for that read: see ``is_being_read``.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -47,6 +48,12 @@ class LeftRight(Generic[T]):
             return look(self._copies[self._front])
         finally:
             marks.remove(me)
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether the calling thread is in the middle of a ``read``, as a finalizer may be."""
+        me = threading.get_ident()
+        return any(me in tuple(readers) for readers in self._readers)
 
     def write(self, change: Callable[[T], R]) -> R:
         """Applies ``change`` to both copies, one after the other; returns the second result.

@@ -195,9 +195,7 @@ class Library:
         A closed library registers nothing more: it raises RegistrationError.
         """
         self._closed = True
-        with self.dispatcher.transaction():
-            for handle in reversed(self._handles):
-                handle.close()
+        self.dispatcher.undo(*reversed(self._handles))
         self._handles.clear()
 
     _destroy = close  # PyTorch's name

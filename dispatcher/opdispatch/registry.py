@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from opdispatch.dispatch_key import DispatchKey, is_alias_key
 from opdispatch.dispatch_key_set import RUNTIME_KEYS, get_runtime_dispatch_key_set
@@ -15,7 +15,7 @@ from opdispatch.operator_entry import OperatorEntry
 from opdispatch.operator_state import Fallbacks, OperatorState
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.signature_check import check_signatures
-from opdispatch.transaction import ChangeLog
+from opdispatch.transaction import ChangeLog, Transaction
 
 Handles = list[RegistrationHandle]
 
@@ -92,9 +92,12 @@ class Registry:
                 self._undo_deferred()
         finally:
             self._depth -= 1
-            if self._depth == 0:
+            is_over = self._depth == 0
+            if is_over:
                 self._owner = self._log = None
             self.mutex.release()
+            if is_over:
+                self._undo_put_off()
 
     @property
     def log(self) -> ChangeLog:
@@ -136,6 +139,28 @@ class Registry:
     # The garbage collector can run a finalizer at almost any point of this file, in the thread
     # that holds the mutex, and a finalizer may well close a handle. In the middle of a change
     # such an undoing is only noted; it is done as soon as the change is complete.
+    # It may also strike in the middle of a look-up, for which somebody else waits who holds the
+    # mutex. So there nobody waits for the mutex: who holds it does what was noted meanwhile when
+    # he lets go of it.
+
+    def undo(self, handles: Sequence[RegistrationHandle]) -> None:
+        """Undoes what is live of these, in one publication."""
+        if self.names.is_being_read:
+            self._deferred.extend(handles)
+            self._undo_put_off()
+            return
+        with Transaction(self):
+            for handle in handles:
+                if handle.live:
+                    self.remove(handle)
+
+    def _undo_put_off(self) -> None:
+        while self._deferred and not self._busy and self.mutex.acquire(blocking=False):
+            try:
+                with Transaction(self):
+                    self._undo_deferred()
+            finally:
+                self.mutex.release()
 
     def _undo_deferred(self) -> None:
         while self._deferred:

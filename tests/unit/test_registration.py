@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import time
 import weakref
 
 import pytest
@@ -10,6 +11,7 @@ from opdispatch import (
     Dispatcher,
     DispatchKey,
     KernelFunction,
+    Library,
     OperatorName,
     Registration,
     parse_schema,
@@ -138,3 +140,36 @@ def test_a_registration_may_be_applied_again_after_it_was_undone(dispatcher):
     assert op.has_kernel_for_dispatch_key(DispatchKey.CPU)
     assert dispatcher.libraries()["t"].namespace == "t"
     assert dispatcher.fallbacks()[DispatchKey.Fake].kernel is KERNEL
+
+
+@pytest.mark.parametrize("what", ["a kernel", "a library"])
+def test_a_finalizer_in_the_middle_of_a_look_up_waits_for_no_writer(dispatcher, what):
+    """Who waits for the look-up to end. What it closes is undone when the writer is done."""
+    library = Library("t", "DEF", dispatcher=dispatcher)
+    library.define("f(Tensor x) -> Tensor")
+    kernel = library.impl("f", lambda x: x, "CPU")
+    other = Library("u", "DEF", dispatcher=dispatcher)
+    looks = threading.Event()
+    registry = dispatcher._registry
+
+    def look(names):
+        looks.set()
+        while registry.mutex.acquire(blocking=False):  # until the writer has it
+            registry.mutex.release()
+            time.sleep(0)
+        (kernel if what == "a kernel" else library).close()
+
+    def write():
+        looks.wait(10)
+        other.define("f(Tensor x) -> Tensor")
+
+    reader = threading.Thread(target=registry.names.read, args=[look], daemon=True)
+    writer = threading.Thread(target=write, daemon=True)
+    for thread in (reader, writer):
+        thread.start()
+    for thread in (reader, writer):
+        thread.join(10)
+        assert not thread.is_alive()
+    left = {str(name): len(dispatcher.list_kernels(name)) for name in dispatcher.operators()}
+    assert left == ({"t::f": 0, "u::f": 0} if what == "a kernel" else {"u::f": 0})
+    assert dispatcher.check_invariants() == []
