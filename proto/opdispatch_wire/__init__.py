@@ -20,7 +20,7 @@
     tensor_arena     the sender's regions, reused block by block
     peer_memory      the receiver's: arguments for a call, results until they are collected
     call_memory      both, as the two sides of one call use them
-    region_names     the regions that a message names, for those who forward it
+    shared_tensors   the tensors of a message that are in it
 
     Tensors in chunks on a gRPC stream, and beside the messages of a lane:
 

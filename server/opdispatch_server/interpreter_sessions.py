@@ -70,15 +70,6 @@ class InterpreterSessions:
             if (name := f"worker-{number}") not in self._by_name and name not in taken
         )
 
-    async def wait_for_ready(self, count: int, timeout: float) -> bool:
-        """Waits until that many are ready; False if they are not in time."""
-        try:
-            async with self._changed, asyncio.timeout(timeout):
-                await self._changed.wait_for(lambda: len(self.ready()) >= count)
-        except TimeoutError:
-            return False
-        return True
-
     async def wait_until(self, reached: Callable[[], bool], timeout: float) -> bool:
         """Waits until interpreters that came or went have made it so; False if not in time."""
         try:
@@ -90,12 +81,7 @@ class InterpreterSessions:
 
     async def wait_until_free(self, name: str, timeout: float) -> bool:
         """Waits until no interpreter has the name; False if one still has it then."""
-        try:
-            async with self._changed, asyncio.timeout(timeout):
-                await self._changed.wait_for(lambda: name not in self._by_name)
-        except TimeoutError:
-            return False
-        return True
+        return await self.wait_until(lambda: name not in self._by_name, timeout)
 
     def admit(self, session: InterpreterSession) -> None:
         """Gives a new interpreter its name, which must be free."""

@@ -26,8 +26,8 @@ from opdispatch_wire.calls import call_request, decode_arguments, undecoded_argu
 from opdispatch_wire.detached_tensors import CALL_REQUEST, attach, detach
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.layouts import WireLayoutTensor
-from opdispatch_wire.region_names import rename_regions, shared_memory_of
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
+from opdispatch_wire.shared_tensors import shared_memory_of
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
     step_value_from_proto,
@@ -189,14 +189,14 @@ def test_parts_may_lie_beside_the_message(name: str):
     assert execution_pb2.CallRequest.FromString(b"".join(pieces.parts)) == whole
 
 
-def test_parts_in_shared_memory_are_found_and_renamed():
+def test_parts_in_shared_memory_are_found():
     request = execution_pb2.CallRequest()
     for message in (request.args.add(), request.args.add().list.items.add()):
         message.sparse_coo.indices.memory.region = 1
         message.sparse_coo.values.memory.offset = 64
     request.args.add().nested.offsets.memory.region = 1
-    assert len(list(shared_memory_of(request))) == 5
-    assert rename_regions(request, {0: 7, 1: 8}) == [(8, 0), (7, 64), (8, 0), (7, 64), (8, 0)]
+    places = [(memory.region, memory.offset) for memory in shared_memory_of(request)]
+    assert places == [(1, 0), (0, 64), (1, 0), (0, 64), (1, 0)]
 
 
 class Peer:

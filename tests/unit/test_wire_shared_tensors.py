@@ -1,11 +1,9 @@
-"""Renaming the regions of messages on their way through the daemon."""
+"""The tensors of messages that are in shared memory."""
 
 import numpy as np
-import pytest
 
 from opdispatch_wire.calls import call_request, undecoded_arguments
-from opdispatch_wire.errors import WireError
-from opdispatch_wire.region_names import rename_regions, shared_memory_of
+from opdispatch_wire.shared_tensors import shared_memory_of
 from opdispatch_wire.v1 import execution_pb2 as pb
 from opdispatch_wire.v1.values_pb2 import SharedMemory, Tensor, Value
 
@@ -31,30 +29,18 @@ def a_reply():
     return reply
 
 
-def test_every_tensor_in_shared_memory_is_found_and_renamed():
-    for message, count in ((a_request(), 3), (a_reply(), 2)):
-        places = rename_regions(message, {1: 11, 2: 12, 3: 13})
-        assert len(places) == count
-        again = type(message).FromString(message.SerializeToString())
-        assert [(m.region, m.offset) for m in shared_memory_of(again)] == places
-        assert {region for region, _ in places} == {11, 12}
+def places(message):
+    return [(memory.region, memory.offset) for memory in shared_memory_of(message)]
 
 
-def test_numbers_may_change_places():
-    message = a_request()
-    assert rename_regions(message, {1: 2, 2: 1}) == [(2, 64), (1, 128), (2, 64)]
+def test_every_tensor_in_shared_memory_is_found():
+    assert places(a_request()) == [(1, 64), (2, 128), (1, 64)]
+    assert places(a_reply()) == [(1, 64), (2, 64)]
 
 
-def test_messages_without_shared_memory_stay_as_they_are():
+def test_in_messages_without_shared_memory_there_is_none():
     for message in (call_request("t::f", [np.ones(3), [1, {"a": None}]], {"b": 2}), pb.CallReply()):
-        before = message.SerializeToString(deterministic=True)
-        assert rename_regions(message, {}) == []
-        assert message.SerializeToString(deterministic=True) == before
-
-
-def test_a_region_that_was_not_passed_is_refused():
-    with pytest.raises(WireError, match="names region 2, which its sender has not passed"):
-        rename_regions(a_request(), {1: 11})
+        assert places(message) == []
 
 
 def test_who_only_chooses_a_kernel_needs_no_memory():

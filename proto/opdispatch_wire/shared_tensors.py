@@ -1,22 +1,17 @@
-"""The shared memory that a message names, for those who pass it on without looking into it.
-
-Regions are numbered by their owner, so a daemon that forwards calls of many clients to an
-interpreter gives each region a number of its own on that lane, and renames it in the messages.
-"""
+"""The tensors of a message that are in shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from opdispatch.arrays import LAYOUTS
-from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 
 def shared_memory_of(
     message: execution_pb2.CallRequest | execution_pb2.CallReply,
 ) -> Iterator[values_pb2.SharedMemory]:
-    """Every place in shared memory that the message names, in it, so that it can be changed."""
+    """Every place in shared memory that the message names."""
     for tensor in shared_tensors_of(message):
         yield tensor.memory
 
@@ -34,26 +29,6 @@ def shared_tensors_of(
     for mutation in message.mutations:
         if mutation.HasField("value") and mutation.value.HasField("memory"):
             yield mutation.value
-
-
-def rename_regions(
-    message: execution_pb2.CallRequest | execution_pb2.CallReply, names: Mapping[int, int]
-) -> list[tuple[int, int]]:
-    """Puts ``names[number]`` in place of every region's number.
-
-    Returns the new (region, offset) of all, in order. Raises WireError if a number has no new
-    one: the sender has not passed that region; the message is then of no more use.
-    """
-    places = []
-    for memory in shared_memory_of(message):
-        name = names.get(memory.region)
-        if name is None:
-            raise WireError(
-                f"$: the message names region {memory.region}, which its sender has not passed"
-            )
-        memory.region = name
-        places.append((name, memory.offset))
-    return places
 
 
 def _tensors_in(values: Iterable[values_pb2.Value]) -> Iterator[values_pb2.Tensor]:
