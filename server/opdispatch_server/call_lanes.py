@@ -96,6 +96,7 @@ class CallLane:
             on_drained=self._settle,
         )
         loop = asyncio.get_running_loop()
+        self._look: asyncio.TimerHandle | None = None
         # Until it has said hello.
         self._patience: asyncio.TimerHandle | None = loop.call_later(
             lane_messages.HANDSHAKE_TIMEOUT, self.close
@@ -157,16 +158,20 @@ class CallLane:
 
     def _reserve(self) -> None:
         self._reserved = self._wanted
-        asyncio.get_running_loop().call_later(STALL_SECONDS, self._look_for_progress, 0)
+        if self._look is not None:
+            self._look.cancel()  # for the call before this one
+        self._look_later(0)
+
+    def _look_later(self, received: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(STALL_SECONDS, self._look_for_progress, received)
 
     def _look_for_progress(self, received: int) -> None:
         """Lets others in if the peer does not send what it has begun."""
         if not self._reserved or self._budget is None:
             return
         if self._stream.received_of_long > received:
-            loop = asyncio.get_running_loop()
-            received = self._stream.received_of_long
-            loop.call_later(STALL_SECONDS, self._look_for_progress, received)
+            self._look_later(self._stream.received_of_long)
         else:
             reserved, self._reserved = self._reserved, 0
             self._budget.give_back(reserved)

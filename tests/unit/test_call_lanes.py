@@ -1,0 +1,126 @@
+"""The daemon's end of a local lane: large calls, and the bytes that they have while they come."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from opdispatch_server.byte_budget import ByteBudget
+from opdispatch_server.call_lanes import STALL_SECONDS, CallLane
+from opdispatch_wire import lane_messages
+from opdispatch_wire.frames import FrameKind, frame_header
+from opdispatch_wire.v1 import execution_pb2
+
+LIMIT = 1 << 24
+MIB = 1 << 20
+
+
+class Runner:
+    """It answers every call."""
+
+    def begin(self, *args: object) -> None:
+        """No call is a quick one."""
+
+    async def call(self, *args: object) -> execution_pb2.CallReply:
+        return execution_pb2.CallReply()
+
+
+class Looks:
+    """When a lane looks for progress: nothing passes but what the test lets pass."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._call_later = loop.call_later
+        self._planned: list[tuple[asyncio.TimerHandle, Callable[[], object]]] = []
+        monkeypatch.setattr(loop, "call_later", self._plan)
+
+    def _plan(self, delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        if delay != STALL_SECONDS:
+            return self._call_later(delay, callback, *args)
+        handle = self._call_later(3600, callback, *args)
+        self._planned.append((handle, lambda: callback(*args)))
+        return handle
+
+    def next(self) -> None:
+        """The one that is due first."""
+        while self._planned:
+            handle, look = self._planned.pop(0)
+            if not handle.cancelled():
+                handle.cancel()
+                return look()
+        raise AssertionError("nobody would look")
+
+
+@pytest_asyncio.fixture
+async def ends() -> AsyncIterator[tuple[CallLane, socket.socket, ByteBudget]]:
+    """A lane, its other side, and the budget for its large calls."""
+    budget = ByteBudget(8 * MIB)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    theirs.setblocking(False)
+    runner: Any = Runner()
+    lane = CallLane(ours, runner, LIMIT, LIMIT, budget, lambda lane: None)
+    with closing(theirs):
+        hello = lane_messages.hello(LIMIT)
+        await send(theirs, frame_header(FrameKind.HELLO, len(hello)) + hello)
+        assert await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+        yield lane, theirs, budget
+        lane.close()
+
+
+async def send(connection: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(connection, data)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not reached():
+            await asyncio.sleep(0)
+
+
+def call(number: int) -> bytes:
+    request = execution_pb2.CallRequest(id=number, operator="a::b")
+    request.args.add().text = "x" * MIB
+    payload = request.SerializeToString()
+    return frame_header(FrameKind.CALL, len(payload)) + payload
+
+
+async def begin(ends: tuple[CallLane, socket.socket, ByteBudget], number: int, size: int) -> int:
+    """Sends the beginning of a large call; how much of it has come."""
+    lane, theirs, _ = ends
+    await send(theirs, call(number)[:size])
+    received = size - len(frame_header(FrameKind.CALL, 0))
+    await until(lambda: lane._stream.received_of_long == received)
+    return received
+
+
+async def test_a_call_of_which_nothing_comes_has_no_bytes_after_a_while(
+    ends: tuple[CallLane, socket.socket, ByteBudget], monkeypatch: pytest.MonkeyPatch
+):
+    _, _, budget = ends
+    looks = Looks(asyncio.get_running_loop(), monkeypatch)
+    await begin(ends, 1, MIB // 2)
+    assert budget.used > MIB
+    looks.next()
+    assert budget.used > MIB
+    looks.next()
+    assert budget.used == 0
+
+
+async def test_a_call_that_comes_is_not_measured_by_the_one_before_it(
+    ends: tuple[CallLane, socket.socket, ByteBudget], monkeypatch: pytest.MonkeyPatch
+):
+    _, theirs, budget = ends
+    looks = Looks(asyncio.get_running_loop(), monkeypatch)
+    await begin(ends, 1, 3 * MIB // 4)
+    looks.next()
+    await send(theirs, call(1)[3 * MIB // 4 :])
+    await until(lambda: budget.used == 0)
+    # Less of it has come than of the first one when that was looked at.
+    await begin(ends, 2, MIB // 2)
+    looks.next()
+    assert budget.used > MIB
