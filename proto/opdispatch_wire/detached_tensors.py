@@ -19,6 +19,7 @@ from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.protobuf_fields import (
     LENGTH_DELIMITED,
+    SHORT,
     Field,
     field_tag,
     read_fields,
@@ -176,17 +177,19 @@ def without_large(
 
 
 class _Rewriting(ABC):
-    """One walk through a message."""
+    """One walk through a message. With ``skips_short``, no tensor is in a field that is SHORT."""
 
-    def __init__(self, message: memoryview) -> None:
+    def __init__(self, message: memoryview, *, skips_short: bool = False) -> None:
         self._message = message
+        self._skips_short = skips_short
 
     def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> MessagePieces:
         """The message between two places, with its tensors changed."""
         if depth > _DEEPEST:
             raise WireError(f"$ is nested more than {_DEEPEST} levels deep")
         pieces, kept = MessagePieces(), start
-        for field in read_fields(self._message, start, end):
+        skips_short = self._skips_short and paths is not _TENSOR
+        for field in read_fields(self._message, start, end, skips_short=skips_short):
             if field.wire_type != LENGTH_DELIMITED:
                 continue
             changed = MessagePieces()
@@ -248,7 +251,7 @@ class _Attaching(_Rewriting):
 
 class _Detaching(_Rewriting):
     def __init__(self, message: memoryview, threshold: int, first: int) -> None:
-        super().__init__(message)
+        super().__init__(message, skips_short=threshold >= SHORT)
         self._threshold = threshold
         self._first = first
         self.tensors: list[memoryview] = []

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.detached_tensors import CALL_REPLY, CALL_REQUEST, attach, detach
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.protobuf_fields import SHORT
 from opdispatch_wire.tensor_bytes import ALIGNMENT
 from opdispatch_wire.tensors import tensor_to_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
 
-arrays = st.binary(max_size=40).map(lambda data: np.frombuffer(data, np.uint8))
+thresholds = st.sampled_from([10, SHORT - 1, SHORT, 200])
+sizes = st.integers(0, 40) | st.sampled_from([SHORT - 10, SHORT, SHORT + 1, 300])
+arrays = sizes.map(lambda size: np.zeros(size, np.uint8))
 values = st.recursive(
     arrays | st.none() | st.integers(-5, 5) | st.text(max_size=60),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.integers(0, 3), inner),
@@ -20,16 +23,43 @@ values = st.recursive(
 )
 
 
-@given(st.lists(values, max_size=4), st.dictionaries(st.text(max_size=3), values, max_size=3))
-def test_a_call_is_the_same_after_its_tensors_were_beside_it(args, kwargs):
+@given(
+    st.lists(values, max_size=4),
+    st.dictionaries(st.text(max_size=3), values, max_size=3),
+    thresholds,
+)
+def test_a_call_is_the_same_after_its_tensors_were_beside_it(args, kwargs, threshold):
     whole = call_request("a::b", args, kwargs, request_id=9)
     data = whole.SerializeToString()
-    small, tensors = detach(data, CALL_REQUEST, 10)
-    assert all(len(tensor) > 10 for tensor in tensors)
+    small, tensors = detach(data, CALL_REQUEST, threshold)
+    assert all(len(tensor) > threshold for tensor in tensors)
+    large = [each for each in leaves([args, list(kwargs.values())]) if each.nbytes > threshold]
+    assert len(tensors) == len(large)
     assert len(pb.CallRequest.FromString(small).args) == len(args)
     pieces = attach(small, CALL_REQUEST, tensors)
     assert len(pieces) == sum(map(len, pieces.parts))
     assert pb.CallRequest.FromString(b"".join(pieces.parts)) == whole
+
+
+def leaves(value):
+    """The arrays in lists and dicts."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value
+    return (
+        [leaf for each in inner for leaf in leaves(each)] if isinstance(value, list | dict) else []
+    )
+
+
+def test_a_large_tensor_is_found_among_many_small_values():
+    items = [*range(1000), np.arange(500.0), *map(str, range(1000)), "x" * 500, np.arange(600.0)]
+    data = call_request("a::b", [items], {}).SerializeToString()
+    small, tensors = detach(data, CALL_REQUEST, 1000)
+    assert [len(tensor) for tensor in tensors] == [4000, 4800]
+    assert len(small) < len(data) - 8700
+    for cut in range(1, 400, 7):
+        with pytest.raises(WireError):
+            detach(data[: len(data) - 4800 - cut], CALL_REQUEST, 1000)
 
 
 def test_tensors_of_a_reply_are_found_in_returns_and_mutations():
@@ -95,7 +125,7 @@ def test_a_call_that_refers_to_none_leaves_those_that_came_unused():
         attach(data, CALL_REQUEST, [memoryview(b"x")])
 
 
-@given(st.binary(max_size=60), st.integers(0, 20))
+@given(st.binary(max_size=60), st.integers(0, 20) | st.just(SHORT))
 def test_any_bytes_are_a_message_or_malformed(data, threshold):
     for paths in (CALL_REQUEST, CALL_REPLY):
         try:
