@@ -154,7 +154,7 @@ class EnvironmentStore:
                 await build_environment(draft, home, self._packages, tell)
                 await asyncio.to_thread(self._put_in_place, key, draft)
         except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
             raise
         tell(f"environment {key[:8]} is ready")
         return self._built_in(key)
