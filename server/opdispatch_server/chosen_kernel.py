@@ -50,7 +50,7 @@ class ChosenKernels:
         It can be called though the operator has changed or gone since, if its library
         defined it, and unless it is a boxed one, which takes the operator as an argument, or a
         layer, which goes on with the operator as it is then.
-        Raises InternalError if there is no such kernel, and OperatorNotFoundError.
+        Raises WireError if there is no such kernel, and OperatorNotFoundError.
         """
         place, bits = request.kernel.registration, request.kernel.dispatch_keys
         found = self._ready.get((request.operator, place, bits))

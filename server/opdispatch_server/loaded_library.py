@@ -8,13 +8,13 @@ from typing import Any
 
 from opdispatch import Dispatcher, KernelFunction, OperatorName, Registration
 from opdispatch.arrays import BackendRegistration
-from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch.registry import runtime_keys_of_fallback
 from opdispatch.signature import Signature
 from opdispatch_server.chosen_kernel import ChosenKernels
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.module_import import LibraryImport
+from opdispatch_wire.errors import WireError
 
 
 class LoadedLibrary:
@@ -150,10 +150,15 @@ class LoadedLibrary:
             self._forget()
 
     def get_kernel(self, place: int) -> KernelFunction:
-        """The kernel of the registration at ``place``; raises InternalError if it has none."""
+        """The kernel of the registration at ``place``, as a call names it.
+
+        Raises WireError if it has none: who calls directly says what he likes.
+        """
         kernel = self.registrations[place].kernel if place < len(self.registrations) else None
         if kernel is None or kernel.is_fallthrough:
-            raise InternalError(f"registration {place} of {self.name} has no kernel to call")
+            raise WireError(
+                f"$.kernel.registration is {place}, which is no kernel of library {self.name!r}"
+            )
         return kernel
 
     def find_signature(self, operator: OperatorName) -> Signature | None:
