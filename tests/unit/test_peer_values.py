@@ -62,7 +62,7 @@ def test_nothing_stays_open_to_interpreters_that_are_gone(values: PeerValues, tm
     before = descriptors()
     for number in range(5):
         with owner(tmp_path / f"{number}") as message:
-            np.testing.assert_array_equal(values.fetch(message, 10, "$"), X)
+            np.testing.assert_array_equal(values.fetch(message, 10, "$").value, X)
     opened = descriptors() - before
     assert len(opened) == 1  # to the last one, of which nobody has asked since
 
