@@ -27,6 +27,29 @@ def test_help_needs_neither_grpc_nor_numpy(words):
     assert done.stdout
 
 
+_COLLECTOR = """
+import gc, sys
+from opdispatch_client.cli import main
+words = ["describe", "a::b", "--address", "unix:///nowhere/daemon.sock"]
+begun = []
+gc.callbacks.append(lambda phase, facts: begun.append(facts["generation"]))
+if sys.argv[1:] == ["in-process"]:
+    code = main(words)
+else:
+    sys.argv[1:] = words
+    code = main()
+print(code, "grpc" in sys.modules, 2 in begun, gc.isenabled(), gc.get_freeze_count() > 10_000)
+"""
+
+
+@pytest.mark.parametrize(("words", "frozen"), [([], True), (["in-process"], False)])
+def test_a_command_does_not_go_through_what_it_imports(words: list[str], frozen: bool):
+    done = subprocess.run(
+        [sys.executable, "-c", _COLLECTOR, *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"1 True False True {frozen}\n"
+
+
 def test_every_public_name_exists():
     assert opdispatch_client.__all__ == sorted(opdispatch_client.__all__)
     for name in opdispatch_client.__all__:

@@ -24,6 +24,7 @@ Modules that need gRPC or NumPy are imported by the commands that use them, so t
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -32,7 +33,15 @@ from opdispatch_client.cli.outcome import Exit, report_failure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line, by default that of the process; returns its exit code."""
+    """Runs one command line, by default that of the process, which then ends; its exit code."""
+    if argv is not None:
+        return _run(argv)
+    code = _run(sys.argv[1:])
+    gc.freeze()  # or the end of the process would go through all that it has imported once more
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
     from opdispatch_client.cli.app import build_app
     from opdispatch_client.cli.command import Settings, drop_unwritable_output
     from opdispatch_client.cli.completion import colons_in_bash
@@ -44,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with colons_in_bash():
             code = build_app().main(
-                args=list(sys.argv[1:] if argv is None else argv),
+                args=list(argv),
                 prog_name="opdispatch",
                 standalone_mode=False,
                 obj=settings,
