@@ -12,7 +12,7 @@ from opdispatch.arrays import find_layout, key_bits_of
 
 # A list counts with the kinds of all its items.
 _LONGEST_LIST = 16
-_PLAIN = frozenset({bool, int, float, complex, str, type(None), np.ndarray})
+_PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
 
 class _UnknownKindError(Exception):
@@ -23,8 +23,9 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Equal for calls for which the daemon chooses the same overload and the same kernel.
 
     That is, calls of one operator with arguments of the same kinds, and tensors of the same
-    dispatch keys, whatever the elements, shapes and dtypes. (Where the daemon chooses by the
-    text of an argument, it gives no route.) None for arguments that it does not know.
+    dispatch keys, whatever the elements, shapes and dtypes, but for arrays without dimensions:
+    they may be numbers to the daemon, as their dtype says. (Where it chooses by the text of an
+    argument, it gives no route.) None for arguments that it does not know.
     """
     try:
         if not kwargs:
@@ -35,8 +36,16 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return None
 
 
+def _number_kind(dtype: np.dtype[Any]) -> Hashable:
+    if dtype.kind not in "biufc" or dtype == np.uint64:  # which is an int or not by its value
+        raise _UnknownKindError
+    return np.ndarray, dtype.kind
+
+
 def _kind(value: Any) -> Hashable:
     cls: Any = type(value)  # Hashable, which mypy does not see
+    if cls is np.ndarray:
+        return cast(Hashable, cls) if value.ndim else _number_kind(value.dtype)
     if cls in _PLAIN:
         return cast(Hashable, cls)
     if cls is Generator:

@@ -78,6 +78,9 @@ _ACCEPTED = (
 
 _NUMPY = (np.ndarray, np.generic)
 
+# Which are dtypes in one process, too.
+_PYTHON_DTYPES = (bool, int, float, complex)
+
 _DecodeTensor = Callable[[values_pb2.Tensor, str], Any]
 DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
 """What a remote tensor is for whoever decodes it: at that place of the message, and whether it
@@ -207,7 +210,7 @@ def _fill(
             _fill(entry.value, item, f"{at}[{reprlib.repr(key)}]", depth + 1, memory)
     elif isinstance(value, np.dtype):
         message.dtype = dtype_to_name(value, at=at)
-    elif isinstance(value, type) and issubclass(value, np.generic):
+    elif isinstance(value, type) and (issubclass(value, np.generic) or value in _PYTHON_DTYPES):
         message.dtype = dtype_to_name(np.dtype(value), at=at)
     elif fill := getattr(type(value), FILL_VALUE, None):
         fill(value, message, at)

@@ -131,8 +131,12 @@ def _kind_of(value: values_pb2.Value) -> Hashable | None:
     kind = value.WhichOneof("kind")
     if kind == "tensor":
         tensor = value.tensor
-        # One without dimensions may be a number; another device has other keys.
-        return tensor.dispatch_keys, tensor.device, tensor.requires_grad, bool(tensor.shape)
+        # One without dimensions may be a number, which chooses an overload by its dtype; of uint64
+        # by its value, since an int has 63 bits. Another device has other keys.
+        dtype = "" if tensor.shape else tensor.dtype
+        if dtype == "uint64":
+            return None
+        return tensor.dispatch_keys, tensor.device, tensor.requires_grad, dtype
     if kind in ("none", "boolean", "integer", "floating", "complex"):
         return str(kind)
     if kind == "generator":

@@ -87,6 +87,31 @@ def test_calls_of_a_kind_that_the_daemon_has_seen_go_on_without_it(loaded: Runni
         assert stack([X, X, X])[1] == 3
 
 
+def test_an_overload_is_that_of_the_number_whatever_was_called_before(
+    loaded: RunningDaemon, write_library: WriteLibrary
+):
+    kinds = {"bool": "bool", "int": "int", "float": "float", "array": "Tensor"}
+    text = "from opdispatch import Library\nlib = Library('which', 'DEF')\n" + "".join(
+        f"lib.define('kind.{name}(Tensor x, {kind} y) -> str')\n"
+        f"lib.impl('kind.{name}', lambda x, y: {name!r}, 'CPU')\n"
+        for name, kind in kinds.items()
+    )
+    given = {
+        "float": (1.0, np.float64(1), np.array(1.0)),
+        "int": (1, np.int64(1), np.array(1)),
+        "bool": (True, np.bool_(True), np.array(True)),
+        "array": (X, X.astype(np.int8)),
+    }
+    with loaded.connect() as session:
+        session.load(write_library("which", text))
+        for _ in range(3):  # once to ask, once to be told the way, once to take it
+            for name, values in given.items():
+                assert [session.ops.which.kind(X, value) for value in values] == [name] * len(
+                    values
+                )
+        session.unload("which")
+
+
 def test_futures_and_maps_go_directly_too(loaded: RunningDaemon):
     with loaded.connect(timeout=10) as session:
         session.ops.image.scale(X, 1.0)

@@ -72,6 +72,19 @@ def test_other_kinds_are_other_choices(registry: Registry):
         registry.choose("m::add", X, X, X)
 
 
+def test_numbers_that_are_arrays_choose_by_their_dtype(registry: Registry):
+    for kind in ("bool", "int", "float"):
+        registry.define(f"m::f.{kind}(Tensor x, {kind} y) -> Tensor")
+        registry.implement(f"m::f.{kind}(Tensor x, {kind} y) -> Tensor", DispatchKey.CPU, kind)
+    numbers = [np.float64(1), np.int8(1), np.array(True), np.float32(2), np.uint64(2), 2.0**70]
+    for _ in range(2):
+        chosen = [str(registry.choose("m::f", X, number).op.name)[5:] for number in numbers]
+        assert chosen == ["float", "int", "bool", "float", "int", "float"]
+    assert str(registry.choose("m::f", X, np.uint64(2**63)).op.name) == "m::f.float"
+    with pytest.raises(ArgumentError):
+        registry.choose("m::f", X, X)
+
+
 def test_keys_of_a_tensor_count(registry: Registry):
     registry.implement(ADD, DispatchKey.AutogradCPU, "autograd")
     plain = registry.choose("m::add", X, X)

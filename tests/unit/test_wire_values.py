@@ -286,3 +286,10 @@ def test_no_bytes_from_a_peer_raise_anything_but_a_wire_error(data):
         return
     with suppress(WireError):
         value_from_proto(message)
+
+
+def test_types_of_python_that_are_dtypes_are_sent_as_such():
+    for kind in (bool, int, float, complex):
+        assert there_and_back(kind) == np.dtype(kind)
+    with pytest.raises(WireError, match="type has no representation on the wire"):
+        value_to_proto(str)

@@ -1,0 +1,34 @@
+"""Which calls the daemon sends the same way."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from opdispatch_client.call_shape import call_shape
+
+
+def shape(*args: object, **kwargs: object) -> object:
+    return call_shape("m::f", args, kwargs)
+
+
+def test_elements_shapes_and_dtypes_do_not_count():
+    assert shape(np.ones(3), by=1) == shape(np.zeros((2, 2), np.int8), by=7)
+    assert shape(1) != shape(True) != shape(1.0) != shape("1") != shape(None)
+    assert shape([1, 2]) != shape([1.0, 2]) != shape([1, 2, 3])
+
+
+def test_an_array_without_dimensions_may_be_a_number():
+    zero_d = [shape(np.array(value)) for value in (1.0, 1, True, 1j)]
+    assert len({*zero_d, shape(np.ones(1))}) == 5
+    assert shape(np.array(1.0)) == shape(np.array(2, np.float32))
+    assert shape([np.array(1)]) != shape([np.ones(1)])
+    assert shape(np.array(1, np.uint64)) is None
+    assert shape(np.array(1, ml_dtypes.bfloat16)) is None
+
+
+def test_unusual_arguments_have_none():
+    assert shape(np.float64(1)) is None
+    assert shape(object()) is None
+    assert shape(by=range(3)) is None
+    assert shape([1] * 17) is None
