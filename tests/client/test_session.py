@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import signal
 import subprocess
 import sys
@@ -100,6 +102,12 @@ def test_a_closed_session_says_so(daemon: RunningDaemon):
         session.call("park::double", np.zeros(1))
     with pytest.raises(oc.DaemonUnavailableError, match="is closed"):
         session.operators()
+
+
+def test_a_session_is_not_copied(session: oc.Session):
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a Session can be neither pickled nor copied: it is"):
+            duplicate(session)
 
 
 def test_a_closed_session_keeps_no_values(daemon: RunningDaemon):
