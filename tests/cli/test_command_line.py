@@ -173,8 +173,9 @@ def test_a_call_shows_what_it_takes(run: RunCommand, tmp_path: Path):
     refused = run("call", "shop::add", "1", "2", "--profile", "calls.txt")
     assert (refused.code, refused.out) == (2, "")
     assert "'calls.txt' is no file for a profile" in refused.err
-    lost = run("call", "shop::add", "1", "2", "--profile", "nowhere/calls.json")
-    assert "cannot write nowhere/calls.json: No such file or directory" in lost.err
+    (tmp_path / "folder.json").mkdir()
+    lost = run("call", "shop::add", "1", "2", "--profile", "folder.json")
+    assert "cannot write folder.json: Is a directory" in lost.err
 
 
 def test_pictures_go_in_and_come_out(run: RunCommand, tmp_path: Path):
