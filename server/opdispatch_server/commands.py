@@ -9,7 +9,8 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -208,13 +209,10 @@ def serve(
     _check_choice("--log-format", log_format, FORMATS)
     wanted, ports = _parse_workers(workers), _parse_ports(direct_ports)
     _quiet_grpc()
-    gc.disable()  # nothing of what is imported can be collected, now or later
-    from opdispatch.errors import OpdispatchError
-    from opdispatch_server.daemon import StartError
-    from opdispatch_server.listeners import AddressInUseError
-
-    gc.freeze()
-    gc.enable()
+    with _without_collector():
+        from opdispatch.errors import OpdispatchError
+        from opdispatch_server.daemon import StartError
+        from opdispatch_server.listeners import AddressInUseError
     configure_logging(log_level, log_format)
     try:
         configuration = DaemonConfiguration(
@@ -291,11 +289,12 @@ def worker(
     _check_choice("--log-level", log_level, LEVELS)
     _check_choice("--log-format", log_format, FORMATS)
     _quiet_grpc()
-    from opdispatch.errors import OpdispatchError
-    from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+    with _without_collector():
+        from opdispatch.errors import OpdispatchError
+        from opdispatch_server.fork_guard import NO_FORK_SUPPORT
 
-    os.environ.update(NO_FORK_SUPPORT)
-    from opdispatch_server.interpreter_process import leave_process, run_user_interpreter
+        os.environ.update(NO_FORK_SUPPORT)
+        from opdispatch_server.interpreter_process import leave_process, run_user_interpreter
 
     configure_logging(log_level, log_format)
     status = 0
@@ -346,6 +345,17 @@ def _parse_ports(text: str) -> tuple[int, int] | None:
         f"{text!r} is no range of ports; expected FIRST-LAST, any or none",
         param_hint="--direct-ports",
     )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """For imports: nothing of what is imported can be collected, now or later."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _quiet_grpc() -> None:
