@@ -7,6 +7,9 @@ import os
 from opdispatch.arrays import backend_of_device, backends, use_device
 from opdispatch.errors import DeviceError
 
+NO_DEVICE_STATUS = os.EX_UNAVAILABLE
+"""The exit status of an interpreter whose device is not there, or does not work."""
+
 ONE_STREAM = {"CUPY_CUDA_PER_THREAD_DEFAULT_STREAM": "0"}
 """The environment in which CuPy, when it is imported, has the same default stream in all threads.
 

@@ -19,7 +19,8 @@ from typing import NoReturn
 
 import grpc
 
-from opdispatch.errors import OpdispatchError
+from opdispatch.errors import DeviceError, OpdispatchError
+from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.logs import BARE, configure_logging
@@ -55,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     )
     try:
         asyncio.run(_serve(settings))
+    except DeviceError as error:
+        LOG.error("%s", error)
+        leave_process(NO_DEVICE_STATUS)
     except (OpdispatchError, OSError) as error:
         LOG.error("%s", error)
         leave_process(1)

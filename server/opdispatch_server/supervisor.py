@@ -9,9 +9,10 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
+from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
 from opdispatch_server.process_watch import ProcessEnd, describe_exit
 from opdispatch_server.worker_output import LineProtocol, WorkerOutput
@@ -105,6 +106,14 @@ class WorkerProcess:
             raise
 
 
+class WorkerEnd(NamedTuple):
+    """How one process ended: in words, when, and its exit status; None, if it never began."""
+
+    how: str
+    at: float
+    status: int | None
+
+
 @dataclass(slots=True)
 class WorkerRecord:
     """What is known of one name, over all the processes that had it."""
@@ -116,6 +125,8 @@ class WorkerRecord:
     quarantine: str = ""
     # The last lines of the process that has ended last.
     tail: Sequence[str] = ()
+    # One of its processes has found its place.
+    was_ready: bool = False
     # Of the present process: when it became ready, and whether its end is our own doing.
     ready_at: float | None = None
     excused: bool = False
@@ -129,7 +140,8 @@ class Supervisor:
     """Keeps one process running for each of ``names``; ``command_for`` says how to start it.
 
     One that dies ``quarantine_after`` times in a row before it has been ready for a while is
-    quarantined: it is not started again until ``revive``. 0: none ever is. ``on_ended`` is told
+    quarantined: it is not started again until ``revive``; so is one, at once, whose device has
+    never been there. 0: none ever is. ``on_ended`` is told
     the name and the process id of one that has ended, and how; ``on_quarantined`` runs
     when one is not started again.
     """
@@ -240,6 +252,7 @@ class Supervisor:
         """The process of that name, if it is one of ours, has found its place."""
         if record := self._records.get(name):
             record.ready_at = asyncio.get_running_loop().time()
+            record.was_ready = True
 
     def excuse(self, name: str) -> None:
         """The process of that name is about to be ended for no fault of its own start."""
@@ -293,16 +306,16 @@ class Supervisor:
         delay = FIRST_DELAY
         while True:
             record.ready_at, record.excused = None, False
-            how, ended_at = await self._run_once(name)
+            end = await self._run_once(name)
             if not self._is_wanted(name):
                 return
-            if record.ready_at is not None and ended_at - record.ready_at > HEALTHY_AFTER:
+            if record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER:
                 delay = FIRST_DELAY
                 record.early_deaths = 0
             elif not record.excused:
                 record.early_deaths += 1
-            if self._quarantine_after and record.early_deaths >= self._quarantine_after:
-                await self._quarantine(name, record, how)
+            if why := self._why_not_again(record, end):
+                await self._quarantine(name, record, why)
                 delay = FIRST_DELAY
             else:
                 with contextlib.suppress(TimeoutError):
@@ -312,13 +325,23 @@ class Supervisor:
                 return
             record.restarts += 1
 
-    async def _quarantine(self, name: str, record: WorkerRecord, how: str) -> None:
+    def _why_not_again(self, record: WorkerRecord, end: WorkerEnd) -> str:
+        """Why the process that has ended so is not started again, in words; "" if it is."""
+        if not self._quarantine_after:
+            return ""
+        if end.status == NO_DEVICE_STATUS and not record.was_ready and record.tail:
+            return record.tail[-1].removeprefix("ERROR ")  # nor will it be there the next time
+        if record.early_deaths < self._quarantine_after:
+            return ""
+        return (
+            f"it died {record.early_deaths} times in a row soon after its start; the last time it "
+            f"{end.how}"
+        )
+
+    async def _quarantine(self, name: str, record: WorkerRecord, why: str) -> None:
         """Waits for ``revive``."""
         record.revived.clear()
-        record.quarantine = (
-            f"it died {record.early_deaths} times in a row soon after its start; the last time it "
-            f"{how}"
-        )
+        record.quarantine = why
         record.quarantined.set()
         self._on_quarantined()
         LOG.error(
@@ -331,20 +354,21 @@ class Supervisor:
         if not record.dismissed.is_set():
             LOG.info("interpreter %s is revived", name)
 
-    async def _run_once(self, name: str) -> tuple[str, float]:
-        """Runs one process from start to end: how it ended, in words, and when."""
+    async def _run_once(self, name: str) -> WorkerEnd:
+        """Runs one process from start to end."""
         loop = asyncio.get_running_loop()
         try:
             worker = await WorkerProcess.start(name, self._command_for(name))
         except OSError as error:
             LOG.error("interpreter %s cannot be started: %s", name, error)
             self._records[name].tail = ()
-            return f"could not be started ({error})", loop.time()
+            return WorkerEnd(f"could not be started ({error})", loop.time(), None)
         self._running[name] = worker
         if not self._is_wanted(name):
             worker.signal(signal.SIGKILL)
         try:
-            how = describe_exit(await worker.process.wait())
+            status = await worker.process.wait()
+            how = describe_exit(status)
             ended_at = loop.time()
             self._on_ended(name, worker.pid, how)
             await worker.wait()
@@ -354,4 +378,4 @@ class Supervisor:
         if self._is_wanted(name):
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
             LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
-        return how.words, ended_at
+        return WorkerEnd(how.words, ended_at, status)
