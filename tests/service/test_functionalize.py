@@ -60,6 +60,8 @@ lib.define("run(Tensor(a!) x) -> (Tensor, Tensor, Tensor)")
 lib.define("run_as_it_is(Tensor(a!) x) -> (Tensor, Tensor, Tensor)")
 lib.impl("run", functionalize(program, remove="mutations_and_views"), "PrivateUse1")
 lib.impl("run_as_it_is", program, "PrivateUse1")
+lib.define("zero_(Tensor(a!) x) -> Tensor(a!)")
+lib.impl("zero_", lambda x: (x.fill(0.0), x)[1], "CPU")
 """,
     ]
 )
@@ -112,6 +114,14 @@ def test_calls_of_the_client_are_functionalized(session: oc.Session, remote: oc.
         program(remote)
     results = functionalize(program, remove="mutations_and_views")(remote)
     check(fetched(results), remote.numpy())
+
+
+def test_a_call_of_a_session_that_writes_is_refused_within(session: oc.Session):
+    x = Tensor(X.copy())
+    zero = functionalize(lambda x: session.ops.programs.zero_(x))
+    with pytest.raises(oc.NoKernelError, match="functionalized in this process; one of another"):
+        zero(x)
+    np.testing.assert_array_equal(x, X)
 
 
 def test_a_graph_is_traced_of_the_functionalized_program(

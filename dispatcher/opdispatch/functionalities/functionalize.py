@@ -95,7 +95,8 @@ def _call_outside(op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) 
     ):
         raise op.no_kernel_error(
             "Functionalize",
-            f"{op.name} has alias annotations, and no function is functionalized: {schema}",
+            f"{op.name} has alias annotations, and no function is functionalized in this process; "
+            f"one of another process calls nothing here that writes or gives views: {schema}",
         )
     stack[:] = map(_ended_value, stack)
     with ExcludeDispatchKeyGuard(_K.Functionalize):
