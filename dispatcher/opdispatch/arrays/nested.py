@@ -130,7 +130,7 @@ class Nested(Layout):
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """Offsets from 0 to the end, in order; on ``meta``, as PyTorch has it, they may be any."""
         values, offsets = parts
-        if isinstance(offsets, MetaArray):
+        if isinstance(values, MetaArray) and isinstance(offsets, MetaArray):
             return
         check_starts(_on_host(offsets), f"{at}offsets", int(values.shape[0]))
 
