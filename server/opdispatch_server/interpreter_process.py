@@ -56,12 +56,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     )
     try:
         asyncio.run(_serve(settings))
-    except DeviceError as error:
-        LOG.error("%s", error)
-        leave_process(NO_DEVICE_STATUS)
     except (OpdispatchError, OSError) as error:
         LOG.error("%s", error)
-        leave_process(1)
+        # Not of its subclasses: the memory of a device may come back.
+        leave_process(NO_DEVICE_STATUS if type(error) is DeviceError else 1)
     leave_process(0)
 
 
