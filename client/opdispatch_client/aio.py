@@ -39,6 +39,7 @@ from opdispatch_client.listings import (
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
+from opdispatch_client.process_bound import ProcessBound
 from opdispatch_client.profiling import ProfiledCalls
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.remote_ops import RemoteOps
@@ -120,7 +121,7 @@ class Connecting:
         return session
 
 
-class AsyncSession(ProfiledCalls, SharedArrays, AsyncRemoteSession):
+class AsyncSession(ProcessBound, ProfiledCalls, SharedArrays, AsyncRemoteSession):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same

@@ -121,7 +121,7 @@ class Endpoint:
 
     def check_process(self) -> None:
         """Raises DaemonUnavailableError in a child. See Note [Sessions in forked children]."""
-        if self.process != os.getpid():
+        if not self.is_of_this_process:
             raise self.closed_error()
 
     def closed_error(self) -> DaemonUnavailableError:

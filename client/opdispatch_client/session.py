@@ -34,6 +34,7 @@ from opdispatch_client.listings import (
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
 from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.process_bound import ProcessBound
 from opdispatch_client.profiling import ProfiledCalls
 from opdispatch_client.remote_calls import RemoteCalls
 from opdispatch_client.remote_ops import RemoteOps
@@ -94,7 +95,7 @@ def connect(
     return session
 
 
-class Session(ProfiledCalls, SharedArrays, RemoteSession):
+class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
     """A session with one daemon; ``connect`` makes one. Any number of threads may share it.
 
     Every method that asks the daemon raises the OpdispatchError that the daemon reports, and

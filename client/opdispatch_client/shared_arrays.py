@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,12 +14,6 @@ class SharedArrays:
     """The arrays of a session whose calls share ``_memory`` with interpreters."""
 
     _memory: SessionMemory
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} can be neither pickled nor copied: it is the connection of "
-            "this process; another one opens its own, with connect()"
-        )
 
     def empty(self, shape: Shape, dtype: DTypeLike = np.float64) -> np.ndarray[Any, Any]:
         """An uninitialised array, as ``numpy.empty`` makes it, that calls need not copy.

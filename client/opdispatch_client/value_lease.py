@@ -172,7 +172,6 @@ class AsyncValueLease:
 
     def __init__(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._address = endpoint.address
         self._is_closed = False
         self._method = channel.stream_stream(
             HOLD_VALUES,
@@ -200,15 +199,15 @@ class AsyncValueLease:
             except TimeoutError:
                 call.cancel()
                 raise DaemonUnavailableError(
-                    f"{self._address} did not answer the request to hold values within "
+                    f"{self._endpoint.address} did not answer the request to hold values within "
                     f"{timeout:g} s",
-                    address=self._address,
+                    address=self._endpoint.address,
                 ) from None
             except grpc.RpcError as error:
-                raise error_from_rpc(error, address=self._address) from None
+                raise error_from_rpc(error, address=self._endpoint.address) from None
             if not isinstance(reply, remote_pb2.HoldValuesReply):
                 raise DaemonUnavailableError(
-                    f"{self._address} holds no values", address=self._address
+                    f"{self._endpoint.address} holds no values", address=self._endpoint.address
                 )
             interval[0] = max(reply.interval, 0.1)
             lease = self._lease = Lease(reply.session, released.append)
@@ -230,7 +229,7 @@ class AsyncValueLease:
             await call.read()  # the end, or an error: nothing else follows
             lease.why_over = lease.why_over or "the daemon has ended the stream"
         except grpc.RpcError as error:
-            why = error_from_rpc(error, address=self._address).message
+            why = error_from_rpc(error, address=self._endpoint.address).message
             lease.why_over = lease.why_over or why
         finally:
             call.cancel()

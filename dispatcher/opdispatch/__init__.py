@@ -323,7 +323,7 @@ _MODULE_OF_NAME = {name: module for module, names in _LATER.items() for name in 
 
 
 def __getattr__(name: str) -> object:
-    if name in ("func", "profiler"):
+    if name in _LATER:
         return import_module(f"opdispatch.{name}")
     if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import value_to_proto
+from tests.open_descriptors import open_descriptors
 from tests.unit.lane_peer import LIMIT, Peer
 
 X = np.arange(3.0)
@@ -49,21 +49,12 @@ def owner(path: Path) -> Iterator[values_pb2.RemoteTensor]:
         peer.connection.close()
 
 
-def descriptors() -> set[str]:
-    """What is open; whatever else of this process is closed meanwhile does not count."""
-    found = set()
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add(os.readlink(path))
-    return found
-
-
 def test_nothing_stays_open_to_interpreters_that_are_gone(values: PeerValues, tmp_path: Path):
-    before = descriptors()
+    before = open_descriptors()
     for number in range(5):
         with owner(tmp_path / f"{number}") as message:
             np.testing.assert_array_equal(values.fetch(message, 10, "$").value, X)
-    opened = descriptors() - before
+    opened = open_descriptors() - before
     assert len(opened) == 1  # to the last one, of which nobody has asked since
 
 

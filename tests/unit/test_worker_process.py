@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from opdispatch_server.supervisor import WorkerProcess
+from tests.open_descriptors import open_descriptors
 
 SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -22,20 +22,11 @@ def children() -> set[str]:
     return {pid for each in found for pid in each.read_text().split()}
 
 
-def descriptors() -> set[str]:
-    """What is open; whatever else of this process is closed meanwhile does not count."""
-    found = set()
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add(os.readlink(path))
-    return found
-
-
 async def test_nothing_is_left_of_one_whose_output_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As where the daemon has no descriptors left."""
-    others, before = children(), descriptors()
+    others, before = children(), open_descriptors()
 
     async def refuse(*args: object) -> NoReturn:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -44,4 +35,4 @@ async def test_nothing_is_left_of_one_whose_output_cannot_be_read(
     with pytest.raises(OSError, match="Too many open files"):
         await WorkerProcess.start("worker-1", SLEEPS)
     assert children() == others
-    assert descriptors() <= before
+    assert open_descriptors() <= before
