@@ -23,9 +23,10 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Equal for calls for which the daemon chooses the same overload and the same kernel.
 
     That is, calls of one operator with arguments of the same kinds, and tensors of the same
-    dispatch keys, whatever the elements, shapes and dtypes, but for arrays without dimensions:
-    they may be numbers to the daemon, as their dtype says. (Where it chooses by the text of an
-    argument, it gives no route.) None for arguments that it does not know.
+    dispatch keys, whatever the elements, shapes and dtypes, but for arrays without dimensions and
+    tensors of one element: they may be numbers to the daemon, as their dtype says. (Where it
+    chooses by the text of an argument, it gives no route.) None for arguments that it does not
+    know.
     """
     try:
         if not kwargs:
@@ -51,7 +52,8 @@ def _kind(value: Any) -> Hashable:
     if cls is Generator:
         return cls, value.key_bits
     if cls is Tensor:
-        return int(value.key_bits)
+        bits = int(value.key_bits)
+        return (bits, _number_kind(value.dtype)) if value.size == 1 else bits
     if cls in (list, tuple) and len(value) <= _LONGEST_LIST:
         return tuple([_kind(item) for item in value])
     if not isinstance(value, np.generic) and find_layout(cls) is not None:

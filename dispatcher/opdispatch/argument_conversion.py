@@ -3,7 +3,8 @@
 `converter_of` builds one function for each type. It returns the value as kernels get it: a
 Python number for a NumPy scalar, a new list for a list or tuple, a dtype for ``ScalarType``,
 text for ``Device``, ``Layout`` and ``MemoryFormat``. The rules are those of PyTorch's Python
-binding, without its silent losses: 1.5 is no int, 2 is no bool, None is no bool either.
+binding, without its silent losses: 1.5 is no int, also in a tensor, 2 is no bool, None is no
+bool either.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
 
     def convert(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple | range):
             if broadcasts and size is not None and value is not None:
                 try:
                     return [convert_item(value)] * size

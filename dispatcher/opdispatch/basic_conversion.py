@@ -43,6 +43,7 @@ from opdispatch.schema_type import (
     TENSOR,
     SchemaType,
 )
+from opdispatch.tensor import Tensor
 
 Converter = Callable[[Any], Any]
 
@@ -87,6 +88,24 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _number_of_one(value: Any) -> Any:
+    """As `_number`, and the Python number in a tensor of one element, of whatever shape.
+
+    PyTorch's binding takes such tensors for ``int``, ``float``, ``complex`` and ``bool``, and for
+    ``Scalar`` it does not. A gradient ends here, as it does at ``item()``.
+    """
+    if isinstance(value, Tensor) and None not in value.shape and value.size == 1:
+        return _number(np.asarray(value.item()))
+    return _number(value)
+
+
+def _is_real(value: Any) -> bool:
+    """Whether its class makes floats of it: fractions, decimals, tensors of other libraries."""
+    cls = type(value)
+    makes_floats = hasattr(cls, "__float__") or hasattr(cls, "__index__")
+    return makes_floats and not isinstance(value, np.ndarray)  # which does so with dimensions, too
+
+
 def anything(value: Any) -> Any:
     """The converter of a type that any value fits."""
     return value
@@ -108,7 +127,7 @@ def _int(expected: str) -> Converter:
         if type(value) is not int:
             try:
                 # int() as well, since operator.index(True) is True.
-                value = int(operator.index(_number(value)))
+                value = int(operator.index(_number_of_one(value)))
             except TypeError:
                 raise refusal(expected, value) from None
         if _INT64_MIN <= value <= _INT64_MAX:
@@ -122,13 +141,15 @@ def _float(expected: str) -> Converter:
     def convert(value: Any) -> float:
         if type(value) is float:
             return value
-        found = _number(value)
-        if not isinstance(found, int | float):
+        found = _number_of_one(value)
+        if not isinstance(found, int | float) and not _is_real(found):
             raise refusal(expected, value)
         try:
             return float(found)
         except OverflowError:
             raise TypeError(f"{refusal(expected, value)}, out of the range of a double") from None
+        except (TypeError, ValueError, RuntimeError):  # of a class that knows no such value of its
+            raise refusal(expected, value) from None
 
     return convert
 
@@ -137,7 +158,7 @@ def _complex(expected: str) -> Converter:
     def convert(value: Any) -> complex:
         if type(value) is complex:
             return value
-        found = _number(value)
+        found = _number_of_one(value)
         if not isinstance(found, int | float | complex):
             raise refusal(expected, value)
         try:
@@ -152,7 +173,7 @@ def _bool(expected: str) -> Converter:
     def convert(value: Any) -> bool:
         if value is True or value is False:
             return value
-        found = _number(value)
+        found = _number_of_one(value)
         if isinstance(found, bool):
             return found
         raise refusal(expected, value)

@@ -14,7 +14,13 @@ from typing import Any, Protocol
 
 from opdispatch.compiled_call import handle_class_for
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.errors import ArgumentError, OperatorNotFoundError, RegistrationError
+from opdispatch.errors import (
+    ArgumentError,
+    DataDependentOutputError,
+    OperatorNotFoundError,
+    RegistrationError,
+    TransformError,
+)
 from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.functionalities import BUILTIN_FALLBACKS
 from opdispatch.kernel_function import KernelFunction
@@ -226,7 +232,8 @@ class Dispatcher:
         for handle in handles:
             try:
                 handle.bind(args, kwargs)
-            except ArgumentError as error:
+            except (ArgumentError, DataDependentOutputError, TransformError) as error:
+                # Without elements that can be read, a tensor is no number.
                 refusals.append(f"{handle.schema}: {error.message.partition('; its schema')[0]}")
             else:
                 return handle

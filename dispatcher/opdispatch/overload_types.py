@@ -50,7 +50,7 @@ _ALWAYS: dict[SchemaType, frozenset[type]] = {
     STR: frozenset({str}),
 }
 _OF_NUMBERS = (SCALAR, INT, SYM_INT, FLOAT, COMPLEX, BOOL)
-"""Types for which an array counts that has no dimensions."""
+"""Types for which an array counts that has one element."""
 
 
 def takes_always(schema: FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -64,7 +64,7 @@ def takes_never(
 ) -> bool:
     """Whether it takes no arguments of these types, whatever their values are.
 
-    Where an array could count as a number, one without dimensions could: only with ``of_numbers``.
+    Where an array could count as a number, one of one element could: only with ``of_numbers``.
     """
     pairs = _pairs(schema, args, kwargs)
     return pairs is None or any(_never(kind, type(value), of_numbers) for kind, value in pairs)
@@ -104,4 +104,5 @@ def _never(kind: SchemaType, given: type, of_numbers: bool) -> bool:
 
 def could_be_number(value: Any) -> bool:
     """Whether it is an array that counts as a number, too."""
-    return type(value) in _ARRAYS and not value.ndim
+    cls = type(value)
+    return (cls is np.ndarray and not value.ndim) or (cls is Tensor and value.size in (1, None))

@@ -4,14 +4,14 @@
     bool            boolean         numpy arrays and scalars           tensor
     int             integer         cupy arrays, DLPack, __array__     tensor
     float           floating        opdispatch.Tensor                  tensor
-    complex         complex         list, tuple                        list
+    complex         complex         list, tuple, range                 list
     str             text            dict                               dict
     scipy's coo and csr arrays      sparse_coo, sparse_csr
     quantized and nested arrays     quantized, nested
     a class with FILL_VALUE         what it says itself: remote, reference
 
-Decoding gives the left side back, with the same type, but for these: a tuple comes back as a
-list, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
+Decoding gives the left side back, with the same type, but for these: a tuple and a range come back
+as lists, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
 Errors are WireError and start with the place of the fault, such as ``$.args[2].shape[0]``.
 """
 
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opdispatch.arrays import CPU_BITS, LAYOUTS, describe_type
+from opdispatch.arrays import LAYOUTS, describe_type
 from opdispatch.generator import Generator
 from opdispatch.schema_default import check_device
 from opdispatch.tensor import Tensor
@@ -143,8 +143,8 @@ def undecoded_from_proto(
 
     Of those in shared memory only the message is checked, not whether there is such memory.
 
-    A plain 0-d tensor on the CPU is decoded all the same: it is small, and a NumPy scalar that
-    the caller passed for a number comes as one.
+    A tensor of one element on the CPU is decoded all the same: it is small, and may have been
+    passed for a number. A NumPy scalar comes as such a tensor, too.
     """
     decoders = _Decoders(_undecoded_tensor, remote, None, False, WireLayoutTensor)
     return _decode(message, at, 0, decoders)
@@ -162,7 +162,7 @@ class _Decoders(NamedTuple):
 
 def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
     tensor = WireTensor(message, at=at)
-    if tensor.shape or tensor.device != "cpu" or tensor.key_bits != CPU_BITS:
+    if tensor.device != "cpu" or math.prod(tensor.shape) != 1:
         return tensor
     if message.HasField("memory") or message.HasField(
         "chunked"
@@ -196,7 +196,7 @@ def _fill(
     elif isinstance(value, complex):
         message.complex.real, message.complex.imaginary = value.real, value.imag
         message.complex.SetInParent()  # zeros alone would leave it absent
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | range):
         _check_depth(at, depth)
         message.list.SetInParent()
         for i, item in enumerate(value):

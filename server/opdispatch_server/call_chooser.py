@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import NamedTuple
 
@@ -131,9 +132,9 @@ def _kind_of(value: values_pb2.Value) -> Hashable | None:
     kind = value.WhichOneof("kind")
     if kind == "tensor":
         tensor = value.tensor
-        # One without dimensions may be a number, which chooses an overload by its dtype; of uint64
-        # by its value, since an int has 63 bits. Another device has other keys.
-        dtype = "" if tensor.shape else tensor.dtype
+        # One element may be a number, which chooses an overload by its dtype; of uint64 by its
+        # value, since an int has 63 bits. Another device has other keys.
+        dtype = tensor.dtype if math.prod(tensor.shape) == 1 else ""
         if dtype == "uint64":
             return None
         return tensor.dispatch_keys, tensor.device, tensor.requires_grad, dtype

@@ -77,6 +77,14 @@ def test_results_are_those_of_numpy(image: oc.Session):
     np.testing.assert_array_equal(image.call("image::pipeline", X), 1 - X * 3)
 
 
+def test_tensors_of_one_element_are_numbers(image: oc.Session):
+    assert image.ops.image.scale(X, Tensor(X.max())) == pytest.approx(X * 5)
+    assert image.ops.image.scale(X, Tensor(X[:1, :1] + 2).requires_grad_()) == pytest.approx(X * 2)
+    for _ in range(2):  # of calls that may go their own way from the second on
+        with pytest.raises(oc.ArgumentError, match="expected float, got a tensor"):
+            image.ops.image.scale(X, Tensor(X))
+
+
 def test_tensor_lists_optional_arguments_and_several_returns(image: oc.Session):
     stacked, count = image.ops.image.stack([X, X + 1])
     np.testing.assert_array_equal(stacked, np.stack([X, X + 1]))

@@ -1,5 +1,7 @@
 import collections
 import enum
+from decimal import Decimal
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opdispatch.argument_conversion import converter_of
+from opdispatch.errors import DataDependentOutputError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.schema_parser import parse_schema
 from opdispatch.schema_type import BASIC_TYPES, INT, ListType, SchemaType
@@ -23,6 +26,16 @@ def type_of(text: str) -> SchemaType:
 class Index:
     def __index__(self):
         return 7
+
+
+class Half:
+    def __float__(self):
+        return 0.5
+
+
+class Unknown:
+    def __float__(self):
+        raise ValueError("not yet known")
 
 
 class Colour(enum.Enum):
@@ -44,7 +57,10 @@ ACCEPTED = [
     ("int", np.bool_(True), 1),
     ("int", ml_dtypes.int4(3), 3),
     ("int", -(2**63), -(2**63)),
+    ("int", Tensor(np.array([[3]])), 3),
+    ("int", Tensor(np.array([True])), 1),
     ("SymInt", np.int64(3), 3),
+    ("SymInt", Tensor(np.array(3)), 3),
     ("DeviceIndex", 1, 1),
     ("float", 1.5, 1.5),
     ("float", 1, 1.0),
@@ -55,13 +71,23 @@ ACCEPTED = [
     ("float", np.longdouble(1.5), 1.5),
     ("float", ml_dtypes.bfloat16(1.5), 1.5),
     ("float", np.array(1.5), 1.5),
+    ("float", Tensor(np.array(1.5)), 1.5),
+    ("float", Tensor(np.array([[3]])), 3.0),
+    ("float", Tensor(np.array([1.5])).requires_grad_(), 1.5),
+    ("float", Tensor(np.array(1.5, ml_dtypes.bfloat16)), 1.5),
+    ("float", Index(), 7.0),
+    ("float", Half(), 0.5),
+    ("float", Fraction(1, 4), 0.25),
+    ("float", Decimal("1.5"), 1.5),
     ("complex", 2, 2 + 0j),
+    ("complex", Tensor(np.array([1j])), 1j),
     ("complex", 1.5, 1.5 + 0j),
     ("complex", np.complex64(1j), 1j),
     ("complex", np.clongdouble(1j), 1j),
     ("bool", False, False),
     ("bool", np.bool_(True), True),
     ("bool", np.array(True), True),
+    ("bool", Tensor(np.array([True])), True),
     ("SymBool", True, True),
     ("str", "abc", "abc"),
     ("str", np.str_("abc"), "abc"),
@@ -101,6 +127,10 @@ ACCEPTED = [
     ("int[]", [1, True, np.int8(3)], [1, 1, 3]),
     ("int[]", (1, 2), [1, 2]),
     ("int[]", [], []),
+    ("int[]", range(1, 3), [1, 2]),
+    ("int[2]", Tensor(np.array(3)), [3, 3]),
+    ("float[]", range(2), [0.0, 1.0]),
+    ("float[]", [Tensor(np.array(1.5)), 2], [1.5, 2.0]),
     ("int[2]", 3, [3, 3]),
     ("int[2]", [1, 2, 3], [1, 2, 3]),
     ("int[2]?", 3, [3, 3]),
@@ -140,23 +170,33 @@ REFUSED = [
     ("int", np.float64(1), "expected int, got numpy.float64"),
     ("int", np.array([1]), "expected int, got numpy.ndarray"),
     ("int", np.array(1.0), "expected int, got numpy.ndarray"),
+    ("int", Tensor(np.array(1.0)), "expected int, got opdispatch.tensor.Tensor"),
+    ("int", Tensor(np.array([1, 2])), "expected int, got opdispatch.tensor.Tensor"),
+    ("int", Fraction(2), "expected int, got fractions.Fraction"),
     ("int", None, "expected int, got None"),
     ("int", 2**63, "expected int, got int 9223372036854775808, out of the 64-bit range"),
     ("float", "1", "expected float, got str '1'"),
     ("float", 1j, "expected float, got complex 1j"),
     ("float", 10**400, "out of the range of a double"),
     ("float", ARRAY, "expected float, got numpy.ndarray"),
+    ("float", TENSOR, "expected float, got opdispatch.tensor.Tensor"),
+    ("float", Tensor(np.array(1j)), "expected float, got opdispatch.tensor.Tensor"),
+    ("float", np.array([1.5]), "expected float, got numpy.ndarray"),
+    ("float", Unknown(), "expected float, got tests.unit.test_argument_conversion.Unknown"),
+    ("float", Fraction(10**400), "out of the range of a double"),
     ("complex", "1", "expected complex, got str '1'"),
     ("complex", 10**400, "out of the range of a double"),
     ("bool", 1, "expected bool, got int 1"),
     ("bool", None, "expected bool, got None"),
     ("bool", np.int8(1), "expected bool, got numpy.int8"),
+    ("bool", Tensor(np.array(1)), "expected bool, got opdispatch.tensor.Tensor"),
     ("str", b"abc", "expected str, got bytes b'abc'"),
     ("str", None, "expected str, got None"),
     ("Scalar", "1", "expected Scalar, got str '1'"),
     ("Scalar", 2**64, "out of the 64-bit range"),
     ("Scalar", -(2**63) - 1, "out of the 64-bit range"),
     ("Scalar", ARRAY, "expected Scalar, got numpy.ndarray"),
+    ("Scalar", Tensor(np.array(1.5)), "expected Scalar, got opdispatch.tensor.Tensor"),
     ("Scalar", np.datetime64("2020-01-01"), "expected Scalar, got numpy.datetime64"),
     ("ScalarType", "float33", "expected ScalarType (a numeric dtype or its name), got str"),
     ("ScalarType", np.dtype("O"), "expected ScalarType"),
@@ -181,7 +221,7 @@ REFUSED = [
     ("Tensor", 1.0, "expected Tensor"),
     ("int?", "a", "expected int?, got str 'a'"),
     ("int[]", 1, "expected int[], got int 1"),
-    ("int[]", range(2), "expected int[], got range"),
+    ("str[]", range(2), "expected str, got int 0, at [0] of str[]"),
     ("int[]", np.array([1]), "expected int[], got numpy.ndarray"),
     ("int[]", None, "expected int[], got None"),
     ("int[]", [1, "a"], "expected int, got str 'a', at [1] of int[]"),
@@ -223,6 +263,12 @@ def test_an_integer_that_python_does_not_print_is_refused_too():
         TypeError, match="expected int, got an enormous int, out of the 64-bit range"
     ):
         converter_of(INT)(10**5000)
+
+
+@pytest.mark.parametrize("text", ["int", "float", "complex", "bool", "float?", "int[2]"])
+def test_a_tensor_without_elements_is_no_number_that_could_be_read(text):
+    with pytest.raises(DataDependentOutputError, match="were asked for, and it has none"):
+        converter_of(type_of(text))(Tensor(np.array(1)).to("meta"))
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,16 @@ def test_numbers_that_are_arrays_choose_by_their_dtype(registry: Registry):
         registry.choose("m::f", X, X)
 
 
+def test_a_tensor_of_one_element_is_a_number_whatever_was_chosen_for_others(registry: Registry):
+    for kind in ("int", "float", "Tensor"):
+        registry.define(f"m::g.{kind}(Tensor x, {kind} y) -> Tensor")
+        registry.implement(f"m::g.{kind}(Tensor x, {kind} y) -> Tensor", DispatchKey.CPU, kind)
+    tensors = [X, X[:1], X[:1].astype(int), X[1], X.reshape(1, 3)]
+    for _ in range(2):
+        chosen = [str(registry.choose("m::g", X, Tensor(y)).op.name)[5:] for y in tensors]
+        assert chosen == ["Tensor", "float", "int", "float", "Tensor"]
+
+
 def test_keys_of_a_tensor_count(registry: Registry):
     registry.implement(ADD, DispatchKey.AutogradCPU, "autograd")
     plain = registry.choose("m::add", X, X)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from opdispatch import Tensor
 from opdispatch_client.call_shape import call_shape
 
 
@@ -25,6 +26,13 @@ def test_an_array_without_dimensions_may_be_a_number():
     assert shape([np.array(1)]) != shape([np.ones(1)])
     assert shape(np.array(1, np.uint64)) is None
     assert shape(np.array(1, ml_dtypes.bfloat16)) is None
+
+
+def test_a_tensor_of_one_element_may_be_a_number():
+    one = [shape(Tensor(np.full((1, 1), value))) for value in (1.0, 1, True, 1j)]
+    assert len({*one, shape(Tensor(np.ones(2)))}) == 5
+    assert shape(Tensor(np.ones(1))) == shape(Tensor(np.array(2, np.float32)))
+    assert shape(Tensor(np.ones(2))) == shape(Tensor(np.zeros((0, 1), int)))
 
 
 def test_unusual_arguments_have_none():

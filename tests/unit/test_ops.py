@@ -402,6 +402,21 @@ def test_a_number_that_two_overloads_could_take_is_looked_at_each_time(ops, add)
         assert [ops.t.f(1), ops.t.f(2**70)] == ["small", "any"]
 
 
+def test_a_tensor_of_one_element_counts_as_a_number_whatever_was_called_before(ops, add):
+    add("t::f.int(int x) -> str", "int")
+    add("t::f.float(float x) -> str", "float")
+    add("t::f.tensor(Tensor x) -> str", "tensor")
+    one, whole = Tensor(np.array([[1.5]])), Tensor(np.array(3))
+    for _ in range(3):
+        assert [ops.t.f(Tensor(X)), ops.t.f(one), ops.t.f(whole)] == ["tensor", "float", "int"]
+
+
+def test_a_tensor_without_elements_is_no_number_and_may_be_a_tensor(ops, add):
+    add("t::f.int(int x) -> str", "int")
+    add("t::f.tensor(Tensor x) -> str", "tensor")
+    assert ops.t.f(Tensor(np.array(3)).to("meta")) == "tensor"
+
+
 def test_a_tensor_that_stands_for_a_scalar_is_looked_at_each_time(ops, add):
     """An array with one element is taken for a Scalar, and none with more."""
     add("t::f.scalar(Scalar x) -> str", "scalar")

@@ -94,6 +94,10 @@ def test_infinities_and_nan_survive():
     assert back[3].imag == -math.inf
 
 
+def test_a_range_comes_back_as_a_list():
+    assert same(value_from_proto(value_to_proto({"x": range(2)})), {"x": [0, 1]})
+
+
 def test_a_tuple_comes_back_as_a_list():
     assert there_and_back((1, (2.0, None))) == [1, [2.0, None]]
 
@@ -148,11 +152,14 @@ def test_an_undecoded_tensor_knows_what_the_dispatcher_asks():
     assert WireTensor(tensor.message).key_bits == CUDA_BITS
 
 
-def test_a_plain_0d_tensor_is_decoded_since_it_may_stand_for_a_number():
-    for scalar in (np.float32(1.5), np.array(3), np.bool_(True)):
-        assert same(undecoded_from_proto(value_to_proto(scalar)), np.asarray(scalar))
-    with_keys = Tensor(np.array(3.0), requires_grad=True)
-    assert isinstance(undecoded_from_proto(value_to_proto(with_keys)), WireTensor)
+def test_a_tensor_of_one_element_is_decoded_since_it_may_stand_for_a_number():
+    for number in (np.float32(1.5), np.array(3), np.bool_(True), np.ones((1, 1))):
+        assert same(undecoded_from_proto(value_to_proto(number)), np.asarray(number))
+    with_keys = Tensor(np.array([[3.0]]), requires_grad=True)
+    found = undecoded_from_proto(value_to_proto(with_keys))
+    assert (type(found), found.item(), found.key_bits) == (Tensor, 3.0, with_keys.key_bits)
+    for more in (Tensor(np.ones(2)), np.ones((0, 1))):
+        assert isinstance(undecoded_from_proto(value_to_proto(more)), WireTensor)
 
 
 class Opaque:
