@@ -15,13 +15,13 @@ import shutil
 import zipfile
 from pathlib import Path
 
+from opdispatch.schema_default import check_device
 from opdispatch_client.requirements_file import Requirements, read_requirements
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import registry_pb2
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SCRIPT_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _SUFFIXES = (".py", ".zip")
 # The oldest time that a zip archive can carry: equal folders give equal archives.
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -46,7 +46,7 @@ def load_request(
     """
     if interpreters is not None and interpreters < 1:
         raise ValueError(f"interpreters is {interpreters}; expected 1 or more")
-    device = on if on is not None and _DEVICE.fullmatch(on) else ""
+    device = on if on is not None and _is_device(on) else ""
     request = registry_pb2.LoadLibraryRequest(
         name=name or "",
         interpreter=interpreter or ("" if device else on) or "",
@@ -74,6 +74,14 @@ def load_request(
         request.filename = _as_text(path.name)
     request.sha256 = hashlib.sha256(request.content).hexdigest()
     return request
+
+
+def _is_device(on: str) -> bool:
+    try:
+        check_device(on)
+    except ValueError:
+        return False
+    return True
 
 
 def needs_environment(request: registry_pb2.LoadLibraryRequest) -> bool:

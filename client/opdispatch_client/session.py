@@ -170,10 +170,10 @@ class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
         """Loads a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
 
         Files are uploaded. Without a `name` it is called like the file or module. It goes to
-        `interpreter` (or `on` that one), to any that has the device `on` (``"cpu"``, ``"cuda"``,
-        ``"cuda:1"``), or wherever the daemon chooses; and then to others, until `interpreters`
-        of them hold it. Naming an interpreter that does not hold what is loaded already makes
-        that one a replica.
+        `interpreter` (or `on` that one), to any that has the device `on` (``"cpu"``, ``"cuda:1"``,
+        ``"privateuseone"`` where a library has brought a backend for it), or wherever the daemon
+        chooses; and then to others, until `interpreters` of them hold it. Naming an interpreter
+        that does not hold what is loaded already makes that one a replica.
 
         Raises LibraryLoadError, or the registration's own error, with the traceback in
         ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if somebody else's

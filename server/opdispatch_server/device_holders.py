@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from opdispatch.errors import DeviceError
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.library_version import LibraryVersion
-from opdispatch_server.placement import has_device
 
 
 class DeviceHolders:
@@ -17,15 +14,9 @@ class DeviceHolders:
     Of the devices of a library's backend only the type is known here. Belongs to the event loop.
     """
 
-    def __init__(
-        self,
-        sessions: InterpreterSessions,
-        versions: Callable[[], Iterable[LibraryVersion]],
-        is_draining: Callable[[InterpreterSession], bool],
-    ) -> None:
-        self._sessions = sessions
+    def __init__(self, versions: Callable[[], Iterable[LibraryVersion]]) -> None:
+        """``versions`` has, of each library, the one that is active."""
         self._versions = versions
-        self._is_draining = is_draining
 
     def can_have(self, devices: Iterable[str]) -> Callable[[InterpreterSession], bool]:
         """Whether an interpreter has backends for all of these devices; every one has the host's.
@@ -35,22 +26,11 @@ class DeviceHolders:
         wanted = {each for each in devices if each.partition(":")[0] != "cpu"}
         registered = {each: self._with_libraries_for(each.partition(":")[0]) for each in wanted}
         return lambda session: all(
-            has_device(session, each) or session in registered[each] for each in wanted
+            _has_itself(session, each) or session in registered[each] for each in wanted
         )
 
-    def absence(self, device: str) -> DeviceError:
-        """The error of a device that no interpreter has: it says what they have."""
-        known = ", ".join(
-            f"{session.name} ({', '.join(self._names_of(session))}"
-            f"{'; draining' if self._is_draining(session) else ''})"
-            for session in self._sessions.ready()
-        )
-        return DeviceError(
-            f"no interpreter has the device {device[:60]!r}; connected: {known}",
-            device=device[:60],
-        )
-
-    def _names_of(self, session: InterpreterSession) -> list[str]:
+    def names_of(self, session: InterpreterSession) -> list[str]:
+        """The interpreter's own devices, and the types of those that its libraries bring."""
         kinds = {
             kind
             for version in self._versions()
@@ -68,3 +48,7 @@ class DeviceHolders:
             if kind in version.batch.device_types
             for replica in version.replicas
         }
+
+
+def _has_itself(session: InterpreterSession, device: str) -> bool:
+    return any(own == device or own.partition(":")[0] == device for own in session.devices)

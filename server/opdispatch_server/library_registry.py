@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.device_holders import DeviceHolders
 from opdispatch_server.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
@@ -64,7 +65,8 @@ class LibraryRegistry:
         self._interpreter_wait = interpreter_wait
         self._catalog = LibraryCatalog()
         self._journal = LibraryJournal(journal, self._catalog)
-        self.placement = Placement(sessions, pools, self._catalog.all_versions)
+        self.devices = DeviceHolders(self._catalog.newest)
+        self.placement = Placement(sessions, pools, self._catalog.all_versions, self.devices)
         self._background: set[asyncio.Task[Any]] = set()
         # Those of them that wait for the last calls of unloaded versions.
         self._leaving: set[asyncio.Task[Any]] = set()

@@ -130,13 +130,17 @@ class LibraryReplicas:
         """Moves what an interpreter holds to others, if it is being drained.
 
         Waits for others to have imported it, and for its calls to end, for up to ``patience``
-        seconds; goes on after that.
+        seconds; goes on after that. Libraries that bring devices go first: others may go only where
+        these are.
         """
-        names = {v.name for v in self._catalog.all_versions() if v.find_replica(session)}
-        moving = [self._start(self._look_after(name)) for name in sorted(names)]
+        held = [v for v in self._catalog.all_versions() if v.find_replica(session)]
+        bringing = {version.name for version in held if version.batch.device_types}
+        others = {version.name for version in held} - bringing
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await asyncio.gather(*map(asyncio.shield, moving))
+                for names in (bringing, others):
+                    moving = [self._start(self._look_after(name)) for name in sorted(names)]
+                    await asyncio.gather(*map(asyncio.shield, moving))
                 leaving = [t for t, left in self._demotions.items() if left.session is session]
                 if leaving:
                     await asyncio.wait(leaving)

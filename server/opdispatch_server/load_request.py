@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
+from opdispatch.schema_default import check_device
 from opdispatch_server.library_archive import read_main_source
 from opdispatch_server.library_home import LibraryHome, read_home
 from opdispatch_server.library_loading import LoadOrder
@@ -16,7 +18,6 @@ from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2
 
 _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
-_DEVICE = re.compile(r"(cpu|cuda(:\d+)?)?")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -28,8 +29,12 @@ def read_load_request(
 ) -> LoadOrder:
     """Takes a request apart. Raises WireError or LibraryLoadError."""
     name, source, content = _read_source(request)
-    if not _DEVICE.fullmatch(request.device):
-        raise WireError(f"$.device is {request.device!r}; expected cpu, cuda or cuda:NUMBER")
+    if request.device:
+        try:
+            check_device(request.device)
+        except ValueError as error:
+            shown = reprlib.repr(request.device)
+            raise WireError(f"$.device is {shown}; expected {error}") from None
     return LoadOrder(
         name,
         source,

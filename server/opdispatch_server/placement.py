@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from opdispatch.errors import DeviceError
+from opdispatch_server.device_holders import DeviceHolders
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_session import InterpreterSession
@@ -37,10 +39,12 @@ class Placement:
         sessions: InterpreterSessions,
         pools: InterpreterPools,
         versions: Callable[[], Iterable[LibraryVersion]],
+        devices: DeviceHolders,
     ) -> None:
         self._sessions = sessions
         self._pools = pools
         self._versions = versions
+        self._devices = devices
         # By name: one that is started again is still being drained.
         self._draining: set[str] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -153,20 +157,33 @@ class Placement:
                 f"the library cannot be loaded: {problem or 'no interpreter is ready yet'}",
                 hint=hint or "try again in a moment",
             )
-        known = ", ".join(
-            f"{s.name} ({', '.join(s.devices)}{'; draining' if self.is_draining(s) else ''})"
-            for s in ready
-        )
         what = f"with a {place.device} device" if place.device else "that is not being drained"
         raise InterpreterNotFoundError(
-            f"there is no interpreter {what}; connected: {known}", device=place.device
+            f"there is no interpreter {what}; connected: {self._describe(ready)}",
+            device=place.device,
+        )
+
+    def absence_of(self, device: str) -> DeviceError:
+        """The error of a device that no interpreter has: it says what they have."""
+        return DeviceError(
+            f"no interpreter has the device {device[:60]!r}; "
+            f"connected: {self._describe(self._sessions.ready())}",
+            device=device[:60],
+        )
+
+    def _describe(self, sessions: Iterable[InterpreterSession]) -> str:
+        return ", ".join(
+            f"{session.name} ({', '.join(self._devices.names_of(session))}"
+            f"{'; draining' if self.is_draining(session) else ''})"
+            for session in sessions
         )
 
     def _usable(self, device: str, pool: InterpreterPool | None) -> list[InterpreterSession]:
+        can_have = self._devices.can_have([device] if device else [])
         return [
             session
             for session in self._pools.ready(pool)
-            if session.alive and not self.is_draining(session) and has_device(session, device)
+            if session.alive and not self.is_draining(session) and can_have(session)
         ]
 
     def _take(self, candidates: list[InterpreterSession]) -> InterpreterSession | None:
@@ -186,10 +203,3 @@ class Placement:
         finally:
             if future in self._waiting:
                 self._waiting.remove(future)
-
-
-def has_device(session: InterpreterSession, device: str) -> bool:
-    """Whether the interpreter has the device, or one of that kind; "" is any."""
-    return not device or any(
-        own == device or own.partition(":")[0] == device for own in session.devices
-    )

@@ -12,7 +12,6 @@ from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.admission import Admission
 from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.call_recovery import CallRecovery, LibraryAwayError
-from opdispatch_server.device_holders import DeviceHolders
 from opdispatch_server.interpreter_gate import Slot, SlotKind
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
@@ -73,7 +72,8 @@ class ProgramRouter:
         self._plans = ProgramPlans(operators, libraries.newest)
         self._is_draining = libraries.placement.is_draining
         self._sessions = sessions
-        self._devices = DeviceHolders(sessions, libraries.newest, self._is_draining)
+        self._devices = libraries.devices
+        self._absence_of = libraries.placement.absence_of
         self._admission = admission
         self._runs = runs
         self._table = table
@@ -176,14 +176,14 @@ class ProgramRouter:
         try:
             split_device(device)
         except DeviceError:
-            raise self._devices.absence(device) from None
+            raise self._absence_of(device) from None
         can_have, homes = self._devices.can_have([device]), remote.homes
         for home in sorted(homes, key=lambda home: homes[home], reverse=True):
             if can_have(home):
                 return home
         session = self._choose_for_new(remote, can_have)
         if not can_have(session):
-            raise self._devices.absence(device)
+            raise self._absence_of(device)
         return session
 
     def _choose_for_new(

@@ -46,6 +46,13 @@ lib.impl("transfers", lambda x: (accelerator.uploads, accelerator.downloads), "C
 lib.impl("limit", lambda x, room: setattr(accelerator, "room", room), "CPU")
 """
 )
+KERNELS = """\
+from opdispatch import Library
+
+lib = Library("acc", "DEF")
+lib.define("add(Tensor x, Tensor y) -> Tensor")
+lib.impl("add", lambda x, y: x + y, "PrivateUse1")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -348,16 +355,10 @@ def test_what_is_kept_on_a_device_is_there_when_its_library_has_moved(
 def test_a_library_may_be_a_backend_and_nothing_else(
     lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
-    backend, _, kernels = LIBRARY.partition("\nlib = Library")
-    kernels = (
-        "from opdispatch import Library\n"
-        "lib = Library('acc', 'DEF')\n"
-        "lib.define('add(Tensor x, Tensor y) -> Tensor')\n"
-        "lib.impl('add', lambda x, y: x + y, 'PrivateUse1')\n"
-    )
+    backend, _, _ = LIBRARY.partition("\nlib = Library")
     x = accelerator.from_host(X, "privateuseone:1")
     with lent_daemon.connect() as session:
-        session.load(write_library("kernels", kernels))
+        session.load(write_library("kernels", KERNELS))
         for version in range(2):
             session.load(write_library("backend", f"{backend}\n# {version}\n"))
             np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
@@ -366,6 +367,39 @@ def test_a_library_may_be_a_backend_and_nothing_else(
         session.unload("backend")
         with pytest.raises(oc.WireError, match="no backend for arrays on 'privateuseone:1'"):
             session.ops.acc.add(x, x)
+
+
+@pytest.mark.parametrize("brings", [1, 2])
+def test_a_library_goes_where_another_one_has_brought_its_device(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator, brings: int
+):
+    """And follows it: to another interpreter, and into the next daemon."""
+    backend, _, _ = LIBRARY.partition("\nlib = Library")
+    kernels = write_library("kernels", KERNELS)
+    x = accelerator.from_host(X, "privateuseone:1")
+    first = start_daemon(workers=2)
+    with first.connect() as session:
+        with pytest.raises(
+            oc.InterpreterNotFoundError,
+            match=r"no interpreter with a privateuseone device; connected: worker-1 \(cpu\), ",
+        ):
+            session.load(kernels, on="privateuseone")
+        holder = f"worker-{brings}"
+        session.load(write_library("zz_backend", backend), interpreter=holder)
+        loaded = session.load(kernels, on="privateuseone:1")
+        assert (loaded.interpreters, loaded.device) == ((holder,), "privateuseone:1")
+        other = f"worker-{3 - brings}"
+        with pytest.raises(
+            oc.InterpreterNotFoundError, match=rf"a cuda:7 device.*{holder} \(cpu, privateuseone\)"
+        ):
+            session.load(kernels, on="cuda:7", name="elsewhere")
+        session.drain(holder)
+        assert {each.interpreters for each in session.libraries()} == {(other,)}
+        np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+    first.stop()
+    with start_daemon(workers=2).connect() as session:
+        np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
+        assert len({each.interpreters for each in session.libraries()}) == 1
 
 
 def test_a_client_without_the_backend_is_told_of_the_result(

@@ -60,8 +60,9 @@ def load(
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|cpu|cuda",
-            help="An interpreter, as with --interpreter, or any that has such a device.",
+            metavar="NAME|DEVICE",
+            help="An interpreter, as with --interpreter, or any that has such a device: "
+            "cpu, cuda, cuda:1, or one that a library has a backend for.",
             show_default=False,
             autocompletion=complete_place,
         ),
