@@ -170,7 +170,8 @@ def _on_host(array: Any) -> Any:
     if (layout := find_layout(type(array))) is not None:
         if None in array.shape or math.prod(array.shape) != 1:
             raise ArgumentError(
-                f"a {layout.name} tensor of shape {list(array.shape)} is no single number"
+                f"a {layout.name} tensor of shape {list(array.shape)} is no number and no list of "
+                "numbers"
             )
         array = layout.to_dense(array)
     backend = None if isinstance(array, MetaArray) else find_backend(type(array))
@@ -305,6 +306,14 @@ class TensorOperators:
         """The number in a tensor of one element. Raises ValueError if it has another number."""
         note_reading(self, "item() of a tensor")
         return _on_host(self.array).item()
+
+    def tolist(self) -> Any:
+        """Its elements as Python numbers, in a list for each dimension; one number without any.
+
+        Raises ArgumentError for a sparse or nested tensor.
+        """
+        note_reading(self, "tolist() of a tensor")
+        return np.asarray(_on_host(self.array)).tolist()
 
     @property
     def size(self) -> int | None:

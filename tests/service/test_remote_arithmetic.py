@@ -91,6 +91,7 @@ def test_operators_that_write_change_the_value_itself(x: RemoteTensor):
 def test_numbers_come_when_they_are_asked_for(x: RemoteTensor):
     assert float(xp.sum(x)) == 15.0
     assert xp.sum(x).item() == 15.0
+    assert (x[0] + 1).tolist() == [1.0, 2.0, 3.0]
     assert bool(xp.all(x == x))
     assert xp.full(2, xp.max(x)).array.tolist() == [5, 5]
     assert [1, 2, 3][xp.argmax(x[0])] == 3

@@ -106,7 +106,7 @@ def test_parts_that_do_not_fit_are_refused(wrong, message):
         (lambda: Tensor(DENSE[0]).to_sparse(), lambda t: t.to_sparse_csr(), "two dimensions"),
         *((make, np.asarray, "cannot have its elements in one array") for make in ALL),
         *(
-            (make, read, r"tensor of shape \[2, (3|None, 3)\] is no single number")
+            (make, read, r"tensor of shape \[2, (3|None, 3)\] is no number")
             for make in ALL
             for read in (bool, int, float, complex, operator.index, Tensor.item)
         ),

@@ -1,12 +1,14 @@
 """Tensor: an array that knows its dispatch keys, and otherwise behaves like the array."""
 
 import gc
+import math
 import weakref
 
 import numpy as np
 import pytest
 
 from opdispatch import (
+    ArgumentError,
     AutogradError,
     BackendComponent,
     DataDependentOutputError,
@@ -14,6 +16,7 @@ from opdispatch import (
     DispatchKey,
     DispatchKeySet,
     MetaArray,
+    QuantizedArray,
     Tensor,
 )
 from opdispatch.arrays import CPU_BITS, key_bits_of
@@ -204,6 +207,19 @@ def test_a_tensor_of_one_element_is_a_number(shape: tuple[int, ...], recwarn):
             with pytest.raises(TypeError):
                 number(Tensor(others))
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
+def test_a_tensor_is_a_list_of_lists_of_numbers(shape):
+    array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    assert Tensor(array, requires_grad=True).tolist() == array.tolist()
+
+
+def test_a_tensor_of_another_layout_is_no_list():
+    quantized = Tensor(QuantizedArray(np.array([3, 5], np.uint8), 0.5, 1))
+    with pytest.raises(ArgumentError, match=r"a quantized tensor of shape \[2\] is no number"):
+        quantized.tolist()
+    assert quantized.dequantize().tolist() == [1.0, 2.0]
 
 
 def test_a_tensor_without_dimensions_is_formatted_as_its_number():
