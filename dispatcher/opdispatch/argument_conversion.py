@@ -79,7 +79,7 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
 
     def convert(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple | range):
+        if not isinstance(value, list | tuple):
             if broadcasts and size is not None and value is not None:
                 try:
                     return [convert_item(value)] * size

@@ -4,14 +4,14 @@
     bool            boolean         numpy arrays and scalars           tensor
     int             integer         cupy arrays, DLPack, __array__     tensor
     float           floating        opdispatch.Tensor                  tensor
-    complex         complex         list, tuple, range                 list
+    complex         complex         list, tuple                        list
     str             text            dict                               dict
     scipy's coo and csr arrays      sparse_coo, sparse_csr
     quantized and nested arrays     quantized, nested
     a class with FILL_VALUE         what it says itself: remote, reference
 
-Decoding gives the left side back, with the same type, but for these: a tuple and a range come back
-as lists, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
+Decoding gives the left side back, with the same type, but for these: a tuple comes back as a
+list, a NumPy scalar as a 0-d array, anything else that is a tensor as an array of its device.
 Errors are WireError and start with the place of the fault, such as ``$.args[2].shape[0]``.
 """
 
@@ -196,7 +196,7 @@ def _fill(
     elif isinstance(value, complex):
         message.complex.real, message.complex.imaginary = value.real, value.imag
         message.complex.SetInParent()  # zeros alone would leave it absent
-    elif isinstance(value, list | tuple | range):
+    elif isinstance(value, list | tuple):
         _check_depth(at, depth)
         message.list.SetInParent()
         for i, item in enumerate(value):
