@@ -127,16 +127,27 @@ def status_from_error(error: BaseException) -> status_pb2.Status:
         status.message = f"internal error ({type(error).__name__}); the log has the traceback"
         info.reason = INTERNAL_REASON
     status.details.add().Pack(info)
-    if isinstance(error, QueueFullError) and "retry_after" in info.metadata:
-        retry = error_details_pb2.RetryInfo()
-        retry.retry_delay.FromMilliseconds(round(float(info.metadata["retry_after"]) * 1000))
-        status.details.add().Pack(retry)
+    if isinstance(error, QueueFullError):
+        delay = _milliseconds(info.metadata.get("retry_after", ""))
+        if delay is not None:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromMilliseconds(delay)
+            status.details.add().Pack(retry)
     if traceback:
         envelope = 64  # the type's name and the lengths of DebugInfo
         room = MAX_STATUS_BYTES - status.ByteSize() - envelope
         debug = error_details_pb2.DebugInfo(detail=cut_lines(traceback, room))
         status.details.add().Pack(debug)
     return status
+
+
+def _milliseconds(seconds: str) -> int | None:
+    """None for what is no delay of up to a day: the error may be of a library's making."""
+    try:
+        delay = float(seconds)
+    except ValueError:
+        return None
+    return round(delay * 1000) if 0 <= delay <= 86_400 else None
 
 
 def error_from_status(status: status_pb2.Status) -> OpdispatchError:

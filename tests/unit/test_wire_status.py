@@ -21,6 +21,7 @@ from opdispatch_wire.errors import (
     DeadlineExceededError,
     KernelError,
     MessageTooLargeError,
+    QueueFullError,
 )
 from opdispatch_wire.status import (
     DETAILS_KEY,
@@ -52,6 +53,21 @@ def test_every_error_class_has_a_status_and_comes_back_as_itself(cls):
     assert type(back) is cls
     assert (back.message, back.hint, back.facts) == (error.message, error.hint, error.facts)
     assert str(back) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("told", "milliseconds"),
+    [("0.250", 250), (2, 2000), ("soon", None), ("nan", None), ("inf", None), (-1, None)],
+)
+def test_a_full_queue_says_when_to_come_back_in_grpcs_own_way(told, milliseconds):
+    """What is no delay stays a fact: kernels raise such errors, too."""
+    status = status_from_error(QueueFullError("full", retry_after=told))
+    retry, found = error_details_pb2.RetryInfo(), None
+    for detail in status.details:
+        if detail.Unpack(retry):
+            found = retry.retry_delay.ToMilliseconds()
+    assert found == milliseconds
+    assert error_from_status(status).facts["retry_after"] == str(told)
 
 
 def test_no_status_is_kept_for_a_class_that_is_gone():
