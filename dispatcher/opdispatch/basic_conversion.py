@@ -127,9 +127,12 @@ def _int(expected: str) -> Converter:
         if type(value) is not int:
             try:
                 # int() as well, since operator.index(True) is True.
-                value = int(operator.index(_number_of_one(value)))
+                value = int(operator.index(_number(value)))
             except TypeError:
-                raise refusal(expected, value) from None
+                found = _number_of_one(value)
+                if not isinstance(found, int):
+                    raise refusal(expected, value) from None
+                value = int(found)
         if _INT64_MIN <= value <= _INT64_MAX:
             return value  # type: ignore[no-any-return]
         raise TypeError(f"{refusal(expected, value)}, out of the 64-bit range")

@@ -144,7 +144,7 @@ def undecoded_from_proto(
     Of those in shared memory only the message is checked, not whether there is such memory.
 
     A tensor of one element on the CPU is decoded all the same: it is small, and may have been
-    passed for a number. A NumPy scalar comes as such a tensor, too.
+    passed for a number, as an array without dimensions may, which a NumPy scalar comes as.
     """
     decoders = _Decoders(_undecoded_tensor, remote, None, False, WireLayoutTensor)
     return _decode(message, at, 0, decoders)
@@ -162,7 +162,8 @@ class _Decoders(NamedTuple):
 
 def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
     tensor = WireTensor(message, at=at)
-    if tensor.device != "cpu" or math.prod(tensor.shape) != 1:
+    is_array = bool(tensor.shape) and tensor.is_plain  # with dimensions, none is a number
+    if tensor.device != "cpu" or is_array or math.prod(tensor.shape) != 1:
         return tensor
     if message.HasField("memory") or message.HasField(
         "chunked"
