@@ -113,7 +113,7 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
     path = write_library("slow", reporting("slow", "slowpack"))
     requirements = ["--no-index", str(project)]
     with (
-        daemon.connect(timeout=2.0) as session,
+        daemon.connect(timeout=4.0) as session,
         grpc.insecure_channel(daemon.address.replace("unix://", "unix:")) as channel,
         Background(session.load, path, requirements=requirements) as call,
     ):
@@ -121,7 +121,7 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
         steps = stub.LoadLibraryWithProgress(load_request(path, requirements=requirements))
         silent = (step for step in steps if not step.line)
-        for _ in range(4):  # seconds
+        for _ in range(6):  # seconds
             next(silent)
         (tmp_path / "go").touch()
         assert call.result().name == "slow"
