@@ -42,13 +42,13 @@ class AsyncCallLane(Protocol):
     def is_closed(self) -> bool:
         """Whether calls have no chance any more."""
 
-    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
-        """Sends a call; the future has the reply, or LaneClosedError."""
-
-    def call_detached(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
+    def call(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """``call``, with the large tensors of both in ``tensors``."""
+        """Sends a call; the future has the reply, or LaneClosedError.
+
+        The large tensors of both are in ``tensors``.
+        """
 
     def cancel(self, number: int) -> None:
         """Nobody waits any more for the reply of that id."""
@@ -238,12 +238,10 @@ class AsyncCalls:
 async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.CallReply:
     timeout = attempt.time_left()
     what, memory = attempt.call.what, attempt.memory
-    if attempt.tensors is not None:
-        reply = lane.call_detached(attempt.request, what, attempt.tensors)
-    elif isinstance(lane, AsyncLane):
-        reply = lane.call(attempt.request, what, memory)
+    if isinstance(lane, AsyncLane):
+        reply = lane.call(attempt.request, what, attempt.tensors, memory=memory)
     else:
-        reply = lane.call(attempt.request, what)
+        reply = lane.call(attempt.request, what, attempt.tensors)
     try:
         async with asyncio.timeout(timeout):
             return await reply

@@ -11,6 +11,7 @@ from opdispatch_wire.awaited_replies import AwaitedReplies, OnReply, Reply, fail
 from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
@@ -85,18 +86,22 @@ class AsyncLane(TensorLane):
         return len(self._replies)
 
     def call(
-        self, request: execution_pb2.CallRequest, what: str, memory: CallerMemory | None = None
+        self,
+        request: execution_pb2.CallRequest,
+        what: str,
+        tensors: CallTensors | None = None,
+        *,
+        memory: CallerMemory | None = None,
     ) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
-        Tensors of it are in ``memory``, which is the caller's again with the reply. Raises
-        LaneClosedError, and MessageTooLargeError, which says ``what`` is.
+        Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
+        ones of both in ``tensors``, which are sent from where they are. Raises LaneClosedError,
+        MessageTooLargeError, which says ``what`` is, and WireError for a request that refers to
+        other tensors than these.
         """
-        if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed", was_sent=False)
-        number = request.id = self._replies.next_number()
-        payload = self._tensors.begin(request, what, memory)
-        future = self._replies.expect(number)
+        payload = self._begin(request, what, tensors, memory)
+        future = self._replies.expect(request.id)
         self._stream.send(FrameKind.CALL, payload)
         return future
 
@@ -109,31 +114,11 @@ class AsyncLane(TensorLane):
     ) -> None:
         """``call``, but for ``on_reply``, which is called as soon as the reply is read.
 
-        It must not wait for anything, and raise nothing. Large tensors of the reply will be in
-        ``tensors``.
+        It must not wait for anything, and raise nothing.
         """
-        if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed", was_sent=False)
-        number = request.id = self._replies.next_number()
-        payload = self._tensors.begin(request, what, tensors=tensors)
-        self._replies.tell(number, on_reply)
+        payload = self._begin(request, what, tensors, None)
+        self._replies.tell(request.id, on_reply)
         self._stream.send(FrameKind.CALL, payload)
-
-    def call_detached(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
-    ) -> Reply:
-        """``call`` of a request whose large tensors are in ``tensors``, as those of its reply
-        will be. Nothing of them is copied here.
-
-        Raises WireError, too, for a request that refers to other tensors than these.
-        """
-        if self._stream.is_closed:
-            raise LaneClosedError("the lane is closed", was_sent=False)
-        number = request.id = self._replies.next_number()
-        payload = self._tensors.begin(request, what, tensors=tensors)
-        future = self._replies.expect(number)
-        self._stream.send(FrameKind.CALL, payload)
-        return future
 
     def cancel(self, number: int) -> None:
         """Tells the other side that nobody waits for the reply of that id any more."""
@@ -146,6 +131,19 @@ class AsyncLane(TensorLane):
         """Ends the lane; calls that wait end with LaneClosedError. Idempotent."""
         self._stream.close()
         self._fail_all(None)
+
+    def _begin(
+        self,
+        request: execution_pb2.CallRequest,
+        what: str,
+        tensors: CallTensors | None,
+        memory: CallerMemory | None,
+    ) -> FramePayload:
+        """What is to be sent of a call, which has an id then."""
+        if self._stream.is_closed:
+            raise LaneClosedError("the lane is closed", was_sent=False)
+        request.id = self._replies.next_number()
+        return self._tensors.begin(request, what, memory, tensors)
 
     def _take(self, kind: FrameKind, payload: bytes | memoryview) -> None:
         if kind is FrameKind.REPLY:

@@ -104,20 +104,18 @@ class AsyncStream:
         """How many calls wait for their replies."""
         return len(self._replies)
 
-    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
+    def call(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
+    ) -> Reply:
         """Sends a call, with an id of its own; the future has the reply, or LaneClosedError.
 
-        Raises LaneClosedError, and MessageTooLargeError, which says ``what`` is.
+        Large tensors of both are in ``tensors``. Raises LaneClosedError, and
+        MessageTooLargeError, which says ``what`` is.
         """
-        return self._begin(request, what, None)
-
-    def call_detached(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
-    ) -> Reply:
-        """``call`` of a request whose large tensors are in ``tensors``, as those of its reply
-        will be.
-        """
-        return self._begin(request, what, tensors)
+        message = self._begin(request, what, tensors)
+        future = self._replies.expect(request.id)
+        self._send(message)
+        return future
 
     def call_then(
         self,
@@ -126,11 +124,11 @@ class AsyncStream:
         on_reply: OnReply,
         tensors: CallTensors | None = None,
     ) -> None:
-        """Either of these, but for ``on_reply``, which is called as soon as the reply is read.
+        """``call``, but for ``on_reply``, which is called as soon as the reply is read.
 
         It must not wait for anything, and raise nothing.
         """
-        message = self._prepare(request, what, tensors)
+        message = self._begin(request, what, tensors)
         self._replies.tell(request.id, on_reply)
         self._send(message)
 
@@ -150,14 +148,6 @@ class AsyncStream:
             task.cancel()
 
     def _begin(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
-    ) -> Reply:
-        message = self._prepare(request, what, tensors)
-        future = self._replies.expect(request.id)
-        self._send(message)
-        return future
-
-    def _prepare(
         self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None
     ) -> bytes | LargeMessage:
         """What is to be sent of a call, which has an id then."""

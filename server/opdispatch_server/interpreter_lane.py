@@ -21,13 +21,13 @@ class InterpreterLane(Protocol):
     def ended(self) -> asyncio.Future[Exception | None]:
         """Done when it has ended without ``close``: the error, or None."""
 
-    def call(self, request: execution_pb2.CallRequest, what: str) -> Reply:
-        """Sends a call; the future has the reply, or LaneClosedError."""
-
-    def call_detached(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors
+    def call(
+        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
     ) -> Reply:
-        """``call``, with the large tensors of both in ``tensors``."""
+        """Sends a call; the future has the reply, or LaneClosedError.
+
+        The large tensors of both are in ``tensors``.
+        """
 
     def call_then(
         self,
@@ -36,7 +36,7 @@ class InterpreterLane(Protocol):
         on_reply: OnReply,
         tensors: CallTensors | None = None,
     ) -> None:
-        """Either of these, but for ``on_reply``, which is called as soon as the reply is read."""
+        """``call``, but for ``on_reply``, which is called as soon as the reply is read."""
 
     def close(self) -> None:
         """Ends all calls with LaneClosedError. Idempotent."""

@@ -204,13 +204,8 @@ class InterpreterSession:
         The future may have LaneClosedError. Raises MessageTooLargeError and LaneClosedError.
         """
         lane = self._joined_lane()
-        what, tensors = f"the call of {request.operator}", context.tensors
         self._write(request, context)
-        reply = (
-            lane.call(request, what)
-            if tensors is None
-            else lane.call_detached(request, what, tensors)
-        )
+        reply = lane.call(request, f"the call of {request.operator}", context.tensors)
         self.calls_in_flight += 1
         self.calls_total += 1
         reply.add_done_callback(self._call_ended)
