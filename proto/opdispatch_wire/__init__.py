@@ -29,6 +29,8 @@
     caller_tensors            those of one call, as its caller sees them
     callee_tensors            those of one call, as its callee sees them
     tensor_bytes              arrays <-> their bytes, for both
+    stream_tensors            those of the calls of one stream, for both of its calling sides
+    blocking_stream, async_stream  these, for threads and for event loops
     stream_lane               who is at the other end of a stream
     detached_tensors          out of a message's bytes and back, without a copy
     protobuf_fields           the wire format, as far as that needs it
