@@ -85,8 +85,6 @@ class CallRouter:
         self._quick_calls = QuickCalls(self._chooser, routes, admission, runs)
         self._draining = False
         self._in_flight = 0
-        # Calls that ran again elsewhere because an interpreter had died.
-        self.retries = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -220,7 +218,6 @@ class CallRouter:
                             "it may or may not have run"
                         )
                     raise
-                self.retries += 1
                 operator = str(choice.op.name)
                 await self._wait(
                     request,
@@ -310,7 +307,6 @@ class CallRouter:
                     again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
                     if other is None or not again:
                         raise
-                    self.retries += 1
                     replica = other
         finally:
             library.end_call()
