@@ -213,8 +213,9 @@ def serve(sock: socket.socket) -> None:
         elif kind == b"C":
             request = pb.CallRequest.FromString(release(results, body))
             schema, kernel = kernels[request.operator]
-            writes = any(argument.is_write for argument in schema.arguments)
-            memory = CalleeMemory(arena, peer.lend(writes=writes, on_release=lambda *_: None))
+            memory = CalleeMemory(arena, peer.lend(on_release=lambda *_: None))
+            if any(argument.is_write for argument in schema.arguments):
+                memory.expect_writes()
             reply = answer(request, schema, kernel, memory)
             assert memory.release_arguments() == []
             results.hold(memory.placed)

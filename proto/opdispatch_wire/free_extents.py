@@ -49,11 +49,6 @@ class FreeExtents:
             self._starts.insert(i, start)
             self._stops.insert(i, stop)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all is free."""
-        return self._starts == [0] and self._stops == [self.size]
-
     def extents(self) -> list[tuple[int, int]]:
         """(start, stop) of each free extent, in order."""
         return list(zip(self._starts, self._stops, strict=True))

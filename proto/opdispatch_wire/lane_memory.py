@@ -238,7 +238,7 @@ class CalleeLaneMemory(_LaneMemory):
 
     def new_call(self) -> CalleeMemory:
         """For the tensors of one call."""
-        lent = self.peer.lend(writes=False, on_release=self._on_release)
+        lent = self.peer.lend(on_release=self._on_release)
         return CalleeMemory(self._arena, lent)
 
     def end_call(self, reply: execution_pb2.CallReply, memory: CalleeMemory) -> None:

@@ -179,12 +179,12 @@ class PeerMemory:
     def __len__(self) -> int:
         return len(self._regions)
 
-    def lend(self, *, writes: bool, on_release: OnRelease) -> LentMemory:
-        """For the arguments of one call, of an operator that writes to any of them or not.
+    def lend(self, *, on_release: OnRelease) -> LentMemory:
+        """For the arguments of one call.
 
         ``on_release`` is told later of what ``LentMemory.release`` says is kept.
         """
-        return LentMemory(self, writes=writes, on_release=on_release)
+        return LentMemory(self, on_release)
 
     def received(
         self,
@@ -277,9 +277,9 @@ class LentMemory:
 
     __slots__ = ("_loans", "_on_release", "_peer", "writes")
 
-    def __init__(self, peer: PeerMemory, *, writes: bool, on_release: OnRelease) -> None:
+    def __init__(self, peer: PeerMemory, on_release: OnRelease) -> None:
         self._peer = peer
-        self.writes = writes
+        self.writes = False
         """Whether the operator writes to any of them; decided before the first ``array``."""
         self._on_release = on_release
         self._loans: list[_Loan] = []

@@ -184,8 +184,6 @@ class LibraryTransaction:
         version: LibraryVersion,
         session: InterpreterSession,
         replaced: LibraryVersion,
-        *,
-        on_published: Callable[[], None] = lambda: None,
     ) -> None:
         """Publishes a kept version again, in the place of ``replaced``. Raises as ``publish``.
 
@@ -199,7 +197,7 @@ class LibraryTransaction:
                 replica.state = ReplicaState.JOINING
             message = pb.DaemonMessage(restore=restore)
             try:
-                await self._publish(version, session, replaced, message, on_published)
+                await self._publish(version, session, replaced, message)
             except BaseException:
                 for replica in others:
                     replica.state = ReplicaState.SERVING
@@ -315,7 +313,7 @@ class LibraryTransaction:
         session: InterpreterSession,
         replaced: LibraryVersion | None,
         instruction: pb.DaemonMessage,
-        on_published: Callable[[], None],
+        on_published: Callable[[], None] = lambda: None,
     ) -> None:
         """Has the interpreter publish a version that passed every check, then publishes it."""
         try:

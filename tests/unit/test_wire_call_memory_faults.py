@@ -153,7 +153,7 @@ def test_odd_bools_in_memory_are_refused():
     placed.place(message.memory, np.array([0, 1, 2], np.uint8), np.dtype("u1"), 0, in_place=False)
     region = message.memory.region
     peer.add_region(region, os.dup(arena.descriptor(region)))
-    memory = CalleeMemory(arena, peer.lend(writes=False, on_release=print))
+    memory = CalleeMemory(arena, peer.lend(on_release=print))
     with pytest.raises(WireError, match=r"^\$\.memory has a byte that is no bool"):
         tensor_from_proto(message, memory=memory)
 
@@ -187,7 +187,8 @@ def test_requests_of_random_bytes_give_arrays_or_errors(data):
         request = pb.CallRequest.FromString(bytes(raw))
     except Exception:  # protobuf's own refusal; which class depends on its implementation
         return
-    memory = CalleeMemory(arena, peer.lend(writes=True, on_release=lambda *_: None))
+    memory = CalleeMemory(arena, peer.lend(on_release=lambda *_: None))
+    memory.expect_writes()
     try:
         args, kwargs = decode_arguments(request, SCHEMA, memory)
     except WireError:

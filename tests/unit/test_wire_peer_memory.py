@@ -36,7 +36,9 @@ class Pair:
         self.released = deque()
 
     def lend(self, *, writes=False):
-        return self.peer.lend(writes=writes, on_release=self.on_release)
+        call = self.peer.lend(on_release=self.on_release)
+        call.writes = writes
+        return call
 
     def on_release(self, region, offset):
         self.released.append((region, offset))

@@ -121,11 +121,6 @@ class PrivateDaemon:
         """How many pieces of shared memory its processes have open."""
         return sum(_count_segments(pid) for pid in self.processes())
 
-    def resident_bytes(self) -> int:
-        """The memory that it has."""
-        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             # A session of its own: Ctrl-C is for the race, which then stops its daemon.

@@ -48,15 +48,15 @@ def axes_below(
     return [axis + 1 for axis in check_axes(call.name, axes, ndim, repeatable=repeatable)]
 
 
-def with_dimension(call: BatchedCall, place: int, axis: int) -> tuple[Any, int, int]:
-    """An argument, an axis below, and how many dimensions samples have.
+def with_dimension(call: BatchedCall, axis: int) -> tuple[Any, int]:
+    """The first argument, and an axis below.
 
     Where NumPy takes a number for a vector of one, so does this.
     """
-    x, ndim = call.args[place], call.ndim(place)
+    x, ndim = call.args[0], call.ndim(0)
     if ndim == 0 and axis in (0, -1):
-        return (x if call.dims[place] is None else flattened(x)), 1, 1
-    return x, axis_below(call, axis, ndim), ndim
+        return (x if call.dims[0] is None else flattened(x)), 1
+    return x, axis_below(call, axis, ndim)
 
 
 def flattened(x: Any) -> Any:
@@ -64,11 +64,10 @@ def flattened(x: Any) -> Any:
     return xp.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
-def at_least(call: BatchedCall, place: int, ndim: int) -> None:
-    """Raises ArgumentError if samples of an argument have fewer dimensions."""
-    if call.ndim(place) < ndim:
+def check_matrices(call: BatchedCall) -> None:
+    """Raises ArgumentError if samples of the first argument have fewer than two dimensions."""
+    if call.ndim(0) < 2:
         raise refusal(
             call.name,
-            f"was given a sample of shape {list(call.shape(place))}; expected {ndim} dimensions, "
-            "or more",
+            f"was given a sample of shape {list(call.shape(0))}; expected 2 dimensions, or more",
         )

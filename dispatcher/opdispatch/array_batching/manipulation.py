@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.array_batching.alignment import (
-    at_least,
     axes_below,
     axis_below,
     batched,
+    check_matrices,
     flattened,
     with_dimension,
     with_ndim,
@@ -92,7 +92,7 @@ def _repeat(call: BatchedCall) -> tuple[Any, Any]:
     x, axis = call.args[0], call.value("axis")
     if axis is None:
         return call.run(x=flattened(x), axis=1), 0
-    x, axis, _ = with_dimension(call, 0, axis)
+    x, axis = with_dimension(call, axis)
     return call.run(x=x, axis=axis), 0
 
 
@@ -142,12 +142,7 @@ def _tile(call: BatchedCall) -> tuple[Any, Any]:
 
 def of_matrices(call: BatchedCall) -> tuple[Any, Any]:
     """Of the matrices in the last two dimensions."""
-    at_least(call, 0, 2)
-    return call.run(), 0
-
-
-def _triangle(call: BatchedCall) -> tuple[Any, Any]:
-    at_least(call, 0, 2)
+    check_matrices(call)
     return call.run(), 0
 
 
@@ -181,7 +176,7 @@ def _take(call: BatchedCall) -> tuple[Any, Any]:
     if axis is None:
         x = xp.reshape(x, (-1,)) if of_x is None else flattened(x)
     else:
-        x, below, _ = with_dimension(call, 0, axis)
+        x, below = with_dimension(call, axis)
     axis = below - 1
     if of_indices is None:
         return call.run(x=x, axis=below), 0
@@ -235,8 +230,8 @@ MANIPULATION: dict[str, Rule] = {
     "take": _take,
     "take_along_axis": _take_along_axis,
     "tile": _tile,
-    "tril": _triangle,
-    "triu": _triangle,
+    "tril": of_matrices,
+    "triu": of_matrices,
     "unstack": along_axis,
 }
 BY_ELEMENTS: dict[str, Rule] = dict.fromkeys(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.array_batching.alignment import aligned, at_least, batched, with_ndim
+from opdispatch.array_batching.alignment import aligned, batched, check_matrices, with_ndim
 from opdispatch.array_batching.manipulation import of_matrices
 from opdispatch.array_derivatives.namespace import xp
 from opdispatch.array_operators.meta_shapes import check_axis, refusal
@@ -108,7 +108,7 @@ def _outer(call: BatchedCall) -> tuple[Any, Any]:
 
 def _solve(call: BatchedCall) -> tuple[Any, Any]:
     x1, x2 = call.args
-    at_least(call, 0, 2)
+    check_matrices(call)
     is_vector = call.ndim(1) == 1
     if is_vector:
         x2 = xp.expand_dims(x2, axis=-1)
@@ -120,7 +120,7 @@ def _solve(call: BatchedCall) -> tuple[Any, Any]:
 
 def _with_tolerance(call: BatchedCall) -> tuple[Any, Any]:
     """Of matrices, and a number for each."""
-    at_least(call, 0, 2)
+    check_matrices(call)
     place = call.place("rtol")
     args = list(call.args)
     ndim = max(call.ndim(0) - 2, call.ndim(place))

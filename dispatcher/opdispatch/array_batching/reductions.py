@@ -46,7 +46,7 @@ def _cumulative(call: BatchedCall) -> tuple[Any, Any]:
         if ndim > 1:
             raise refusal(call.name, f"needs an axis for {ndim} dimensions")
         return call.run(x=flattened(x), axis=1), 0
-    x, axis, _ = with_dimension(call, 0, axis)
+    x, axis = with_dimension(call, axis)
     return call.run(x=x, axis=axis), 0
 
 
@@ -56,7 +56,7 @@ def along_axis(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _order(call: BatchedCall) -> tuple[Any, Any]:
-    x, axis, _ = with_dimension(call, 0, call.value("axis"))
+    x, axis = with_dimension(call, call.value("axis"))
     return call.run(x=x, axis=axis), 0
 
 
