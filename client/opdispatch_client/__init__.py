@@ -2,12 +2,14 @@
 
     connect, Session        session.py          the blocking session, for any number of threads
     aio.connect             aio.py              its asyncio twin
-                            rpcs.py             what both send and how they read it; no I/O
+                            session_base.py     what both do without asking the daemon
+                            calling_session.py, async_calling_session.py
+                                                their calls, remote tensors and programs
+                            rpcs.py             what else both send and how they read it; no I/O
                             remote_ops.py       session.ops.namespace.name.overload
                             library_source.py   a file, folder or module name, as an upload
                             requirements_file.py  what a library needs installed, read here
                             load_progress.py    the steps of a load, as they come
-                            profiling.py        session.profile
                             listings.py         what the daemon tells: plain frozen values
                             cli/                the `opdispatch` command
                             stress/             `opdispatch stress`: races, checked

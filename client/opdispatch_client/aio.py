@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import os
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -21,6 +18,7 @@ import grpc.aio
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
+from opdispatch_client.async_calling_session import AsyncCallingSession
 from opdispatch_client.async_calls import AsyncCalls
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.listings import (
@@ -33,21 +31,14 @@ from opdispatch_client.listings import (
     RolledBack,
     ServerInfo,
     TableRow,
-    TraceLine,
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
-from opdispatch_client.operator_call import Call, OperatorCall
-from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
-from opdispatch_client.process_bound import ProcessBound
-from opdispatch_client.profiling import ProfiledCalls
+from opdispatch_client.operator_call import Call
 from opdispatch_client.remote_calls import AsyncRemoteCalls
-from opdispatch_client.remote_ops import RemoteOps
-from opdispatch_client.remote_session import AsyncRemoteSession
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
-from opdispatch_client.shared_arrays import SharedArrays
-from opdispatch_wire.channel import check_message_size
+from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
 
@@ -121,7 +112,7 @@ class Connecting:
         return session
 
 
-class AsyncSession(ProcessBound, ProfiledCalls, SharedArrays, AsyncRemoteSession):
+class AsyncSession(SessionBase, AsyncCallingSession):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same
@@ -129,30 +120,11 @@ class AsyncSession(ProcessBound, ProfiledCalls, SharedArrays, AsyncRemoteSession
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._channel = grpc.aio.insecure_channel(endpoint.target, options=endpoint.options)
-        self._methods: dict[str, Callable[..., Any]] = {}
-        self._server_info: ServerInfo
-        self._limit = endpoint.max_message_bytes
-        self._closed = False
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory
         self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call)
-
-    @property
-    def address(self) -> str:
-        """Where the daemon listens."""
-        return self._endpoint.address
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that one request may take; None: any time."""
-        return self._endpoint.timeout
-
-    @property
-    def server_info(self) -> ServerInfo:
-        """The daemon, as it introduced itself on connecting."""
-        return self._server_info
 
     @property
     def lane(self) -> str:
@@ -161,71 +133,7 @@ class AsyncSession(ProcessBound, ProfiledCalls, SharedArrays, AsyncRemoteSession
 
     async def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
-        info = await self._send(rpcs.get_server_info(), timeout=timeout)
-        self._limit = self._endpoint.message_limit(info)
-        self._server_info = info
-        return info
-
-    @property
-    def ops(self) -> RemoteOps[Coroutine[Any, Any, Any]]:
-        """The daemon's operators: ``await session.ops.namespace.name(...)``."""
-        return self.with_options().ops
-
-    def call(
-        self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any
-    ) -> Coroutine[Any, Any, Any]:
-        """Calls an operator; see ``Session.call``."""
-        return self.with_options(remote=remote).call(operator, *args, **kwargs)
-
-    def map(
-        self,
-        operator: str,
-        list_of_args: Iterable[Iterable[Any]],
-        *,
-        in_flight: int = IN_FLIGHT_DEFAULT,
-        remote: bool = False,
-    ) -> AsyncGenerator[Any, None]:
-        """Calls an operator once for each item: ``async for result in session.map(...)``.
-
-        See ``Session.map``; calls begin with the first step of the loop.
-        """
-
-        def call(args: Iterable[Any]) -> Coroutine[Any, Any, Any]:
-            return self.call(operator, *args, remote=remote)
-
-        return self._map(call, list_of_args, in_flight, copy_context())
-
-    async def _map(
-        self,
-        call: Callable[[Iterable[Any]], Coroutine[Any, Any, Any]],
-        list_of_args: Iterable[Iterable[Any]],
-        in_flight: int,
-        context: Context,
-    ) -> AsyncGenerator[Any, None]:
-        check_in_flight(in_flight)
-        items = iter(list_of_args)
-        tasks: deque[asyncio.Task[Any]] = deque()
-        try:
-            while True:
-                for args in itertools.islice(items, in_flight - len(tasks)):
-                    tasks.append(asyncio.create_task(call(args), context=context.copy()))
-                if not tasks:
-                    return
-                yield await tasks[0]
-                tasks.popleft()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def trace(
-        self, operator: str, /, *args: Any, **kwargs: Any
-    ) -> tuple[Any, list[TraceLine]]:
-        """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        retry = self._endpoint.retry
-        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
-        result: tuple[Any, list[TraceLine]] = await self._call(call)
-        return result
+        return self._introduced(await self._send(rpcs.get_server_info(), timeout=timeout))
 
     async def load(
         self,
@@ -336,10 +244,6 @@ class AsyncSession(ProcessBound, ProfiledCalls, SharedArrays, AsyncRemoteSession
     ) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"<opdispatch_client.AsyncSession {self.address} [{state}]>"
-
     async def _introduce(self) -> tuple[ServerInfo, int]:
         info = await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
         return info, self._limit
@@ -370,19 +274,6 @@ class AsyncSession(ProcessBound, ProfiledCalls, SharedArrays, AsyncRemoteSession
             if not is_unknown_method(error):
                 raise
         return await self._send(rpc)  # an older daemon
-
-    def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
-        if self._closed or not self._endpoint.is_of_this_process:
-            raise self._endpoint.closed_error()
-        check_message_size(rpc.request, self._limit, rpc.what)
-        method = self._methods.get(rpc.path)
-        if method is None:
-            method = self._methods[rpc.path] = make(
-                rpc.path,
-                request_serializer=type(rpc.request).SerializeToString,
-                response_deserializer=rpc.reply_type.FromString,
-            )
-        return method
 
     @contextmanager
     def _errors_of_ours(self) -> Iterator[None]:

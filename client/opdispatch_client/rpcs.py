@@ -1,6 +1,6 @@
 """What a session can ask of the daemon: each request, and how its reply is read. No I/O.
 
-The blocking and the asyncio session send these and differ in nothing else.
+The blocking and the asyncio session both send these.
 """
 
 from __future__ import annotations

@@ -8,16 +8,17 @@ with connect() as session:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import grpc
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
 from opdispatch_client.blocking_calls import BlockingCalls
+from opdispatch_client.calling_session import CallingSession
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.listings import (
     Interpreter,
@@ -29,20 +30,13 @@ from opdispatch_client.listings import (
     RolledBack,
     ServerInfo,
     TableRow,
-    TraceLine,
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
-from opdispatch_client.operator_call import OperatorCall
-from opdispatch_client.process_bound import ProcessBound
-from opdispatch_client.profiling import ProfiledCalls
 from opdispatch_client.remote_calls import RemoteCalls
-from opdispatch_client.remote_ops import RemoteOps
-from opdispatch_client.remote_session import RemoteSession
 from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
-from opdispatch_client.shared_arrays import SharedArrays
-from opdispatch_wire.channel import check_message_size
+from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.status import error_from_rpc
 
@@ -95,7 +89,7 @@ def connect(
     return session
 
 
-class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
+class Session(SessionBase, CallingSession):
     """A session with one daemon; ``connect`` makes one. Any number of threads may share it.
 
     Every method that asks the daemon raises the OpdispatchError that the daemon reports, and
@@ -105,30 +99,11 @@ class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
-        self._methods: dict[str, Callable[..., Any]] = {}
-        self._server_info: ServerInfo
-        self._limit = endpoint.max_message_bytes
-        self._closed = False
         self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory
         self._remote = RemoteCalls(endpoint, self._channel, self._calls.call)
-
-    @property
-    def address(self) -> str:
-        """Where the daemon listens."""
-        return self._endpoint.address
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that one request may take; None: any time."""
-        return self._endpoint.timeout
-
-    @property
-    def server_info(self) -> ServerInfo:
-        """The daemon, as it introduced itself on connecting."""
-        return self._server_info
 
     @property
     def lane(self) -> str:
@@ -137,22 +112,7 @@ class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
 
     def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
-        info = self._send(rpcs.get_server_info(), timeout=timeout)
-        self._limit = self._endpoint.message_limit(info)
-        self._server_info = info
-        return info
-
-    @property
-    def ops(self) -> RemoteOps[Any]:
-        """The daemon's operators: ``session.ops.namespace.name(...)``."""
-        return self.with_options().ops
-
-    def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
-        """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        retry = self._endpoint.retry
-        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
-        result: tuple[Any, list[TraceLine]] = self._calls.call(call)
-        return result
+        return self._introduced(self._send(rpcs.get_server_info(), timeout=timeout))
 
     def load(
         self,
@@ -309,10 +269,6 @@ class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"<opdispatch_client.Session {self.address} [{state}]>"
-
     def _introduce(self) -> tuple[ServerInfo, int]:
         info = self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
         return info, self._limit
@@ -337,20 +293,6 @@ class Session(ProcessBound, ProfiledCalls, SharedArrays, RemoteSession):
             if not is_unknown_method(error):
                 raise
         return self._send(rpc)  # an older daemon
-
-    def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
-        if self._closed or not self._endpoint.is_of_this_process:
-            raise self._endpoint.closed_error()
-        check_message_size(rpc.request, self._limit, rpc.what)
-        # Threads may race to make a method; either one will do.
-        method = self._methods.get(rpc.path)
-        if method is None:
-            method = self._methods[rpc.path] = make(
-                rpc.path,
-                request_serializer=type(rpc.request).SerializeToString,
-                response_deserializer=rpc.reply_type.FromString,
-            )
-        return method
 
     @contextmanager
     def _errors_of_ours(self) -> Iterator[None]:

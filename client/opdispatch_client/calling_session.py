@@ -1,41 +1,29 @@
-"""The methods of sessions for calls, remote tensors and programs: blocking, and for asyncio."""
+"""What a blocking session calls: operators, with values here or elsewhere, and programs."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any
 
-from opdispatch.errors import ArgumentError
 from opdispatch.tracing.structure import leaves
-from opdispatch.tracing_state import (
-    is_traced,
-    record_awaited,
-    record_call,
-    traces,
-    warn_of_trace,
-)
+from opdispatch.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch_client import traced_function
 from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
-from opdispatch_client.program import (
-    AsyncProgram,
-    Placeholder,
-    PlaceholderUsed,
-    Program,
-    find_recording,
-)
-from opdispatch_client.remote_calls import AsyncRemoteCalls, RemoteCalls
-from opdispatch_client.remote_ops import Calls
-from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
+from opdispatch_client.program import PlaceholderUsed, Program
+from opdispatch_client.remote_calls import RemoteCalls
+from opdispatch_client.remote_ops import Calls, RemoteOps
+from opdispatch_client.remote_tensor import RemoteTensor
 from opdispatch_wire.caller_tensors import OnTransfer
 
 
-class RemoteSession(ABC):
+class CallingSession(ABC):
     """The methods of a blocking session for calls, remote tensors and programs."""
 
     _calls: BlockingCalls
@@ -71,6 +59,11 @@ class RemoteSession(ABC):
             )
 
         return Calls(call, self._operator_names)
+
+    @property
+    def ops(self) -> RemoteOps[Any]:
+        """The daemon's operators: ``session.ops.namespace.name(...)``."""
+        return self.with_options().ops
 
     def call(self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any) -> Any:
         """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
@@ -119,6 +112,13 @@ class RemoteSession(ABC):
 
         return OrderedResults(begin, self._calls.flush, list_of_args, in_flight)
 
+    def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
+        """Calls an operator; returns the result and the kernels visited, in order of entry."""
+        retry = self._endpoint.retry
+        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
+        result: tuple[Any, list[TraceLine]] = self._remote.make(call)
+        return result
+
     def put(self, array: Any, on: str | None = None, *, device: str | None = None) -> RemoteTensor:
         """Puts a copy of an array into an interpreter: into the one named `on`, or any.
 
@@ -149,15 +149,15 @@ class RemoteSession(ABC):
         """
         gradients = self.call(
             "array::grad",
-            _listed(outputs),
-            _listed(inputs),
-            [] if grad_outputs is None else _listed(grad_outputs),
+            as_list(outputs),
+            as_list(inputs),
+            [] if grad_outputs is None else as_list(grad_outputs),
             remote=True,
             retain_graph=retain_graph,
             create_graph=create_graph,
             allow_unused=allow_unused,
         )
-        return _each(gradients, inputs)
+        return one_for_each(gradients, inputs)
 
     def program(self) -> Program:
         """Records calls, and has them run as one message: ``with session.program() as p``."""
@@ -224,131 +224,11 @@ class RemoteSession(ABC):
             return used.recording.call(operator, *args, **kwargs)
 
 
-class AsyncRemoteSession:
-    """The methods of an asyncio session for calls, remote tensors and programs."""
-
-    _remote: AsyncRemoteCalls
-    _endpoint: Endpoint
-
-    def with_options(
-        self,
-        *,
-        retry: bool | None = None,
-        remote: bool = False,
-        on_progress: OnTransfer | None = None,
-    ) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call`` and ``ops`` with other choices; see ``Session.with_options``.
-
-        `on_progress` is called in the event loop.
-        """
-
-        def call(operator: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-            coroutine: Coroutine[Any, Any, Any] = self._call_operator(
-                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
-            )
-            return coroutine
-
-        return Calls(call)
-
-    async def put(
-        self, array: Any, on: str | None = None, *, device: str | None = None
-    ) -> AsyncRemoteTensor:
-        """Puts a copy of an array into an interpreter; see ``Session.put``."""
-        return await self._remote.put(array, on, device)
-
-    def grad(
-        self,
-        outputs: Any,
-        inputs: Any,
-        grad_outputs: Any = None,
-        *,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        allow_unused: bool = False,
-    ) -> Any:
-        """The gradients of remote tensors, to be awaited; see ``Session.grad``.
-
-        Those of placeholders are placeholders, at once.
-        """
-        gradients = self._call_operator(
-            "array::grad",
-            (
-                _listed(outputs),
-                _listed(inputs),
-                [] if grad_outputs is None else _listed(grad_outputs),
-            ),
-            {
-                "retain_graph": retain_graph,
-                "create_graph": create_graph,
-                "allow_unused": allow_unused,
-            },
-            remote=True,
-        )
-        if isinstance(gradients, Placeholder):
-            return _each(gradients, inputs)
-        return self._gradients(gradients)
-
-    async def _gradients(self, call: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
-        return tuple(await call)
-
-    def program(self) -> AsyncProgram:
-        """Records calls; they run at the end of ``async with session.program() as p``."""
-        return AsyncProgram(self._remote.run_program)
-
-    def as_program(
-        self, function: Callable[..., Any] | None = None, *, remote: bool = False
-    ) -> Callable[..., Any]:
-        """A decorator: the calls of a function, which does not wait for them, run as one program.
-
-        What it gives is a coroutine function. See ``Session.as_program``.
-        """
-        if function is None:
-            return lambda function: self.as_program(function, remote=remote)
-        return traced_function.as_async_program(function, self._remote.run_program, remote=remote)
-
-    def _call_operator(
-        self,
-        operator: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        retry: bool | None = None,
-        remote: bool = False,
-        on_progress: OnTransfer | None = None,
-    ) -> Any:
-        """One call, as a coroutine; one with placeholders is recorded, and gives its own."""
-        retry = self._endpoint.retry if retry is None else retry
-        if recording := find_recording(args, kwargs):
-            return recording.call(operator, *args, **kwargs)
-
-        def call() -> Coroutine[Any, Any, Any]:
-            if remote:
-                return self._remote.call(operator, args, kwargs, retry=retry)
-            return self._call_now(
-                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
-            )
-
-        if not traces():
-            return call()
-        given = list(leaves((args, kwargs)))
-        if any(type(each) is AsyncRemoteTensor for each in given) or (
-            remote and any(map(is_traced, given))
-        ):
-            raise ArgumentError(
-                f"{operator} was called within a trace with remote tensors of an asyncio session, "
-                "or to give one: they are no tensors of this process, and no graph has them",
-                hint="trace with a blocking session, or with values that come back",
-            )
-        return record_awaited(operator, args, kwargs, call)
-
-    async def _call_now(self, call: OperatorCall) -> Any:
-        return await self._remote.make(call)
-
-
-def _listed(values: Any) -> list[Any]:
+def as_list(values: Any) -> list[Any]:
+    """The values, whether one was given or several."""
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
-def _each(gradients: Any, inputs: Any) -> tuple[Any, ...]:
+def one_for_each(gradients: Any, inputs: Any) -> tuple[Any, ...]:
     """One for each input, also while a program is recorded, when the list of them is to come."""
-    return tuple(gradients[place] for place in range(len(_listed(inputs))))
+    return tuple(gradients[place] for place in range(len(as_list(inputs))))
