@@ -16,6 +16,7 @@ The daemon, one asyncio process (``opdispatch serve``):
     library_registry, library_transaction,
     library_version, library_store              libraries: load, replace, unload, recover
     operator_registry, registration_codec       the daemon's own dispatcher
+    changes                                     what loads wait for
     interpreter_sessions, supervisor            the interpreters, as the daemon knows them
 
 An interpreter, a process of its own (``opdispatch worker``, or started by the daemon):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from opdispatch_server.changes import Changes
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.library_version import LibrarySource, LibraryVersion
@@ -39,7 +40,7 @@ class LoadRace:
         # Those that are choosing an interpreter or importing.
         self._importers = 0
         self._imports: dict[InterpreterSession, float] = {}
-        self._waiting: list[asyncio.Future[None]] = []
+        self._changes = Changes()
 
     def open(self, version: LibraryVersion, replaced: LibraryVersion | None) -> None:
         """Begins: it is this name's turn."""
@@ -56,7 +57,7 @@ class LoadRace:
         self._members -= 1
         if not self._members:
             self.ended.set()
-        self._note_change()
+        self._changes.note()
 
     def begin_import(self) -> None:
         """One member is going to import the library."""
@@ -71,20 +72,14 @@ class LoadRace:
         self._importers -= 1
         if session is not None:
             self._imports.pop(session, None)
-        self._note_change()
+        self._changes.note()
 
     async def wait_for_decision(self) -> bool:
         """Waits until the version is published, or nobody imports it any more; whether it is
         published.
         """
         while not self.version.is_active and self._importers:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            try:
-                await future
-            finally:
-                if future in self._waiting:
-                    self._waiting.remove(future)
+            await self._changes.wait()
         return self.version.is_active
 
     def describe_imports(self) -> str:
@@ -95,12 +90,6 @@ class LoadRace:
             f"{now - since:.1f} s"
             for session, since in self._imports.items()
         )
-
-    def _note_change(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
 
 
 class LoadWait:

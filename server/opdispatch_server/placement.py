@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from opdispatch.errors import DeviceError
+from opdispatch_server.changes import Changes
 from opdispatch_server.device_holders import DeviceHolders
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_pools import InterpreterPools
@@ -47,7 +48,7 @@ class Placement:
         self._devices = devices
         # By name: one that is started again is still being drained.
         self._draining: set[str] = set()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._changes = Changes()
         self.on_freed: Callable[[], None] = lambda: None
 
     def is_draining(self, session: InterpreterSession) -> bool:
@@ -85,7 +86,7 @@ class Placement:
         while True:
             if session := self._take(self._candidates(place)):
                 return session
-            await self._wait_for_change()
+            await self._changes.wait()
 
     async def claim_spare(
         self, version: LibraryVersion, patience: float
@@ -99,7 +100,7 @@ class Placement:
                 while spare := self.find_spare(version):
                     if session := self._take(spare):
                         return session
-                    await self._wait_for_change()
+                    await self._changes.wait()
         return None
 
     async def claim_holder(self, version: LibraryVersion) -> InterpreterSession | None:
@@ -108,7 +109,7 @@ class Placement:
             if session := self._take(holders):
                 version.stays_in(session)  # should it be leaving
                 return session
-            await self._wait_for_change()
+            await self._changes.wait()
         return None
 
     def find_spare(self, version: LibraryVersion) -> list[InterpreterSession]:
@@ -127,10 +128,7 @@ class Placement:
 
     def note_change(self) -> None:
         """Has everybody who waits look again: interpreters have come, gone, or are free."""
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._changes.note()
 
     def get(self, name: str) -> InterpreterSession:
         """The interpreter of that name, if libraries may go there. Raises as ``claim``."""
@@ -194,12 +192,3 @@ class Placement:
         session = min(free, key=held.count)
         session.loading = True
         return session
-
-    async def _wait_for_change(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        try:
-            await future
-        finally:
-            if future in self._waiting:
-                self._waiting.remove(future)

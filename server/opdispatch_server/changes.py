@@ -1,0 +1,25 @@
+"""Waiting for something to change, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Changes:
+    """Wakes all that wait, each time that something may be what they wait for.
+
+    Whoever waits looks first, and again after each change: nothing is handed over. Belongs to the
+    event loop.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def note(self) -> None:
+        """Something has changed."""
+        changed, self._next = self._next, asyncio.Event()
+        changed.set()
+
+    async def wait(self) -> None:
+        """Waits for the next change."""
+        await self._next.wait()

@@ -1,0 +1,43 @@
+"""Waiting for changes, in one event loop."""
+
+import asyncio
+
+import pytest
+
+from opdispatch_server.changes import Changes
+
+
+async def test_a_change_wakes_all_that_wait_in_their_order():
+    changes, woken = Changes(), []
+
+    async def wait(name):
+        await changes.wait()
+        woken.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        for name in "abc":
+            group.create_task(wait(name))
+        await asyncio.sleep(0)
+        changes.note()
+    assert woken == ["a", "b", "c"]
+
+
+async def test_a_change_is_not_kept_for_who_comes_later():
+    changes = Changes()
+    changes.note()
+    waiting = asyncio.ensure_future(changes.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    changes.note()
+    await waiting
+
+
+async def test_who_gives_up_leaves_the_others():
+    changes = Changes()
+    first, second = (asyncio.ensure_future(changes.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    changes.note()
+    await second
+    with pytest.raises(asyncio.CancelledError):
+        await first
