@@ -260,22 +260,7 @@ class Interpreter:
 
     async def _follow(self, session: Session, address: str) -> str:
         """Says hello, then carries out what the daemon says; why it says no more, if known."""
-        await session.write(
-            pb.InterpreterMessage(
-                hello=pb.Hello(
-                    protocol_version=PROTOCOL_VERSION,
-                    name=self._settings.name,
-                    pid=os.getpid(),
-                    address=address,
-                    python_version=platform.python_version(),
-                    process_space=process_space(),
-                    heartbeats=True,
-                    lane=self._settings.lane,
-                    direct_lane=self._settings.direct_lane,
-                    devices=await asyncio.to_thread(take_devices, self._settings.device),
-                )
-            )
-        )
+        await session.write(pb.InterpreterMessage(hello=await self._hello(address)))
         tasks: list[asyncio.Task[None]] = []
         try:
             while True:
@@ -284,17 +269,7 @@ class Interpreter:
                     return ""  # grpc.aio.EOF
                 match message.WhichOneof("kind"):
                     case "welcome":
-                        if self._predecessor is not None:
-                            await self._predecessor.make_way()
-                            self._predecessor = None
-                        self._name = message.welcome.name
-                        self.met_daemon = True
-                        self._lane.use_local_lane(message.welcome.lane)
-                        LOG.debug("welcome as %s", self._name)
-                        await self._follow_rules(session, message.welcome.direct_calls)
-                        report = functools.partial(self._report, session)
-                        # Not for the session: direct calls go on without a daemon.
-                        self._attending = asyncio.create_task(self._direct.attend(report))
+                        await self._begin(session, message.welcome)
                         if period := message.welcome.heartbeat_seconds:
                             tasks.append(asyncio.create_task(self._beat(session, period)))
                     case "goodbye":
@@ -313,6 +288,33 @@ class Interpreter:
         finally:
             for task in tasks:
                 task.cancel()
+
+    async def _hello(self, address: str) -> pb.Hello:
+        return pb.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            name=self._settings.name,
+            pid=os.getpid(),
+            address=address,
+            python_version=platform.python_version(),
+            process_space=process_space(),
+            heartbeats=True,
+            lane=self._settings.lane,
+            direct_lane=self._settings.direct_lane,
+            devices=await asyncio.to_thread(take_devices, self._settings.device),
+        )
+
+    async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
+        if self._predecessor is not None:
+            await self._predecessor.make_way()
+            self._predecessor = None
+        self._name = welcome.name
+        self.met_daemon = True
+        self._lane.use_local_lane(welcome.lane)
+        LOG.debug("welcome as %s", self._name)
+        await self._follow_rules(session, welcome.direct_calls)
+        report = functools.partial(self._report, session)
+        # Not for the session: direct calls go on without a daemon.
+        self._attending = asyncio.create_task(self._direct.attend(report))
 
     async def _follow_rules(self, session: Session, rules: pb.DirectCallRules) -> None:
         self._direct.follow(rules, self._name)
