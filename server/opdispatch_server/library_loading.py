@@ -121,27 +121,34 @@ class LibraryLoading:
     async def _hold_line(self, race: LoadRace) -> None:
         try:
             async with self._catalog.line(race.name):
-                newest = self._catalog.newest_of(race.name)
-                if newest is not None and newest.source == race.source and race.source.sha256:
-                    if not newest.is_active:
-                        newest.content = race.content
-                        if newest.pool is None:
-                            self._pools.hold(newest, race.pool)
-                    race.open(newest, None)
-                else:
-                    number = self._catalog.next_version(race.name)
-                    load_id = self._catalog.new_load_id()
-                    version = LibraryVersion(race.name, number, load_id, race.source, race.content)
-                    version.interpreters_wanted = newest.interpreters_wanted if newest else 1
-                    version.device = newest.device if newest else ""
-                    self._pools.hold(version, race.pool)
-                    race.open(version, newest)
+                self._open(race)
                 await race.ended.wait()
                 if race.version.state is VersionState.LOADING:  # nobody could import it
                     self._pools.let_go(race.version)
         finally:
             if self._last_race.get(race.name) is race:
                 del self._last_race[race.name]
+
+    def _open(self, race: LoadRace) -> None:
+        """It is the race's turn: for the newest version, if that has its content, or a new one."""
+        newest = self._catalog.newest_of(race.name)
+        if newest is None or newest.source != race.source or not race.source.sha256:
+            race.open(self._new_version(race, newest), newest)
+            return
+        if not newest.is_active:
+            newest.content = race.content
+            if newest.pool is None:
+                self._pools.hold(newest, race.pool)
+        race.open(newest, None)
+
+    def _new_version(self, race: LoadRace, newest: LibraryVersion | None) -> LibraryVersion:
+        number = self._catalog.next_version(race.name)
+        load_id = self._catalog.new_load_id()
+        version = LibraryVersion(race.name, number, load_id, race.source, race.content)
+        version.interpreters_wanted = newest.interpreters_wanted if newest else 1
+        version.device = newest.device if newest else ""
+        self._pools.hold(version, race.pool)
+        return version
 
     async def _take_part(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
         await race.opened.wait()

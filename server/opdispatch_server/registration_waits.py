@@ -167,11 +167,14 @@ class RegistrationWaits:
                 async with self._publication:
                     unseen, self._unseen = self._unseen, set()
                     for awaited in filter(self._is_there, unseen):
-                        found = await asyncio.to_thread(self._describe, awaited)
-                        for waiter in self._waiters.get(awaited, ()):
-                            _answer(waiter, found)
+                        await self._tell(awaited)
         finally:
             self._looking = None
+
+    async def _tell(self, awaited: Awaited) -> None:
+        found = await asyncio.to_thread(self._describe, awaited)
+        for waiter in self._waiters.get(awaited, ()):
+            _answer(waiter, found)
 
     def _is_there(self, awaited: Awaited) -> bool:
         """Whether it is registered now. ``publication`` is held."""
