@@ -30,12 +30,12 @@ from opdispatch_server.configuration import (
     default_call_bytes,
 )
 from opdispatch_server.direct_routes import DirectRoutes
-from opdispatch_server.environment_store import EnvironmentStore
+from opdispatch_server.environments.environment_store import EnvironmentStore
+from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
 from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.interpreter_gate import QueueLimits
-from opdispatch_server.interpreter_packages import BOOTSTRAP
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_session import InterpreterSession

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from opdispatch_server.environment_build import Report
-from opdispatch_server.environment_store import Environment, EnvironmentStore
+from opdispatch_server.environments.environment_build import Report
+from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions

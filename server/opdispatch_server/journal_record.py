@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from opdispatch_server.library_home import LibraryHome
+from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_server.library_version import LibrarySource
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.device_holders import DeviceHolders
-from opdispatch_server.environment_build import Report
+from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, Registration
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
+from opdispatch_server.environments.library_home import SHARED_HOME, LibraryHome
 from opdispatch_server.interpreter_pool import InterpreterPool
-from opdispatch_server.library_home import SHARED_HOME, LibraryHome
 from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 

@@ -7,8 +7,8 @@ import reprlib
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.schema_default import check_device
+from opdispatch_server.environments.library_home import LibraryHome, read_home
 from opdispatch_server.library_archive import read_main_source
-from opdispatch_server.library_home import LibraryHome, read_home
 from opdispatch_server.library_loading import LoadOrder
 from opdispatch_server.library_store import digest_content
 from opdispatch_server.library_version import LibrarySource

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from opdispatch_server.environment_bootstrap import BorrowedPackages, OwnPackages
+from opdispatch_server.environments.environment_bootstrap import BorrowedPackages, OwnPackages
 from opdispatch_server.process_memory import find_memory
 
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from opdispatch_server import environment_store
-from opdispatch_server.environment_store import EnvironmentStore
-from opdispatch_server.library_home import LibraryHome
+from opdispatch_server.environments import environment_store
+from opdispatch_server.environments.environment_store import EnvironmentStore
+from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_wire.errors import LibraryLoadError
 
 

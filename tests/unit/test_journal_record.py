@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_server.journal_record import (
     LibraryRecord,
     VersionRecord,
     library_record_from_text,
     library_record_to_text,
 )
-from opdispatch_server.library_home import LibraryHome
 from opdispatch_server.library_version import LibrarySource
 
 json_values = st.recursive(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_server.environment_store import find_key
-from opdispatch_server.library_home import (
+from opdispatch_server.environments.environment_store import find_key
+from opdispatch_server.environments.library_home import (
     SHARED_HOME,
     LibraryHome,
     normalise_requirements,

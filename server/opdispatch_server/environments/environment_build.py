@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from opdispatch_server.interpreter_packages import BOOTSTRAP, interpreter_requirements
-from opdispatch_server.library_home import LibraryHome
+from opdispatch_server.environments.interpreter_packages import BOOTSTRAP, interpreter_requirements
+from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_wire.errors import LibraryLoadError
 
 Report = Callable[[str], None]

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from opdispatch_server.environment_build import (
+from opdispatch_server.environments.environment_build import (
     Report,
     build_environment,
     check_python,
     python_of,
 )
-from opdispatch_server.interpreter_packages import ABI, write_packages
-from opdispatch_server.library_home import LibraryHome
+from opdispatch_server.environments.interpreter_packages import ABI, write_packages
+from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 
 LOG = logging.getLogger("opdispatch.environments")
