@@ -40,7 +40,6 @@ from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.journal import Journal
 from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch
 from opdispatch_server.library_registry import LibraryRegistry
@@ -57,7 +56,8 @@ from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.remote_value_table import RemoteValueTable, ValueLimits
 from opdispatch_server.run_folder import RunFolder
-from opdispatch_server.state_folder import libraries_in
+from opdispatch_server.state.journal import Journal
+from opdispatch_server.state.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_server.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address

@@ -16,7 +16,6 @@ from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.journal import Journal
 from opdispatch_server.library_catalog import LibraryCatalog
 from opdispatch_server.library_journal import LibraryJournal
 from opdispatch_server.library_loading import LibraryLoading, LoadOrder, LoadOutcome
@@ -26,6 +25,7 @@ from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.library_version import LibraryVersion, VersionState
 from opdispatch_server.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.placement import Placement
+from opdispatch_server.state.journal import Journal
 from opdispatch_wire.errors import LibraryNotFoundError, WireError
 
 LOG = logging.getLogger("opdispatch.libraries")

@@ -44,7 +44,7 @@ def state(
     there, once everything has been checked, and keeps the old journal beside it.
     """
     from opdispatch.errors import OpdispatchError
-    from opdispatch_server.state_archive import export_state, import_state
+    from opdispatch_server.state.state_archive import export_state, import_state
 
     folder = state_folder or default_state_folder()
     try:

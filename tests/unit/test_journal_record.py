@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.journal_record import (
+from opdispatch_server.library_version import LibrarySource
+from opdispatch_server.state.journal_record import (
     LibraryRecord,
     VersionRecord,
     library_record_from_text,
     library_record_to_text,
 )
-from opdispatch_server.library_version import LibrarySource
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -21,11 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.journal import read_libraries
-from opdispatch_server.journal_file import DATABASE, LAST_EVENT, JournalFile, sync_path, sync_tree
-from opdispatch_server.journal_record import LibraryRecord
 from opdispatch_server.library_store import LibraryStore
-from opdispatch_server.state_folder import StateFolder, journal_in, libraries_in
+from opdispatch_server.state.journal import read_libraries
+from opdispatch_server.state.journal_file import (
+    DATABASE,
+    LAST_EVENT,
+    JournalFile,
+    sync_path,
+    sync_tree,
+)
+from opdispatch_server.state.journal_record import LibraryRecord
+from opdispatch_server.state.state_folder import StateFolder, journal_in, libraries_in
 from opdispatch_wire.errors import JournalError
 
 ARCHIVE_FORMAT = 1

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.journal_file import JournalFile, sync_path
 from opdispatch_server.library_store import DRAFT_PREFIX
+from opdispatch_server.state.journal_file import JournalFile, sync_path
 from opdispatch_wire.errors import JournalError
 
 _LOCK = "owner.lock"

@@ -24,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-from opdispatch_server.journal_file import Changes, JournalFile
-from opdispatch_server.journal_record import (
+from opdispatch_server.state.journal_file import Changes, JournalFile
+from opdispatch_server.state.journal_record import (
     LibraryRecord,
     library_record_from_text,
     library_record_to_text,
 )
-from opdispatch_server.state_folder import StateFolder
+from opdispatch_server.state.state_folder import StateFolder
 from opdispatch_wire.errors import JournalError
 
 LOG = logging.getLogger("opdispatch.journal")

@@ -1,0 +1,8 @@
+"""What survives a daemon: its state folder, and the journal in it.
+
+state_folder    whose folder it is at the moment, and where in it everything lies
+journal         every change of the registry, on disk before it can be seen
+journal_file    the SQLite database, checked whole whenever it is opened
+journal_record  what the journal says of a library
+state_archive   a state folder as one file
+"""
