@@ -11,17 +11,17 @@ from opdispatch import Dispatcher, KernelFunction
 from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.library_archive import read_archive
-from opdispatch_server.loaded_library import LoadedLibrary
-from opdispatch_server.module_file import digest_module
-from opdispatch_server.module_import import ArchiveImport, LibraryImport, ModuleImport
-from opdispatch_server.process_memory import trim_memory
-from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
-from opdispatch_server.user_traceback import (
+from opdispatch_server.library_code.library_archive import read_archive
+from opdispatch_server.library_code.module_file import digest_module
+from opdispatch_server.library_code.module_import import ArchiveImport, LibraryImport, ModuleImport
+from opdispatch_server.library_code.user_traceback import (
     describe_exception,
     find_user_line,
     format_user_traceback,
 )
+from opdispatch_server.loaded_library import LoadedLibrary
+from opdispatch_server.process_memory import trim_memory
+from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
 from opdispatch_wire.errors import LibraryLoadError, RefusedError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 

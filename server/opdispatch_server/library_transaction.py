@@ -27,7 +27,7 @@ from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.followers import INSTRUCTION_TIMEOUT, Followers, finish
 from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.library_store import LibraryStore
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.library_version import KernelRoute, LibraryVersion, VersionState
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_codec import batch_from_proto

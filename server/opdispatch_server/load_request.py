@@ -8,11 +8,11 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.schema_default import check_device
 from opdispatch_server.environments.library_home import LibraryHome, read_home
-from opdispatch_server.library_archive import read_main_source
+from opdispatch_server.library_code.library_archive import read_main_source
+from opdispatch_server.library_code.library_store import digest_content
+from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_server.library_loading import LoadOrder
-from opdispatch_server.library_store import digest_content
 from opdispatch_server.library_version import LibrarySource
-from opdispatch_server.module_file import digest_module
 from opdispatch_server.placement import Place
 from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2

@@ -12,8 +12,8 @@ from opdispatch.registration import RegistrationHandle
 from opdispatch.registry import runtime_keys_of_fallback
 from opdispatch.signature import Signature
 from opdispatch_server.chosen_kernel import ChosenKernels
+from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.library_turns import LibraryTurns
-from opdispatch_server.module_import import LibraryImport
 from opdispatch_wire.errors import WireError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from opdispatch.arrays import explain_device_error
 from opdispatch.errors import DeviceLostError, DeviceMemoryError, OpdispatchError
-from opdispatch_server.user_traceback import (
+from opdispatch_server.library_code.user_traceback import (
     describe_exception,
     exception_message,
     format_user_traceback,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.library_store import LibraryStore
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_wire.errors import LibraryLoadError
 
 CONTENT = b"x = 1\n"

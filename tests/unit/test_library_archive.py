@@ -10,8 +10,8 @@ import zipfile
 
 import pytest
 
-from opdispatch_server import archive_members
-from opdispatch_server.library_archive import read_archive, read_main_source
+from opdispatch_server.library_code import archive_members
+from opdispatch_server.library_code.library_archive import read_archive, read_main_source
 from opdispatch_wire.errors import LibraryLoadError
 
 

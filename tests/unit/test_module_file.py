@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.library_store import digest_content
-from opdispatch_server.module_file import digest_module, find_module_file
+from opdispatch_server.library_code.library_store import digest_content
+from opdispatch_server.library_code.module_file import digest_module, find_module_file
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.library_store import LibraryStore
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.state.journal import read_libraries
 from opdispatch_server.state.journal_file import (
     DATABASE,

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.library_store import DRAFT_PREFIX
+from opdispatch_server.library_code.library_store import DRAFT_PREFIX
 from opdispatch_server.state.journal_file import JournalFile, sync_path
 from opdispatch_wire.errors import JournalError
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from opdispatch_server.archive_members import list_members
+from opdispatch_server.library_code.archive_members import list_members
 from opdispatch_wire.errors import LibraryLoadError
 
 

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
-from opdispatch_server.library_archive import ArchiveModule, LibraryArchive
+from opdispatch_server.library_code.library_archive import ArchiveModule, LibraryArchive
 from opdispatch_wire.errors import LibraryLoadError
 
 ROOT = "opdispatch_libraries"

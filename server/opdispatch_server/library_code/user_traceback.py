@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from opdispatch_server.module_import import ArchiveLoader
+from opdispatch_server.library_code.module_import import ArchiveLoader
 
 _MACHINERY = (
     "opdispatch",
