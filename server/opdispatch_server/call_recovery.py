@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.interpreter_gate import QueueLimits
-from opdispatch_server.library_settling import LibrarySettling
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_settling import LibrarySettling
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_wire.errors import QueueFullError, RefusedError
 
 RECOVERY_WAIT = 30.0

@@ -18,14 +18,14 @@ from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.kernel_runs import KernelRun, KernelRuns, RunningKernel
-from opdispatch_server.library_registry import LibraryRegistry
-from opdispatch_server.library_version import KernelRoute, LibraryVersion
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.library_version import KernelRoute, LibraryVersion
+from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.quick_calls import OnReply, QuickCall, QuickCalls
 from opdispatch_server.remote_part import Keeping, RemotePart
 from opdispatch_server.remote_value_table import RemoteValueTable
-from opdispatch_server.replica import Replica
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,

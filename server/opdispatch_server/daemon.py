@@ -42,11 +42,11 @@ from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.kernel_runs import KernelRuns
 from opdispatch_server.leases import LeaseWatch
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.library_transaction import LibraryTransaction
+from opdispatch_server.libraries.load_request import read_load_request
 from opdispatch_server.library_code.library_store import LibraryStore
-from opdispatch_server.library_registry import LibraryRegistry
-from opdispatch_server.library_transaction import LibraryTransaction
 from opdispatch_server.listeners import Listener, bind
-from opdispatch_server.load_request import read_load_request
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.process_watch import ProcessEnd

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 
 
 class DeviceHolders:

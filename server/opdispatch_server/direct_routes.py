@@ -14,7 +14,7 @@ from opdispatch import DispatchKeySet, OperatorHandle
 from opdispatch_server.direct_calls import ATTENTION
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.v1 import interpreter_pb2 as pb

@@ -15,8 +15,8 @@ from opdispatch_server.environments.environment_store import Environment, Enviro
 from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion
 from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_server.library_version import LibrarySource, LibraryVersion
 from opdispatch_server.supervisor import Supervisor
 from opdispatch_wire.errors import InterpreterNotFoundError, LibraryLoadError
 

@@ -9,7 +9,7 @@ from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registra
 from opdispatch.registration import RegistrationHandle
 
 if TYPE_CHECKING:
-    from opdispatch_server.library_version import LibraryVersion
+    from opdispatch_server.libraries.library_version import LibraryVersion
 
 
 class OperatorRegistry:

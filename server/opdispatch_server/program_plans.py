@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_wire.programs import CheckedProgram, checked_program
 

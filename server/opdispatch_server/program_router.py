@@ -16,8 +16,8 @@ from opdispatch_server.interpreter_gate import Slot, SlotKind
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.kernel_runs import KernelRuns, RunningKernel
-from opdispatch_server.library_registry import LibraryRegistry
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.remote_part import RemotePart

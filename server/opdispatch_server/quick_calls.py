@@ -12,8 +12,8 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.kernel_runs import KernelRun, KernelRuns
-from opdispatch_server.library_version import KernelRoute, LibraryVersion
-from opdispatch_server.replica import Replica
+from opdispatch_server.libraries.library_version import KernelRoute, LibraryVersion
+from opdispatch_server.libraries.replica import Replica
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2

@@ -13,9 +13,9 @@ import grpc
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.library_registry import LibraryRegistry
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.load_request import read_load_request
 from opdispatch_server.load_progress import in_steps
-from opdispatch_server.load_request import read_load_request
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.peer_identity import who_asks
 from opdispatch_server.registration_waits import RegistrationWaits

@@ -10,8 +10,8 @@ from opdispatch.errors import OperatorNotFoundError
 from opdispatch_server.admission import Admission
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.library_registry import LibraryRegistry
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_server.remote_value_table import RemoteValueTable
 from opdispatch_server.supervisor import Supervisor

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
+from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.remote_value_table import (
     HeldValue,
     RemoteValueTable,
@@ -18,7 +19,6 @@ from opdispatch_server.remote_value_table import (
     kept_in,
     tell_prefix,
 )
-from opdispatch_server.replica import Replica
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from opdispatch_server.library_catalog import LibraryCatalog
-from opdispatch_server.library_version import LibrarySource, LibraryVersion, VersionState
+from opdispatch_server.libraries.library_catalog import LibraryCatalog
+from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion, VersionState
 
 
 def version_of(name: str, number: int, state: VersionState) -> LibraryVersion:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from opdispatch_server.environments.library_home import LibraryHome
-from opdispatch_server.library_version import LibrarySource
+from opdispatch_server.libraries.library_version import LibrarySource
 
 
 @dataclass(frozen=True, slots=True)

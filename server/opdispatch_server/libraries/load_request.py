@@ -8,12 +8,12 @@ from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.schema_default import check_device
 from opdispatch_server.environments.library_home import LibraryHome, read_home
+from opdispatch_server.libraries.library_loading import LoadOrder
+from opdispatch_server.libraries.library_version import LibrarySource
+from opdispatch_server.libraries.placement import Place
 from opdispatch_server.library_code.library_archive import read_main_source
 from opdispatch_server.library_code.library_store import digest_content
 from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_server.library_loading import LoadOrder
-from opdispatch_server.library_version import LibrarySource
-from opdispatch_server.placement import Place
 from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2
 

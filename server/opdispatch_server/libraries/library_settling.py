@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from opdispatch_server.interpreter_pools import InterpreterPools
-from opdispatch_server.library_version import LibraryVersion, VersionState
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 
 
 class LibrarySettling:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 
 Recover = Callable[[LibraryVersion, bool], Awaitable[bool]]
 """Loads a version, or fails, for good if this is the last try; whether that is settled."""

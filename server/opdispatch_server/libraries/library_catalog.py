@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
-from opdispatch_server.library_version import LibraryVersion, VersionState
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_wire.errors import LibraryNotFoundError
 
 # Below the active version, the one that was active before it is kept.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opdispatch_server.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 

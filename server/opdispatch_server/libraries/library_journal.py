@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from opdispatch_server.library_catalog import KEPT_VERSIONS, LibraryCatalog
+from opdispatch_server.libraries.library_catalog import KEPT_VERSIONS, LibraryCatalog
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_server.library_version import LibraryVersion, VersionState
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.journal_record import LibraryRecord, VersionRecord
 from opdispatch_wire.errors import JournalError

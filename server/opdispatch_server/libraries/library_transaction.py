@@ -21,17 +21,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
-from opdispatch_server.batch_comparison import check_same_batch
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.followers import INSTRUCTION_TIMEOUT, Followers, finish
 from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
 from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.libraries.batch_comparison import check_same_batch
+from opdispatch_server.libraries.followers import INSTRUCTION_TIMEOUT, Followers, finish
+from opdispatch_server.libraries.library_version import KernelRoute, LibraryVersion, VersionState
+from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.library_code.library_store import LibraryStore
-from opdispatch_server.library_version import KernelRoute, LibraryVersion, VersionState
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_codec import batch_from_proto
-from opdispatch_server.replica import Replica, ReplicaState
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,

@@ -16,15 +16,15 @@ from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.library_catalog import LibraryCatalog
-from opdispatch_server.library_journal import LibraryJournal
-from opdispatch_server.library_loading import LibraryLoading, LoadOrder, LoadOutcome
-from opdispatch_server.library_replicas import LibraryReplicas
-from opdispatch_server.library_settling import LibrarySettling
-from opdispatch_server.library_transaction import LibraryTransaction
-from opdispatch_server.library_version import LibraryVersion, VersionState
-from opdispatch_server.memory_given_back import MemoryGivenBack, MemoryMeter
-from opdispatch_server.placement import Placement
+from opdispatch_server.libraries.library_catalog import LibraryCatalog
+from opdispatch_server.libraries.library_journal import LibraryJournal
+from opdispatch_server.libraries.library_loading import LibraryLoading, LoadOrder, LoadOutcome
+from opdispatch_server.libraries.library_replicas import LibraryReplicas
+from opdispatch_server.libraries.library_settling import LibrarySettling
+from opdispatch_server.libraries.library_transaction import LibraryTransaction
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
+from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
+from opdispatch_server.libraries.placement import Placement
 from opdispatch_server.state.journal import Journal
 from opdispatch_wire.errors import LibraryNotFoundError, WireError
 

@@ -1,0 +1,15 @@
+"""The libraries of the daemon: loaded, replaced, rolled back, scaled, unloaded.
+
+library_registry                       all of that, for whoever serves clients
+library_catalog, library_version,
+replica                                what is known of them, and who holds them
+load_request                           what a client asks to be loaded, checked
+library_loading, load_race, placement,
+changes                                bringing one in: in which interpreter, and whose turn it is
+library_transaction, batch_comparison,
+followers                              into the registry, all of it or nothing
+library_replicas                       how many interpreters hold each
+library_settling                       those that have lost theirs
+library_journal, library_restoration   what is on disk, and back from there
+memory_given_back                      what an unload frees
+"""
