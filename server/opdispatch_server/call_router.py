@@ -24,8 +24,8 @@ from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.quick_calls import OnReply, QuickCall, QuickCalls
-from opdispatch_server.remote_part import Keeping, RemotePart
-from opdispatch_server.remote_value_table import RemoteValueTable
+from opdispatch_server.values.remote_part import Keeping, RemotePart
+from opdispatch_server.values.remote_value_table import RemoteValueTable
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,

@@ -54,12 +54,12 @@ from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
-from opdispatch_server.remote_value_table import RemoteValueTable, ValueLimits
 from opdispatch_server.run_folder import RunFolder
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.state_folder import libraries_in
 from opdispatch_server.supervisor import Supervisor
-from opdispatch_server.value_leases import ValueLeases
+from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueLimits
+from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1 import (

@@ -8,7 +8,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.call_stream import CallStream
 from opdispatch_server.status_answers import Context, abort_with_status, answers
-from opdispatch_server.value_leases import ValueLeases
+from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.chunk_assembler import TensorBudget
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 

@@ -21,7 +21,6 @@ from opdispatch.arrays import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensor_operators import keep_private
 from opdispatch_server.daemon_lane import DaemonLane
-from opdispatch_server.device_exports import DeviceExports
 from opdispatch_server.devices import take_devices
 from opdispatch_server.direct_calls import DirectCalls
 from opdispatch_server.direct_listener import DirectListener
@@ -37,10 +36,11 @@ from opdispatch_server.kernel_streams import KernelStreams
 from opdispatch_server.listeners import bind
 from opdispatch_server.lost_device import LostDevice
 from opdispatch_server.message_limit import internal_message_limit
-from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.process_watch import process_space
 from opdispatch_server.program_execution import ProgramExecution
-from opdispatch_server.value_store import ValueStore
+from opdispatch_server.values.device_exports import DeviceExports
+from opdispatch_server.values.peer_values import PeerValues
+from opdispatch_server.values.value_store import ValueStore
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,

@@ -27,7 +27,7 @@ from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.several_turns import turns_of_all
-from opdispatch_server.value_store import CallWrites, KeptResults, ValueStore, check_keep
+from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message

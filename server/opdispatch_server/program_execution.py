@@ -22,13 +22,13 @@ from opdispatch.errors import (
 from opdispatch.tensor import Tensor
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.compiled_program import CompiledProgram, ProgramCache, StepError
-from opdispatch_server.device_exports import DeviceExports
-from opdispatch_server.device_moves import Copied, moved_to
 from opdispatch_server.loaded_library import LoadedLibrary
-from opdispatch_server.peer_values import PeerValues
 from opdispatch_server.raised_errors import error_of_kernel
 from opdispatch_server.reading_turn import hand_over_turn
-from opdispatch_server.value_store import CallWrites, KeptResults, ValueStore, check_keep
+from opdispatch_server.values.device_exports import DeviceExports
+from opdispatch_server.values.device_moves import Copied, moved_to
+from opdispatch_server.values.peer_values import PeerValues
+from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.remote_values import RemoteFacts, remote_tensors_in, store_key

@@ -20,8 +20,8 @@ from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_plans import ProgramPlan, ProgramPlans
-from opdispatch_server.remote_part import RemotePart
-from opdispatch_server.remote_value_table import RemoteValueTable
+from opdispatch_server.values.remote_part import RemotePart
+from opdispatch_server.values.remote_value_table import RemoteValueTable
 from opdispatch_wire.calls import undecoded_arguments
 from opdispatch_wire.errors import (
     DeadlineExceededError,

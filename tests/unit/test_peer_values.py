@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdispatch_server.peer_values import PeerValues
+from opdispatch_server.values.peer_values import PeerValues
 from opdispatch_wire import lane_socket
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.frames import FrameKind

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.remote_value_table import (
+from opdispatch_server.values.remote_value_table import (
     HeldValue,
     RemoteValueTable,
     ValueHolder,

@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.device_holders import DeviceHolders
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
@@ -26,6 +25,7 @@ from opdispatch_server.libraries.library_version import LibraryVersion, VersionS
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
 from opdispatch_server.state.journal import Journal
+from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import LibraryNotFoundError, WireError
 
 LOG = logging.getLogger("opdispatch.libraries")

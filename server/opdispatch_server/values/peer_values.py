@@ -11,9 +11,9 @@ import grpc
 from opdispatch.arrays import DeviceMemory, backend_of_device
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 from opdispatch.tensor import Tensor
-from opdispatch_server.device_exports import find_device_id
-from opdispatch_server.device_moves import put_on_host
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.values.device_exports import find_device_id
+from opdispatch_server.values.device_moves import put_on_host
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream

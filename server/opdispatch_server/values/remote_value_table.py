@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch.arrays import register_tensor_type
-from opdispatch_server.value_store import check_keep, ids_meant
+from opdispatch_server.values.value_store import check_keep, ids_meant
 from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
     SESSION_BYTES,

@@ -12,7 +12,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
-from opdispatch_server.remote_value_table import (
+from opdispatch_server.values.remote_value_table import (
     HeldValue,
     RemoteValueTable,
     check_alive,
@@ -25,7 +25,7 @@ from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_server.remote_value_table import ValueHolder
+    from opdispatch_server.values.remote_value_table import ValueHolder
 
 
 class RemotePart:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from opdispatch_server.grpc_services import Malformed
-from opdispatch_server.remote_value_table import RemoteValueTable, ValueHolder
 from opdispatch_server.status_answers import Context
+from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueHolder
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.v1 import remote_pb2
 
