@@ -29,7 +29,7 @@ from opdispatch_server.configuration import (
     default_worker_count,
 )
 from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
-from opdispatch_server.worker_plan import parse_workers
+from opdispatch_server.processes.worker_plan import parse_workers
 from opdispatch_wire.addresses import AddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
 

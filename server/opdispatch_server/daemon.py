@@ -36,7 +36,6 @@ from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import add_service
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.interpreter_gate import QueueLimits
-from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_servicer import InterpreterServicer
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
@@ -49,7 +48,9 @@ from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.listeners import Listener, bind
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
-from opdispatch_server.process_watch import ProcessEnd
+from opdispatch_server.processes.interpreter_pools import InterpreterPools
+from opdispatch_server.processes.process_watch import ProcessEnd
+from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
@@ -57,7 +58,6 @@ from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.run_folder import RunFolder
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.state_folder import libraries_in
-from opdispatch_server.supervisor import Supervisor
 from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueLimits
 from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address

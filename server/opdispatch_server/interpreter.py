@@ -36,7 +36,7 @@ from opdispatch_server.kernel_streams import KernelStreams
 from opdispatch_server.listeners import bind
 from opdispatch_server.lost_device import LostDevice
 from opdispatch_server.message_limit import internal_message_limit
-from opdispatch_server.process_watch import process_space
+from opdispatch_server.processes.process_watch import process_space
 from opdispatch_server.program_execution import ProgramExecution
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues

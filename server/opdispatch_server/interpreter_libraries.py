@@ -20,7 +20,7 @@ from opdispatch_server.library_code.user_traceback import (
     format_user_traceback,
 )
 from opdispatch_server.loaded_library import LoadedLibrary
-from opdispatch_server.process_memory import trim_memory
+from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
 from opdispatch_wire.errors import LibraryLoadError, RefusedError
 from opdispatch_wire.v1 import interpreter_pb2 as pb

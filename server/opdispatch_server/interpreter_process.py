@@ -24,7 +24,7 @@ from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.logs import BARE, configure_logging
-from opdispatch_server.parent_watch import die_with_parent
+from opdispatch_server.processes.parent_watch import die_with_parent
 from opdispatch_server.returning_interpreter import ReturningInterpreter
 from opdispatch_server.run_folder import RunFolder
 from opdispatch_wire.addresses import AddressError, grpc_target, is_loopback

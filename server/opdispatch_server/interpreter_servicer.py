@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 
 from opdispatch_server.core_wait import CoreWait
-from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import UNEXPLAINED, InterpreterSession, SessionContext
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.kernel_runs import RUN_BYTES, KernelRuns
 from opdispatch_server.leases import LeaseWatch
-from opdispatch_server.process_watch import (
+from opdispatch_server.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.processes.process_watch import (
     UNKNOWN_END,
     ProcessEnd,
     process_space,

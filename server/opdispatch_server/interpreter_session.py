@@ -16,10 +16,10 @@ import grpc.aio
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_lane import InterpreterLane
-from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.leases import Lease
 from opdispatch_server.message_limit import internal_message_limit
-from opdispatch_server.process_watch import ProcessEnd
+from opdispatch_server.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.processes.process_watch import ProcessEnd
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.async_stream import AsyncStream

@@ -13,7 +13,7 @@ from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
-from opdispatch_server.supervisor import Supervisor
+from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_server.values.remote_value_table import RemoteValueTable
 from opdispatch_wire.v1 import registry_pb2 as pb
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from opdispatch_server.environments.environment_bootstrap import BorrowedPackages, OwnPackages
-from opdispatch_server.process_memory import find_memory
+from opdispatch_server.processes.process_memory import find_memory
 
 
 def write(folder: Path, *names: str) -> str:

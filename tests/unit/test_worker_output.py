@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from opdispatch_server.worker_output import (
+from opdispatch_server.processes.worker_output import (
     LINE_LIMIT,
     LINES_AT_ONCE,
     LINES_KEPT,

@@ -6,7 +6,7 @@ import pytest
 
 from opdispatch.errors import DeviceError
 from opdispatch_server.devices import find_devices
-from opdispatch_server.worker_plan import parse_workers
+from opdispatch_server.processes.worker_plan import parse_workers
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from opdispatch_server.supervisor import WorkerProcess
+from opdispatch_server.processes.supervisor import WorkerProcess
 from tests.open_descriptors import open_descriptors
 
 SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]

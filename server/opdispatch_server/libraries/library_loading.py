@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
-from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_journal import LibraryJournal
@@ -17,6 +16,7 @@ from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion, VersionState
 from opdispatch_server.libraries.load_race import LoadRace, LoadWait
 from opdispatch_server.libraries.placement import Place, Placement
+from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_wire.errors import DeadlineExceededError
 
 LOG = logging.getLogger("opdispatch.libraries")

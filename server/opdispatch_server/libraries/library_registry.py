@@ -12,7 +12,6 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.health import HealthBoard
-from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
@@ -24,6 +23,7 @@ from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
+from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import LibraryNotFoundError, WireError

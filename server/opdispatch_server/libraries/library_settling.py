@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from opdispatch_server.interpreter_pools import InterpreterPools
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
+from opdispatch_server.processes.interpreter_pools import InterpreterPools
 
 
 class LibrarySettling:

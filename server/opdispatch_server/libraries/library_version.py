@@ -13,8 +13,8 @@ from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, Registrat
 from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
 from opdispatch_server.environments.library_home import SHARED_HOME, LibraryHome
-from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.libraries.replica import Replica, ReplicaState
+from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 if TYPE_CHECKING:

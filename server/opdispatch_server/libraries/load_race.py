@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.changes import Changes
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion
+from opdispatch_server.processes.interpreter_pool import InterpreterPool
 
 
 class LoadRace:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.process_memory import find_memory
+from opdispatch_server.processes.process_memory import find_memory
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 # An interpreter that imports something cannot answer for now.

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
-from opdispatch_server.interpreter_pool import InterpreterPool
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion
 from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_server.supervisor import Supervisor
+from opdispatch_server.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_wire.errors import InterpreterNotFoundError, LibraryLoadError
 
 START_TIMEOUT = 60.0

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
-from opdispatch_server.process_watch import ProcessEnd, describe_exit
-from opdispatch_server.worker_output import LineProtocol, WorkerOutput
+from opdispatch_server.processes.process_watch import ProcessEnd, describe_exit
+from opdispatch_server.processes.worker_output import LineProtocol, WorkerOutput
 from opdispatch_wire.errors import InterpreterNotFoundError
 
 LOG = logging.getLogger("opdispatch.supervisor")
