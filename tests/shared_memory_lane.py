@@ -19,7 +19,6 @@ import numpy as np
 
 from opdispatch.schema_parser import parse_schema
 from opdispatch.tensor import Tensor
-from opdispatch_wire.call_memory import THRESHOLD, CalleeMemory, CallerMemory, ResultBlocks
 from opdispatch_wire.calls import (
     call_request,
     decode_arguments,
@@ -27,10 +26,16 @@ from opdispatch_wire.calls import (
     result_of_reply,
 )
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.call_memory import (
+    THRESHOLD,
+    CalleeMemory,
+    CallerMemory,
+    ResultBlocks,
+)
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.status import status_from_error
-from opdispatch_wire.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2 as pb
 
 MAX_PACKET = 1 << 17

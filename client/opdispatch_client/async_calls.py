@@ -27,7 +27,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.peer_memory import is_without_room
+from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
 
 

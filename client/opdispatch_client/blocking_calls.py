@@ -28,8 +28,8 @@ from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.peer_memory import is_without_room
 from opdispatch_wire.pending_calls import OnDone
+from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")

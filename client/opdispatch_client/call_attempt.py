@@ -10,16 +10,16 @@ from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.operator_call import Call
 from opdispatch_client.routes import Routes
-from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
     InterpreterDiedError,
     MessageTooLargeError,
 )
-from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.peer_memory import is_without_room
+from opdispatch_wire.shared_memory.call_memory import CallerMemory
+from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory
+from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.status import late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2
 

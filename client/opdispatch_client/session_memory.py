@@ -13,9 +13,9 @@ from numpy.typing import DTypeLike
 
 from opdispatch_wire.dtypes import dtype_to_name
 from opdispatch_wire.errors import RefusedError
-from opdispatch_wire.lane_memory import CallerLaneMemory, Put
-from opdispatch_wire.shared_mapping import is_supported
-from opdispatch_wire.tensor_arena import IDLE_SECONDS, TensorArena
+from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory, Put
+from opdispatch_wire.shared_memory.shared_mapping import is_supported
+from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS, TensorArena
 
 LOG = logging.getLogger("opdispatch.client")
 

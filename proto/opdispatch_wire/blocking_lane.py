@@ -31,15 +31,15 @@ from collections.abc import Callable
 
 from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.blocking_connection import BlockingConnection
-from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.lane_tensors import TensorLane
 from opdispatch_wire.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.shared_memory.call_memory import CallerMemory
+from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.sleeper import sleeper, wake
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 

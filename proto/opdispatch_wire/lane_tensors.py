@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from opdispatch_wire.call_memory import CallerMemory
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
     RAISE_CALL_LIMIT_HINT,
@@ -18,8 +17,9 @@ from opdispatch_wire.detached_tensors import (
     detach,
 )
 from opdispatch_wire.frame_outbox import FramePayload
-from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import parsed
+from opdispatch_wire.shared_memory.call_memory import CallerMemory
+from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 # A shorter tensor counts as part of its message.

@@ -49,7 +49,7 @@ from opdispatch_wire.channel import (
     server_options,
 )
 from opdispatch_wire.errors import DaemonUnavailableError
-from opdispatch_wire.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
 from opdispatch_wire.v1 import execution_pb2_grpc, interpreter_pb2_grpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb

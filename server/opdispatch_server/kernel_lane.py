@@ -36,18 +36,18 @@ from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_server.turn_watch import TurnWatch
 from opdispatch_wire import lane_messages
 from opdispatch_wire.brief_spin import BriefSpin
-from opdispatch_wire.call_memory import PlacedTensors
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
-from opdispatch_wire.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
 from opdispatch_wire.lane_tensors import read_call
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.shared_mapping import is_supported
+from opdispatch_wire.shared_memory.call_memory import PlacedTensors
+from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.shared_mapping import is_supported
+from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
 from opdispatch_wire.status import status_from_error
-from opdispatch_wire.tensor_arena import IDLE_SECONDS
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 

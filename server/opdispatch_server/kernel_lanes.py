@@ -13,8 +13,8 @@ from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lane import KernelLane
 from opdispatch_server.lane_listener import LaneListener
 from opdispatch_server.turn_watch import TurnWatch
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.tensor_arena import IDLE_SECONDS
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
 from opdispatch_wire.v1 import execution_pb2
 
 # How often it is looked for memory that is not used.

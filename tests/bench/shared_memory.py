@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import opdispatch_client as oc
-from opdispatch_wire.call_memory import copy_elements
-from opdispatch_wire.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.call_memory import copy_elements
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from tests.bench.timing import median_seconds
 
 SIZES = {"16 B": 4, "64 KiB": 1 << 14, "1 MB": 250_000, "10 MB": 2_500_000}

@@ -15,7 +15,7 @@ import opdispatch_client as oc
 from opdispatch_wire import lane_messages
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import FrameKind, frame_header
-from opdispatch_wire.memory_region import OwnedRegion
+from opdispatch_wire.shared_memory.memory_region import OwnedRegion
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.service.raw_lane import RawLane, find_route, raw_lane

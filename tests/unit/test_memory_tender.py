@@ -16,10 +16,10 @@ from opdispatch_wire import lane_socket
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import FrameKind, frame_header
-from opdispatch_wire.lane_memory import CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.memory_region import OwnedRegion
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory
+from opdispatch_wire.shared_memory.memory_region import OwnedRegion
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
 

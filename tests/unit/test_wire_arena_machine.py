@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.shared_mapping import PAGE
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 
 MIB = 1 << 20
 

@@ -11,16 +11,16 @@ from hypothesis.extra import numpy as hnp
 
 from opdispatch.errors import ArgumentError
 from opdispatch.tensor import Tensor
-from opdispatch_wire.call_memory import (
+from opdispatch_wire.calls import result_of_reply
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.shared_memory.call_memory import (
     CallerMemory,
     copy_elements,
     skip_for,
 )
-from opdispatch_wire.calls import result_of_reply
-from opdispatch_wire.errors import WireError
-from opdispatch_wire.peer_memory import PeerMemory
-from opdispatch_wire.shared_mapping import PAGE
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2 as pb
 from tests.shared_memory_lane import Caller, own_mappings
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch.schema_parser import parse_schema
-from opdispatch_wire.call_memory import CalleeMemory, PlacedTensors, ResultBlocks
 from opdispatch_wire.calls import call_request, decode_arguments, result_of_reply
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.peer_memory import PeerMemory
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors, ResultBlocks
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.tensors import tensor_from_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
 from opdispatch_wire.v1 import values_pb2

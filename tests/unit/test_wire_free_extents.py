@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opdispatch_wire.free_extents import FreeExtents
+from opdispatch_wire.shared_memory.free_extents import FreeExtents
 
 SIZE = 40
 

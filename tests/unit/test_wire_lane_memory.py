@@ -16,11 +16,11 @@ from opdispatch_wire.calls import call_request, decode_arguments, reply_of_retur
 from opdispatch_wire.descriptors import PassedDescriptor
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.lane_memory import CalleeLaneMemory, CallerLaneMemory
 from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.peer_memory import is_without_room
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.lane_memory import CalleeLaneMemory, CallerLaneMemory
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.peer_memory import is_without_room
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.shared_memory_lane import own_mappings
 

@@ -27,7 +27,7 @@ from opdispatch_wire.detached_tensors import CALL_REQUEST, attach, detach
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.layouts import WireLayoutTensor
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
-from opdispatch_wire.shared_tensors import shared_memory_of
+from opdispatch_wire.shared_memory.shared_tensors import shared_memory_of
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import (
     step_value_from_proto,

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from opdispatch_wire.lane_memory import CalleeLaneMemory
-from opdispatch_wire.memory_budget import MemoryBudget, quarter_of_memory
-from opdispatch_wire.shared_mapping import PAGE
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.lane_memory import CalleeLaneMemory
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget, quarter_of_memory
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 
 MIB = 1 << 20
 

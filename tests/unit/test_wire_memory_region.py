@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.memory_region import MappedRegion, OwnedRegion
-from opdispatch_wire.shared_mapping import PAGE, SharedMapping, is_supported
+from opdispatch_wire.shared_memory.memory_region import MappedRegion, OwnedRegion
+from opdispatch_wire.shared_memory.shared_mapping import PAGE, SharedMapping, is_supported
 from tests.shared_memory_lane import own_mappings
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -230,7 +230,7 @@ def test_no_room_for_a_mapping_is_an_error_and_leaves_nothing(owned):
 
 OWNER = """
 import os, signal, socket, sys
-from opdispatch_wire.memory_region import OwnedRegion
+from opdispatch_wire.shared_memory.memory_region import OwnedRegion
 
 region = OwnedRegion(1 << 20)
 region.mapping.window(0, 5, writable=True).array((5,), __import__("numpy").dtype("u1"))[:] = 7

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.memory_region import OwnedRegion
-from opdispatch_wire.peer_memory import PeerMemory
-from opdispatch_wire.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.memory_region import OwnedRegion
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.v1.values_pb2 import SharedMemory
 from tests.shared_memory_lane import own_mappings
 

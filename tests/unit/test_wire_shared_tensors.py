@@ -3,7 +3,7 @@
 import numpy as np
 
 from opdispatch_wire.calls import call_request, undecoded_arguments
-from opdispatch_wire.shared_tensors import shared_memory_of
+from opdispatch_wire.shared_memory.shared_tensors import shared_memory_of
 from opdispatch_wire.v1 import execution_pb2 as pb
 from opdispatch_wire.v1.values_pb2 import SharedMemory, Tensor, Value
 

@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.shared_mapping import PAGE
-from opdispatch_wire.tensor_arena import TensorArena, block_size
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena, block_size
 from tests.shared_memory_lane import own_mappings
 
 MIB = 1 << 20
@@ -123,7 +123,7 @@ def test_where_memory_is_exhausted_tensors_go_inline(caplog, monkeypatch, arena,
 
 EXHAUSTED = """
 import logging, os, resource
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 
 arena = TensorArena(step=1 << 20)
 assert arena.allocate(1) is not None
@@ -321,7 +321,7 @@ def test_threads_get_blocks_of_their_own(arena):
 FORKED = """
 import os
 import re
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 
 arena = TensorArena()
 arena.allocate(1).release()

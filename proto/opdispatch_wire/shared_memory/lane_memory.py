@@ -13,15 +13,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from opdispatch_wire.arena_block import Block
-from opdispatch_wire.call_memory import CalleeMemory, CallerMemory, PlacedTensors, ResultBlocks
 from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_messages import LaneClosedError, parsed
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.peer_memory import PeerMemory
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.arena_block import Block
+from opdispatch_wire.shared_memory.call_memory import (
+    CalleeMemory,
+    CallerMemory,
+    PlacedTensors,
+    ResultBlocks,
+)
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.peer_memory import PeerMemory
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2, values_pb2
 
 Put = Callable[[FrameKind, bytes, PassedDescriptor | None], None]

@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch_wire.arena_block import Block, Place
-from opdispatch_wire.free_extents import FreeExtents
-from opdispatch_wire.memory_budget import MemoryBudget
-from opdispatch_wire.memory_region import OwnedRegion
-from opdispatch_wire.shared_mapping import PAGE, is_supported
+from opdispatch_wire.shared_memory.arena_block import Block, Place
+from opdispatch_wire.shared_memory.free_extents import FreeExtents
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.memory_region import OwnedRegion
+from opdispatch_wire.shared_memory.shared_mapping import PAGE, is_supported
 
 Array = np.ndarray[Any, Any]
 

@@ -39,8 +39,8 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from opdispatch_wire.errors import RefusedError, WireError
-from opdispatch_wire.memory_region import MAX_REGION_BYTES, MappedRegion
-from opdispatch_wire.shared_mapping import SharedMapping, Window, page_range
+from opdispatch_wire.shared_memory.memory_region import MAX_REGION_BYTES, MappedRegion
+from opdispatch_wire.shared_memory.shared_mapping import SharedMapping, Window, page_range
 from opdispatch_wire.v1 import values_pb2
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch_wire.shared_mapping import SharedMapping, Window
+from opdispatch_wire.shared_memory.shared_mapping import SharedMapping, Window
 
 Array = np.ndarray[Any, Any]
 

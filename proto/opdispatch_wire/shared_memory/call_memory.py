@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 
 from opdispatch.tensor import Tensor
-from opdispatch_wire.arena_block import Block
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.peer_memory import LentMemory, OnRelease, PeerMemory
-from opdispatch_wire.shared_mapping import PAGE
-from opdispatch_wire.shared_tensors import shared_memory_of, shared_tensors_of
-from opdispatch_wire.tensor_arena import TensorArena
+from opdispatch_wire.shared_memory.arena_block import Block
+from opdispatch_wire.shared_memory.peer_memory import LentMemory, OnRelease, PeerMemory
+from opdispatch_wire.shared_memory.shared_mapping import PAGE
+from opdispatch_wire.shared_memory.shared_tensors import shared_memory_of, shared_tensors_of
+from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 
 Array = np.ndarray[Any, Any]

@@ -22,7 +22,7 @@ import stat
 import numpy as np
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.shared_mapping import PAGE, SharedMapping
+from opdispatch_wire.shared_memory.shared_mapping import PAGE, SharedMapping
 
 _BYTE = np.dtype(np.uint8)
 MAX_REGION_BYTES = 1 << 36
