@@ -1,18 +1,37 @@
 """Sessions with an opdispatch daemon, from Python and from the command line.
 
-    connect, Session        session.py          the blocking session, for any number of threads
-    aio.connect             aio.py              its asyncio twin
-                            session_base.py     what both do without asking the daemon
-                            calling_session.py, async_calling_session.py
-                                                their calls, remote tensors and programs
-                            rpcs.py             what else both send and how they read it; no I/O
-                            remote_ops.py       session.ops.namespace.name.overload
-                            library_source.py   a file, folder or module name, as an upload
-                            requirements_file.py  what a library needs installed, read here
-                            load_progress.py    the steps of a load, as they come
-                            listings.py         what the daemon tells: plain frozen values
-                            cli/                the `opdispatch` command
-                            stress/             `opdispatch stress`: races, checked
+    session, aio                        connect, and the sessions: blocking, and for asyncio
+    session_base                        what both do without asking the daemon
+    rpcs, listings                      what both ask of the daemon, and what it tells; no I/O
+    endpoint                            where a session goes, and how long it waits
+    library_source, requirements_file   a library and what it needs installed, as an upload
+    load_progress                       the steps of a load, as they come
+
+    What is called:
+
+    calling_session,
+    async_calling_session               the methods of sessions for calls, values and programs
+    remote_ops                          session.ops.namespace.name.overload
+    operator_call, call_shape           one call, and what it has in common with others
+    ordered_results, call_future        what map and submit return
+    remote_tensor, remote_calls,
+    value_lease                         tensors that stay in interpreters, for as long as they live
+    program, program_call,
+    traced_function                     programs: recorded, sent, made of functions
+
+    How calls travel:
+
+    blocking_calls, async_calls         those of one session, and which way each of them goes
+    call_attempt                        one call on its way
+    call_lane, daemon_lane, unary_calls to the daemon
+    routes, direct_way                  to an interpreter, when and where
+    direct_lanes, async_direct_lanes    ... on the same machine
+    direct_streams,
+    async_direct_streams                ... on another one
+    session_memory, memory_tender       memory that is shared with those
+
+    cli/                                the `opdispatch` command
+    stress/                             `opdispatch stress`: races, checked
 
 Everything that the daemon or a kernel can do wrong is an ``OpdispatchError``; the classes are
 importable from here. Nothing is imported before it is used: ``opdispatch --help`` needs

@@ -1,8 +1,11 @@
 """Imports run one way: between the rooms, and between the modules of the dispatcher."""
 
 import ast
+import importlib
+import inspect
 import re
 import sys
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +32,12 @@ def modules_of(room):
 
 MODULES = {room: modules_of(room) for room in ROOMS}
 ALL_MODULES = {name for found in MODULES.values() for name in found}
+
+
+def packages_of(room):
+    """The room itself and the folders in it, but for generated code."""
+    names = {name.rpartition(".")[0] for name in MODULES[room]} - {"", "opdispatch_wire.v1"}
+    return sorted(names)
 
 
 def imported_by(statement):
@@ -145,3 +154,16 @@ def test_no_two_modules_of_the_tests_are_imported_by_one_name():
     names = [path.name for each in plain for path in each.glob("*.py")]
     assert len(folders) > 6
     assert len(set(names)) == len(names), sorted(each.name for each in plain)
+
+
+# -- the maps of all packages ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", [p for room in ROOMS for p in packages_of(room)])
+def test_every_module_is_named_in_the_map_of_its_package(package):
+    """That map is the docstring of the package; ``meta_*`` in it names all that begin so."""
+    said = set(re.findall(r"\w+\*?", inspect.getdoc(importlib.import_module(package))))
+    inside = {name.rpartition(".")[2] for name in ALL_MODULES if name.rpartition(".")[0] == package}
+    inside.discard("__main__")
+    left_out = {name for name in inside if not any(fnmatch(name, each) for each in said)}
+    assert not left_out

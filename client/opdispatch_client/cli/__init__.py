@@ -16,6 +16,7 @@
     argument_values.py   what it means to an operator's schema
     array_files.py       .npy, .npz and images, read and written
     results.py           what an operator returned, as text, JSON or arrays
+    profile_files.py     what a call takes, in a file
     stress.py            stress
 
 Modules that need gRPC or NumPy are imported by the commands that use them, so that

@@ -1,5 +1,6 @@
 """The derivatives of the operators of the library ``array``: one table, by topic.
 
+namespace       what formulas are written in
 elementwise     element by element
 reductions      sums, extrema, what is cumulative, order
 manipulation    moved, cut and joined

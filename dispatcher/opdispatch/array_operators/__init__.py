@@ -15,6 +15,7 @@ kernels            kernels for arrays and tensors out of functions for arrays
 half_precision     what is added up in float32, and scalars beside bfloat16
 cupy_functions     what CuPy has for them, where it differs, adapted
 cuda               kernels of CuPy's functions, imported when they are needed
+sizes              sizes that no array can have
 meta_kernels       shapes and dtypes of results; meta_* by topic
 creation           which backend makes an array: that of the device that is asked for
 indexing           what is behind x[...] and x[...] = value

@@ -1,4 +1,25 @@
-"""What the functionality keys do, one file each; and the fallbacks every dispatcher starts with."""
+"""What the functionality keys do, one file each; and the fallbacks every dispatcher starts with.
+
+autograd            the keys Autograd, of operators that have no derivative
+derivative, derivative_kernel, registered_autograd, autograd_kernel_text, below
+                    and of those that have one: of formulas, or of a function that goes back
+adinplace_or_view   versions are counted, and views know their bases
+autocast            floating-point arguments are cast
+tracer              the traces of the task are told of the call
+functorch           nested function transforms: the topmost level, and on to the next
+batching, batching_rule
+                    batched tensors, without a batching rule and with one
+functionalize, functional_counterpart
+                    calls that write to nothing in the place of those that do
+layer_text          the texts of kernels that are layers, as these are
+python              modes, and classes that handle operators themselves
+math_bits, zero_tensor
+                    conjugates, negatives and zeros that are not computed
+meta, fake, deferred_init, recording
+                    tensors without elements: shapes alone, a device too, and elements later
+passive             those that let a call pass
+cpu_fallback        what a device has no kernel for, on the host
+"""
 
 from __future__ import annotations
 
