@@ -23,7 +23,8 @@
 
     blocking_calls, async_calls         those of one session, and which way each of them goes
     call_attempt                        one call on its way
-    call_lane, daemon_lane, unary_calls to the daemon
+    call_lane, daemon_lane, unary_calls,
+    async_daemon_lane                   to the daemon
     routes, direct_way                  to an interpreter, when and where
     direct_lanes, async_direct_lanes    ... on the same machine
     direct_streams,

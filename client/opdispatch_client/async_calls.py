@@ -1,14 +1,14 @@
-"""How the calls of an asyncio session travel: the choice of a lane, and calls on it."""
+"""How the calls of an asyncio session travel: to the daemon, or directly to an interpreter."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import grpc.aio
 
-from opdispatch.errors import OpdispatchError
+from opdispatch_client.async_daemon_lane import AsyncCallLane, AsyncDaemonLane
 from opdispatch_client.async_direct_lanes import AsyncDirectLanes
 from opdispatch_client.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.call_attempt import CallAttempt
@@ -22,40 +22,10 @@ from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.async_stream import AsyncStream
-from opdispatch_wire.awaited_replies import Reply
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
-
-
-class AsyncCallLane(Protocol):
-    """A way for calls, each with an id of its own; see ``AsyncLane`` for what is raised."""
-
-    @property
-    def inline_bytes(self) -> int | None:
-        """How long tensors may be in a message; None: the other side takes none beside it."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether calls have no chance any more."""
-
-    def call(
-        self, request: execution_pb2.CallRequest, what: str, tensors: CallTensors | None = None
-    ) -> Reply:
-        """Sends a call; the future has the reply, or LaneClosedError.
-
-        The large tensors of both are in ``tensors``.
-        """
-
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more for the reply of that id."""
-
-    def close(self) -> None:
-        """Ends all calls with LaneClosedError. Idempotent."""
-
 
 Way = DirectWay[AsyncLane] | DirectWay[AsyncStream]
 
@@ -73,34 +43,31 @@ class AsyncCalls:
         introduce: Callable[[], Awaitable[tuple[ServerInfo, int]]],
     ) -> None:
         self._endpoint = endpoint
-        self._channel = channel
-        self._introduce = introduce
+        self._daemon = AsyncDaemonLane(endpoint, channel, introduce)
         self._loop = asyncio.get_running_loop()
-        self._is_closed = False
-        self._lane: AsyncCallLane | None = None
-        self.lane = "grpc"
-        """The lane's name."""
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tend_later)
         self._routes = Routes()
         self._direct = AsyncDirectLanes(self.memory, self._routes)
         self._direct_streams = AsyncDirectStreams(endpoint, self._routes)
         self._tending: asyncio.TimerHandle | None = None
-        self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
+
+    @property
+    def lane(self) -> str:
+        """The name of the lane to the daemon."""
+        return self._daemon.name
 
     async def open(self, info: ServerInfo, limit: int) -> None:
         """Chooses a lane for messages of at most ``limit`` bytes.
 
         Raises DaemonUnavailableError if there is none of the kind that the endpoint insists on.
         """
-        self.lane, self._lane = await self._choose(info.lane, limit)
+        await self._daemon.open(info, limit)
 
     def close(self) -> None:
-        """Ends all calls. Idempotent."""
-        self._is_closed = True
+        """Ends all calls; no others can be made. Idempotent."""
+        self._daemon.close()
         if not self._endpoint.is_of_this_process:
             return
-        if self._lane is not None:
-            self._lane.close()
         self._direct.close()
         self._direct_streams.close()
         if self._tending is not None:
@@ -124,7 +91,7 @@ class AsyncCalls:
         try:
             reply = await self._call_directly(attempt)
             if reply is None:
-                lane = await self._open_lane()
+                lane = await self._daemon.get()
                 attempt.prepare(lane.inline_bytes if lane is not None else None)
                 if lane is None:
                     return await send(call_by_itself(call, attempt.request))
@@ -153,13 +120,13 @@ class AsyncCalls:
         if isinstance(way.lane, AsyncLane) and is_without_room(why):
             self.memory.refuse(way.lane.memory, why)
         attempt.leave(way, self._routes, why)
-        if self._is_closed:
+        if self._daemon.is_closed:
             raise self._endpoint.closed_error()
         return None
 
     async def _find_way(self, attempt: CallAttempt) -> Way | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
-        daemon, shape = self._lane, attempt.call.shape if self._endpoint.direct else None
+        daemon, shape = self._daemon.lane, attempt.call.shape if self._endpoint.direct else None
         if shape is None:
             return None
         way: Way | None
@@ -185,7 +152,7 @@ class AsyncCalls:
         return isinstance(daemon, AsyncStream) and self._endpoint.has_ports
 
     def _tend_later(self) -> None:
-        if self._tending is None and not self._is_closed:
+        if self._tending is None and not self._daemon.is_closed:
             self._tending = self._loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
@@ -198,41 +165,9 @@ class AsyncCalls:
 
     def _failure(self, error: Exception, attempt: CallAttempt) -> Exception:
         """What the caller is told of an error on the way."""
-        if isinstance(error, LaneClosedError) and self._is_closed:
+        if isinstance(error, LaneClosedError) and self._daemon.is_closed:
             return self._endpoint.closed_error()
         return attempt.explain(error)
-
-    async def _open_lane(self) -> AsyncCallLane | None:
-        """The lane, opened again if it broke; None if each call is a gRPC request."""
-        lane = self._lane
-        if lane is None or not lane.is_closed or self._is_closed:
-            return lane
-        async with self._opening:
-            if self._lane is lane:
-                await self.open(*await self._introduce())
-            return self._lane
-
-    async def _choose(self, path: str, limit: int) -> tuple[str, AsyncCallLane | None]:
-        endpoint, wanted = self._endpoint, self._endpoint.lane
-        if wanted in ("auto", "local"):
-            why = endpoint.why_no_lane(path)
-            if not why:
-                try:
-                    lane = await AsyncLane.connect(
-                        path, limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
-                    )
-                    return "local", lane
-                except (OSError, OpdispatchError) as error:
-                    why = str(error)
-            if wanted == "local":
-                raise endpoint.no_lane_error(why)
-        if wanted in ("auto", "stream"):
-            try:
-                return "stream", await AsyncStream.open(self._channel, limit)
-            except LaneClosedError as error:
-                if wanted == "stream":
-                    raise endpoint.no_stream_error(str(error)) from None
-        return "grpc", None
 
 
 async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.CallReply:
