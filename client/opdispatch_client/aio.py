@@ -254,9 +254,8 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)
         with self._errors_of_ours():
-            reply = await method(
-                rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout)
-            )
+            deadline = rpc.deadline(timeout or self._endpoint.timeout)
+            reply = await method(rpc.request, timeout=deadline, metadata=rpc.metadata)
         return rpc.read(reply)
 
     async def _load_in_steps(
@@ -268,7 +267,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         method = self._method(steps, self._channel.unary_stream)
         try:
             with self._errors_of_ours():
-                call = method(steps.request)
+                call = method(steps.request, metadata=steps.metadata)
                 return await follow_async(call, steps, on_progress, self._endpoint.timeout)
         except OpdispatchError as error:
             if not is_unknown_method(error):

@@ -44,6 +44,7 @@ class Rpc(Generic[T]):
     reply_type: type[Message]
     read: Callable[[Any], T]
     metadata: tuple[tuple[str, str], ...] = ()
+    """What the daemon is told beside it: who asks, where that is kept."""
     waits: float | None = 0.0
     """Seconds that the daemon may wait before it answers; None: any time."""
 
@@ -132,7 +133,12 @@ def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.Loaded
         return rpc.read(message.reply) if message.HasField("reply") else message.line
 
     return Rpc(
-        f"{rpc.path}WithProgress", rpc.what, rpc.request, registry_pb2.LoadLibraryProgress, read
+        f"{rpc.path}WithProgress",
+        rpc.what,
+        rpc.request,
+        registry_pb2.LoadLibraryProgress,
+        read,
+        rpc.metadata,
     )
 
 

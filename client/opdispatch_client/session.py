@@ -276,7 +276,8 @@ class Session(SessionBase, CallingSession):
     def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)
         with self._errors_of_ours():
-            reply = method(rpc.request, timeout=rpc.deadline(timeout or self._endpoint.timeout))
+            deadline = rpc.deadline(timeout or self._endpoint.timeout)
+            reply = method(rpc.request, timeout=deadline, metadata=rpc.metadata)
         return rpc.read(reply)
 
     def _load_in_steps(
@@ -288,7 +289,8 @@ class Session(SessionBase, CallingSession):
         method = self._method(steps, self._channel.unary_stream)
         try:
             with self._errors_of_ours():
-                return follow(method(steps.request), steps, on_progress, self._endpoint.timeout)
+                call = method(steps.request, metadata=steps.metadata)
+                return follow(call, steps, on_progress, self._endpoint.timeout)
         except OpdispatchError as error:
             if not is_unknown_method(error):
                 raise

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch_wire.peer import describe_self
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
@@ -99,6 +100,19 @@ def test_devices_are_known_and_asked_for(shared: oc.Session, write_library: Writ
             match=r"no interpreter with a cuda:3 device; connected: worker-1 \(cpu\)",
         ):
             shared.load(write_library("other", constant(2, namespace="other")), on="cuda:3")
+
+
+async def test_listings_say_who_has_loaded_a_library_from_another_host(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """A TCP connection comes from an address, which says less than what the client says."""
+    daemon = start_daemon(workers=1, listen=["127.0.0.1:0"])
+    with daemon.connect() as session:
+        path = write_library("const", constant(1))
+        assert session.load(path).loaded_by == describe_self()
+    async with oc.aio.connect(daemon.address) as waiting:
+        path = write_library("const", constant(2))
+        assert (await waiting.load(path)).loaded_by == describe_self()
 
 
 def test_listings_say_who_has_loaded_a_library(shared: oc.Session, write_library: WriteLibrary):
