@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Protocol
 
 from opdispatch_server.call_context import CallContext
@@ -31,3 +32,27 @@ class CallRules(Protocol):
 
     def end(self, context: CallContext) -> None:
         """A call has ended, or will never run."""
+
+
+class DaemonCalls:
+    """The rules for the daemon's calls: it is believed, and knows how many it may send."""
+
+    room = None
+    session = 0
+
+    def __init__(self) -> None:
+        self._lanes = itertools.count(1)
+
+    def new_lane(self) -> int:
+        """A number that no other connection has."""
+        return next(self._lanes)
+
+    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
+        """What the daemon says."""
+        return CallContext.of_request(request)
+
+    def begin(self, context: CallContext) -> None:
+        """Nothing to note: the daemon knows what runs."""
+
+    def end(self, context: CallContext) -> None:
+        """Nothing to note."""

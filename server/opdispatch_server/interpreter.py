@@ -20,6 +20,7 @@ from opdispatch import default_dispatcher
 from opdispatch.arrays import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensor_operators import keep_private
+from opdispatch_server.call_rules import DaemonCalls
 from opdispatch_server.daemon_lane import DaemonLane
 from opdispatch_server.devices import take_devices
 from opdispatch_server.direct_calls import DirectCalls
@@ -31,7 +32,7 @@ from opdispatch_server.heartbeat import heartbeat_of
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.kernel_calls import KernelThreads
 from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.kernel_lanes import DaemonCalls, KernelLanes
+from opdispatch_server.kernel_lanes import KernelLanes
 from opdispatch_server.kernel_streams import KernelStreams
 from opdispatch_server.listeners import bind
 from opdispatch_server.lost_device import LostDevice

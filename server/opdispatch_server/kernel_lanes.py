@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
 import threading
 
-from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_rules import CallRules
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.kernel_lane import KernelLane
@@ -15,34 +13,9 @@ from opdispatch_server.lane_listener import LaneListener
 from opdispatch_server.turn_watch import TurnWatch
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS
-from opdispatch_wire.v1 import execution_pb2
 
 # How often it is looked for memory that is not used.
 _TRIM_SECONDS = IDLE_SECONDS / 6
-
-
-class DaemonCalls:
-    """The rules for the daemon's calls: it is believed, and knows how many it may send."""
-
-    room = None
-    session = 0
-
-    def __init__(self) -> None:
-        self._lanes = itertools.count(1)
-
-    def new_lane(self) -> int:
-        """A number that no other connection has."""
-        return next(self._lanes)
-
-    def admit(self, lane: int, request: execution_pb2.CallRequest) -> CallContext:
-        """What the daemon says."""
-        return CallContext.of_request(request)
-
-    def begin(self, context: CallContext) -> None:
-        """Nothing to note: the daemon knows what runs."""
-
-    def end(self, context: CallContext) -> None:
-        """Nothing to note."""
 
 
 class KernelLanes:
