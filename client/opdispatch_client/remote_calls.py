@@ -92,11 +92,8 @@ class RemoteCalls:
     ) -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
         lease = self._lease.get(self._endpoint.handshake_timeout)
         keep = lease.new_keep(on, device)
-        try:
+        with _released_on_error(lease, keep):
             yield keep, self._maker(lease)
-        except BaseException:
-            lease.release(keep.prefix)  # it may have run, and nobody knows what it has kept
-            raise
 
     def _maker(self, lease: Lease) -> DecodeRemote:
         def make_tensor(message: values_pb2.RemoteTensor, at: str, writable: bool) -> RemoteTensor:

@@ -67,11 +67,7 @@ class ValueLease:
     def __init__(self, channel: grpc.Channel, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._is_closed = False
-        self._method = channel.stream_stream(
-            HOLD_VALUES,
-            request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
-            response_deserializer=remote_pb2.HoldValuesReply.FromString,
-        )
+        self._method = _hold_values(channel)
         self._mutex = threading.Lock()
         self._lease: Lease | None = None
         self._stream: _Stream | None = None
@@ -115,10 +111,7 @@ class _Stream:
         threading.Thread(target=self._read, name="value-lease", daemon=True).start()
         if not self._opened.wait(timeout):
             self.close()
-            raise DaemonUnavailableError(
-                f"{self._address} did not answer the request to hold values within {timeout:g} s",
-                address=self._address,
-            )
+            raise _silence(self._address, timeout)
         if self._lease is None:
             assert self._error is not None, "the stream has ended without a word"
             raise self._error
@@ -140,9 +133,7 @@ class _Stream:
             self._error = error_from_rpc(error, address=self._address)
             why = self._error.message
         if self._error is None:
-            self._error = DaemonUnavailableError(
-                f"{self._address} holds no values", address=self._address
-            )
+            self._error = _refusal(self._address)
         if self._lease is not None:
             self._lease.why_over = "the session is closed" if self._closing.is_set() else why
         self._closing.set()
@@ -173,11 +164,7 @@ class AsyncValueLease:
     def __init__(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._is_closed = False
-        self._method = channel.stream_stream(
-            HOLD_VALUES,
-            request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
-            response_deserializer=remote_pb2.HoldValuesReply.FromString,
-        )
+        self._method = _hold_values(channel)
         self._opening = asyncio.Lock()
         self._lease: Lease | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -198,17 +185,11 @@ class AsyncValueLease:
                     reply = await call.read()
             except TimeoutError:
                 call.cancel()
-                raise DaemonUnavailableError(
-                    f"{self._endpoint.address} did not answer the request to hold values within "
-                    f"{timeout:g} s",
-                    address=self._endpoint.address,
-                ) from None
+                raise _silence(self._endpoint.address, timeout) from None
             except grpc.RpcError as error:
                 raise error_from_rpc(error, address=self._endpoint.address) from None
             if not isinstance(reply, remote_pb2.HoldValuesReply):
-                raise DaemonUnavailableError(
-                    f"{self._endpoint.address} holds no values", address=self._endpoint.address
-                )
+                raise _refusal(self._endpoint.address)
             interval[0] = max(reply.interval, 0.1)
             lease = self._lease = Lease(reply.session, released.append)
             self._reading = asyncio.create_task(self._read(call, lease))
@@ -248,3 +229,22 @@ async def _sweep(
             ids = [released.popleft() for _ in range(len(released))]
             told = loop.time()
             yield remote_pb2.HoldValuesRequest(release=ids)
+
+
+def _hold_values(channel: grpc.Channel | grpc.aio.Channel) -> Any:
+    return channel.stream_stream(
+        HOLD_VALUES,
+        request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
+        response_deserializer=remote_pb2.HoldValuesReply.FromString,
+    )
+
+
+def _silence(address: str, timeout: float) -> DaemonUnavailableError:
+    return DaemonUnavailableError(
+        f"{address} did not answer the request to hold values within {timeout:g} s",
+        address=address,
+    )
+
+
+def _refusal(address: str) -> DaemonUnavailableError:
+    return DaemonUnavailableError(f"{address} holds no values", address=address)
