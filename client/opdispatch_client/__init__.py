@@ -23,13 +23,7 @@
 
     blocking_calls, async_calls         those of one session, and which way each of them goes
     call_attempt                        one call on its way
-    call_lane, daemon_lane, unary_calls,
-    async_daemon_lane                   to the daemon
-    routes, direct_way                  to an interpreter, when and where
-    direct_lanes, async_direct_lanes    ... on the same machine
-    direct_streams,
-    async_direct_streams                ... on another one
-    session_memory, memory_tender       memory that is shared with those
+    lanes/                              the ways: to the daemon, or directly to an interpreter
 
     cli/                                the `opdispatch` command
     stress/                             `opdispatch stress`: races, checked

@@ -8,18 +8,18 @@ from typing import Any, TypeGuard
 
 import grpc.aio
 
-from opdispatch_client.async_daemon_lane import AsyncCallLane, AsyncDaemonLane
-from opdispatch_client.async_direct_lanes import AsyncDirectLanes
-from opdispatch_client.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.call_attempt import CallAttempt
-from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.async_daemon_lane import AsyncCallLane, AsyncDaemonLane
+from opdispatch_client.lanes.async_direct_lanes import AsyncDirectLanes
+from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
+from opdispatch_client.lanes.direct_way import DirectWay
+from opdispatch_client.lanes.memory_tender import TEND_SECONDS
+from opdispatch_client.lanes.routes import Routes, find_refusal
+from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.memory_tender import TEND_SECONDS
 from opdispatch_client.operator_call import Call
-from opdispatch_client.routes import Routes, find_refusal
 from opdispatch_client.rpcs import Rpc, call_by_itself
-from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.errors import MessageTooLargeError

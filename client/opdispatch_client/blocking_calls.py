@@ -13,17 +13,17 @@ import grpc
 
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.call_future import Callback, CallFuture
-from opdispatch_client.call_lane import CallLane
-from opdispatch_client.daemon_lane import DaemonLane
-from opdispatch_client.direct_lanes import DirectLanes
-from opdispatch_client.direct_streams import BlockingDirectStreams
-from opdispatch_client.direct_way import DirectWay
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.call_lane import CallLane
+from opdispatch_client.lanes.daemon_lane import DaemonLane
+from opdispatch_client.lanes.direct_lanes import DirectLanes
+from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
+from opdispatch_client.lanes.direct_way import DirectWay
+from opdispatch_client.lanes.memory_tender import MemoryTender
+from opdispatch_client.lanes.routes import Routes, find_refusal
+from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.memory_tender import MemoryTender
 from opdispatch_client.operator_call import Call
-from opdispatch_client.routes import Routes, find_refusal
-from opdispatch_client.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.errors import MessageTooLargeError

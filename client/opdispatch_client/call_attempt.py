@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.direct_way import DirectWay, InterpreterLane
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane
+from opdispatch_client.lanes.routes import Routes
 from opdispatch_client.operator_call import Call
-from opdispatch_client.routes import Routes
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.errors import (
     DaemonUnavailableError,

@@ -11,9 +11,9 @@ from numpy.typing import DTypeLike
 from opdispatch import profile
 from opdispatch.profiler.schedule import Schedule
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.session_memory import SessionMemory, Shape
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.rpcs import Rpc
-from opdispatch_client.session_memory import SessionMemory, Shape
 from opdispatch_wire.channel import check_message_size
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_client.direct_streams import BlockingDirectStreams
 from opdispatch_client.endpoint import resolve_endpoint
-from opdispatch_client.routes import Routes
+from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
+from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdispatch_client.direct_streams import DirectStreams
 from opdispatch_client.endpoint import resolve_endpoint
-from opdispatch_client.routes import Routes
+from opdispatch_client.lanes.direct_streams import DirectStreams
+from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.v1 import execution_pb2
 
 LIMIT = 65536

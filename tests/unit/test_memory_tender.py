@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_client import memory_tender
-from opdispatch_client.memory_tender import MemoryTender
+from opdispatch_client.lanes import memory_tender
+from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_wire import lane_socket
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.errors import WireError

@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 
 import grpc.aio
 
-from opdispatch_client.direct_streams import DirectStreams
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.routes import Routes
+from opdispatch_client.lanes.direct_streams import DirectStreams
+from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2

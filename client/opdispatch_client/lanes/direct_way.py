@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-from opdispatch_client.routes import DirectRoute
+from opdispatch_client.lanes.routes import DirectRoute
 from opdispatch_wire.v1 import execution_pb2
 
 

@@ -16,9 +16,9 @@ from typing import Generic, Protocol, TypeVar
 
 import grpc
 
-from opdispatch_client.direct_way import DirectWay, InterpreterLane, least_busy
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.routes import DirectRoute, Routes
+from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane, least_busy
+from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2

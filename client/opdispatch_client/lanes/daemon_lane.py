@@ -8,10 +8,10 @@ from collections.abc import Callable
 import grpc
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.call_lane import CallLane
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.call_lane import CallLane
+from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.unary_calls import UnaryCalls
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST

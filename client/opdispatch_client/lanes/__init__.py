@@ -1,0 +1,16 @@
+"""The ways that a session's calls take: to its daemon, or directly to an interpreter.
+
+To the daemon:
+
+call_lane                              what a blocking session needs of a way
+daemon_lane, async_daemon_lane         which one it is, and a new one when it breaks
+unary_calls                            each call as a gRPC request of its own
+
+To an interpreter:
+
+routes                                 which interpreters run which calls; no I/O
+direct_way                             how one call goes there
+direct_lanes, async_direct_lanes       over local lanes, on the same machine
+direct_streams, async_direct_streams   over gRPC streams, on another one
+session_memory, memory_tender          memory that is shared with those on the same machine
+"""
