@@ -23,6 +23,7 @@ The daemon, one asyncio process (``opdispatch serve``):
     operator_registry, registration_codec       the daemon's own dispatcher
     interpreter_sessions, interpreter_session,
     interpreter_lane, leases, core_wait         interpreters, as long as they are connected
+    changes                                     waiting until something is different
     interpreter_gate, admission                 whose turn it is in each of them
     call_stream, incoming_tensors               calls over a gRPC stream
     call_lanes, byte_budget                     calls over local lanes

@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from opdispatch_server.changes import Changes
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_wire.errors import InterpreterNotFoundError
 
@@ -20,7 +21,7 @@ SessionEvent = Callable[[InterpreterSession], Awaitable[None]]
 
 
 class InterpreterSessions:
-    """All live interpreters by name.
+    """All live interpreters by name. Belongs to the event loop.
 
     ``on_joined`` runs when one has said hello, and makes it ready; ``on_ready`` follows.
     ``on_lost`` runs as soon as one is gone, and ``on_left`` then tidies up after it.
@@ -30,7 +31,7 @@ class InterpreterSessions:
         self._by_name: dict[str, InterpreterSession] = {}
         # The live ones, and the last that have ended: calls ask what has become of them.
         self._by_number: OrderedDict[int, InterpreterSession] = OrderedDict()
-        self._changed = asyncio.Condition()
+        self._changes = Changes()
         self.on_joined: SessionEvent = _nothing
         self.on_ready: SessionEvent = _nothing
         self.on_lost: SessionEvent = _nothing
@@ -73,8 +74,9 @@ class InterpreterSessions:
     async def wait_until(self, reached: Callable[[], bool], timeout: float) -> bool:
         """Waits until interpreters that came or went have made it so; False if not in time."""
         try:
-            async with self._changed, asyncio.timeout(timeout):
-                await self._changed.wait_for(reached)
+            async with asyncio.timeout(timeout):
+                while not reached():
+                    await self._changes.wait()
         except TimeoutError:
             return False
         return True
@@ -99,7 +101,7 @@ class InterpreterSessions:
         session.ready = session.alive
         if session.ready:
             await self.on_ready(session)
-        await self._announce()
+        self._changes.note()
 
     async def leave(self, session: InterpreterSession) -> None:
         """Strikes an interpreter off; afterwards its name is free."""
@@ -112,17 +114,13 @@ class InterpreterSessions:
                 del self._by_name[session.name]
             self._by_number.move_to_end(session.number)
             self._forget_old_ones()
-            await self._announce()
+            self._changes.note()
             await session.close()
 
     def _forget_old_ones(self) -> None:
         ended = [number for number, session in self._by_number.items() if not session.alive]
         for number in ended[:-ENDED_REMEMBERED]:
             del self._by_number[number]
-
-    async def _announce(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
 
 async def _nothing(session: InterpreterSession) -> None:

@@ -20,8 +20,9 @@ from opdispatch_wire.errors import WireError
 class LoadedLibrary:
     """The registrations of one version, in their order, and whether they are in force.
 
-    ``imported`` is None for a mirror. Registrations change in one thread only; ``begin_call`` and
-    ``end_call`` may come from any.
+    ``imported`` is None for a mirror. Registrations change in one thread only; ``begin_call``,
+    ``end_call`` and ``release`` may come from any: ``_lock`` protects ``_running`` and
+    ``_released``. Threads may race to adapt a kernel; either one will do.
     """
 
     def __init__(

@@ -4,8 +4,7 @@ library_registry                       all of that, for whoever serves clients
 library_catalog, library_version,
 replica                                what is known of them, and who holds them
 load_request                           what a client asks to be loaded, checked
-library_loading, load_race, placement,
-changes                                bringing one in: in which interpreter, and whose turn it is
+library_loading, load_race, placement  bringing one in: in which interpreter, and whose turn it is
 library_transaction, batch_comparison,
 followers                              into the registry, all of it or nothing
 library_replicas                       how many interpreters hold each
