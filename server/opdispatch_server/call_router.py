@@ -75,7 +75,7 @@ class CallRouter:
     ) -> None:
         self._operators = operators
         self._chooser = CallChooser(operators)
-        self._libraries = libraries
+        self._catalog = libraries.catalog
         self._routes = routes
         self._admission = admission
         self._runs = runs
@@ -258,9 +258,9 @@ class CallRouter:
 
         Raises LibraryAwayError if it will be again.
         """
-        if waiting := self._libraries.find_waiting(operator):
+        if waiting := self._catalog.find_waiting(operator):
             raise LibraryAwayError(waiting, operator) from None
-        if hint := self._libraries.explain_absence(operator):
+        if hint := self._catalog.explain_absence(operator):
             return OperatorNotFoundError(error.message, hint=hint, **error.facts)
         return error
 

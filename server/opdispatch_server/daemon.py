@@ -371,7 +371,7 @@ class Daemon:
         # Ours come back, but for those that are not needed any more.
         serving = False if session.supervised and not session.dismissed else None
         await self._health.interpreter(session.name, serving=serving)
-        for library in self._libraries.newest():
+        for library in self._libraries.catalog.newest():
             await self._health.library(library.name, serving=library.is_serving)
 
     def _stop_process(self, session: InterpreterSession) -> None:

@@ -66,10 +66,10 @@ class ProgramRouter:
         recovery: CallRecovery,
         table: RemoteValueTable,
     ) -> None:
-        self._versions = libraries.newest
-        self._find_waiting = libraries.find_waiting
+        self._versions = libraries.catalog.newest
+        self._find_waiting = libraries.catalog.find_waiting
         self._recovery = recovery
-        self._plans = ProgramPlans(operators, libraries.newest)
+        self._plans = ProgramPlans(operators, libraries.catalog.newest)
         self._is_draining = libraries.placement.is_draining
         self._sessions = sessions
         self._devices = libraries.devices

@@ -45,7 +45,8 @@ class RegistryView:
         values: RemoteValueTable,
     ) -> None:
         self._operators = operators
-        self._libraries = libraries
+        self._catalog = libraries.catalog
+        self._placement = libraries.placement
         self._sessions = sessions
         self._supervisor = supervisor
         self._admission = admission
@@ -57,7 +58,7 @@ class RegistryView:
 
     def list_libraries(self, *, all_versions: bool) -> pb.ListLibrariesReply:
         """The libraries, in order of name and version."""
-        versions = self._libraries.all_versions() if all_versions else self._libraries.newest()
+        versions = self._catalog.all_versions() if all_versions else self._catalog.newest()
         return pb.ListLibrariesReply(libraries=[version.to_proto() for version in versions])
 
     def list_interpreters(self) -> pb.ListInterpretersReply:
@@ -97,9 +98,9 @@ class RegistryView:
             for session in self._sessions.all()
             if session.importing
         ]
-        if lost := self._libraries.find_waiting(name):
+        if lost := self._catalog.find_waiting(name):
             loading.insert(0, f"library {lost}, which has lost its interpreter,")
-        hint = self._libraries.explain_absence(name)
+        hint = self._catalog.explain_absence(name)
         op = self._dispatcher.find_op(operator)
         if op is not None and key is not None:
             keys = ", ".join(dict.fromkeys(str(kernel.key) for kernel in op.kernels()))
@@ -143,7 +144,7 @@ class RegistryView:
     def check_invariants(self) -> pb.CheckInvariantsReply:
         """Recomputes and compares; the dispatcher first, then libraries against it."""
         violations = self._dispatcher.check_invariants()
-        for version in self._libraries.all_versions():
+        for version in self._catalog.all_versions():
             violations += find_violations(version)
         return pb.CheckInvariantsReply(
             violations=violations, operators_checked=len(self._dispatcher.operators())
@@ -159,7 +160,7 @@ class RegistryView:
             return op
         raise OperatorNotFoundError(
             f"there is no operator {name}",
-            hint=self._libraries.explain_absence(name),
+            hint=self._catalog.explain_absence(name),
             operator=name,
         )
 
@@ -169,7 +170,7 @@ class RegistryView:
         return pb.OperatorSummary(
             name=name,
             schema=str(op.schema) if op.has_schema else "",
-            libraries=[v.name for v in self._libraries.newest() if v.has_operator(name)],
+            libraries=[v.name for v in self._catalog.newest() if v.has_operator(name)],
             keys=list(dict.fromkeys(str(kernel.key) for kernel in kernels)),
         )
 
@@ -186,7 +187,7 @@ class RegistryView:
 
     def interpreter(self, session: InterpreterSession) -> pb.Interpreter:
         """One interpreter."""
-        held = [v for v in self._libraries.all_versions() if v.find_replica(session)]
+        held = [v for v in self._catalog.all_versions() if v.find_replica(session)]
         gate = self._admission.find(session)
         kept, kept_bytes = self._values.count_at(session)
         direct = session.heartbeat
@@ -215,7 +216,7 @@ class RegistryView:
         return message
 
     def _state(self, session: InterpreterSession, held: list[LibraryVersion]) -> str:
-        if self._libraries.placement.is_draining(session):
+        if self._placement.is_draining(session):
             return "draining" if held or session.calls_in_flight else "drained"
         return "loading" if session.loading else "ready"
 

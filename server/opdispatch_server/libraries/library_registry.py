@@ -63,15 +63,16 @@ class LibraryRegistry:
         self._health = health
         self._load_timeout = load_timeout
         self._interpreter_wait = interpreter_wait
-        self._catalog = LibraryCatalog()
-        self._journal = LibraryJournal(journal, self._catalog)
-        self.devices = DeviceHolders(self._catalog.newest)
-        self.placement = Placement(sessions, pools, self._catalog.all_versions, self.devices)
+        self.catalog = LibraryCatalog()
+        """What is known of them: for anybody to look at."""
+        self._journal = LibraryJournal(journal, self.catalog)
+        self.devices = DeviceHolders(self.catalog.newest)
+        self.placement = Placement(sessions, pools, self.catalog.all_versions, self.devices)
         self._background: set[asyncio.Task[Any]] = set()
         # Those of them that wait for the last calls of unloaded versions.
         self._leaving: set[asyncio.Task[Any]] = set()
         self._replicas = LibraryReplicas(
-            self._catalog,
+            self.catalog,
             transaction,
             self.placement,
             pools,
@@ -83,7 +84,7 @@ class LibraryRegistry:
             give_up=self._give_up,
         )
         self._loading = LibraryLoading(
-            self._catalog,
+            self.catalog,
             transaction,
             self.placement,
             pools,
@@ -96,7 +97,7 @@ class LibraryRegistry:
             leaving=lambda: list(self._leaving),
         )
         self._stopped = False
-        self.settling = LibrarySettling(pools, self._catalog.newest)
+        self.settling = LibrarySettling(pools, self.catalog.newest)
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
 
@@ -109,23 +110,7 @@ class LibraryRegistry:
 
     async def find_disagreements(self) -> list[str]:
         """What interpreters have registered otherwise than the daemon, in words."""
-        return await self._transaction.find_disagreements(self._catalog.all_versions)
-
-    def all_versions(self) -> list[LibraryVersion]:
-        """Every version that is kept, in order of name, then version."""
-        return self._catalog.all_versions()
-
-    def newest(self) -> list[LibraryVersion]:
-        """Of each library, the version that is active, or will be when it has an interpreter."""
-        return self._catalog.newest()
-
-    def explain_absence(self, operator: str) -> str:
-        """What has become of an operator that is not there any more; "" if nobody knows."""
-        return self._catalog.explain_absence(operator)
-
-    def find_waiting(self, operator: str) -> LibraryVersion | None:
-        """The version that has the operator, and waits for an interpreter."""
-        return self._catalog.find_waiting(operator)
+        return await self._transaction.find_disagreements(self.catalog.all_versions)
 
     def interpreter_quarantined(self) -> None:
         """Has everybody look again who waits for an interpreter."""
@@ -163,7 +148,7 @@ class LibraryRegistry:
                 await self._wait_for_interpreters()
             return await self._loading.load(order)
         async with self._pools.opened(order.name, order.source, report) as (pool, source):
-            newest = self._catalog.newest_of(order.name)
+            newest = self.catalog.newest_of(order.name)
             loaded = newest is not None and newest.source == source and newest.is_active
             if order.interpreters or not loaded:
                 before = newest.interpreters_wanted if newest else 1
@@ -180,11 +165,11 @@ class LibraryRegistry:
         Raises LibraryNotFoundError; and, if the version below cannot be brought back, why: then
         nothing has changed.
         """
-        async with self._catalog.line(name):
-            versions = self._catalog.versions_of(name)
+        async with self.catalog.line(name):
+            versions = self.catalog.versions_of(name)
             gone = [v for v in versions if number in (0, v.version)]
             if not gone:
-                raise self._catalog.not_found(name, number)
+                raise self.catalog.not_found(name, number)
             meter = await self._start_measuring(gone, staying=measure)
             below = [version for version in versions if version not in gone]
             top = versions[-1]
@@ -193,7 +178,7 @@ class LibraryRegistry:
             async with self._journal.unloading(gone[-1], below):
                 if below and top in gone:
                     await self._bring_back(below[-1], top)
-                self._catalog.remember_gone(
+                self.catalog.remember_gone(
                     {operator for version in gone for operator in version.operators}
                     - set(below[-1].operators if below else ()),
                     f"library {name!r}, which had it, was unloaded",
@@ -201,7 +186,7 @@ class LibraryRegistry:
                 async with self._transaction.routes.closed(), self._transaction.publication:
                     await self._transaction.withdraw(gone, VersionState.GONE)
                 fault_point(FaultPoint.WITHDRAWN)
-                self._catalog.set_versions(name, below)
+                self.catalog.set_versions(name, below)
             await self.settling.announce()
             busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
@@ -217,9 +202,9 @@ class LibraryRegistry:
         What was active is kept. Raises LibraryNotFoundError; and, if the version before cannot be
         brought back, why: then nothing has changed.
         """
-        async with self._catalog.line(name):
-            top = self._catalog.get_newest(name)
-            older = self._catalog.versions_of(name)[:-1]
+        async with self.catalog.line(name):
+            top = self.catalog.get_newest(name)
+            older = self.catalog.versions_of(name)[:-1]
             if not older:
                 raise LibraryNotFoundError(
                     f"library {name!r} has no version before {top.version} to go back to",
@@ -229,9 +214,9 @@ class LibraryRegistry:
             before.interpreters_wanted = top.interpreters_wanted
             async with self._journal.rolling_back(before, top):
                 await self._bring_back(before, top)
-            self._catalog.set_versions(name, [*older, top, before])
+            self.catalog.set_versions(name, [*older, top, before])
             self._supersede(top, [])
-            self._catalog.remember_gone(
+            self.catalog.remember_gone(
                 set(top.operators) - set(before.operators),
                 f"library {name!r}, which had it, was rolled back to version {before.version}",
             )
@@ -246,8 +231,8 @@ class LibraryRegistry:
         """
         if interpreters < 1:
             raise WireError(f"$.interpreters is {interpreters}; expected 1 or more")
-        async with self._catalog.line(name):
-            version = self._catalog.get_newest(name)
+        async with self.catalog.line(name):
+            version = self.catalog.get_newest(name)
             await self._journal.record_wanted(version, interpreters)
             version.failed_attempts = 0
             await self._pools.provide_for(version)
@@ -315,7 +300,7 @@ class LibraryRegistry:
         if session is None:
             if version.pool is None:
                 await self._wait_for_interpreters()
-            version.start_over(self._catalog.new_load_id())
+            version.start_over(self.catalog.new_load_id())
             await self._replicas.bring_up_locked(version, top)
             return
         try:
@@ -375,7 +360,7 @@ class LibraryRegistry:
         version.state = VersionState.FAILED
         version.error = error.message
         self._pools.let_go(version)
-        self._catalog.remember_gone(
+        self.catalog.remember_gone(
             version.operators,
             f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
         )
@@ -385,7 +370,7 @@ class LibraryRegistry:
     # -- plumbing -------------------------------------------------------------------------------
 
     async def _published(self, version: LibraryVersion) -> None:
-        self._catalog.forget_gone(version.operators)
+        self.catalog.forget_gone(version.operators)
         interpreter = version.interpreter
         LOG.info("loaded %s into interpreter %s", version, interpreter and interpreter.name)
         await self.settling.announce()
