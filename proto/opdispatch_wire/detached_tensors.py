@@ -21,6 +21,7 @@ from opdispatch_wire.protobuf_fields import (
     LENGTH_DELIMITED,
     SHORT,
     Field,
+    FieldLimit,
     field_tag,
     read_fields,
     varint,
@@ -34,7 +35,10 @@ Payload = bytes | bytearray | memoryview
 # Of each message on the way, the fields in which there can be dense tensors, which have none.
 _Paths = dict[int, Any]
 _TENSOR: _Paths = {}
-_VALUE: _Paths = {values_pb2.Value.TENSOR_FIELD_NUMBER: _TENSOR}
+_VALUE: _Paths = {
+    values_pb2.Value.TENSOR_FIELD_NUMBER: _TENSOR,
+    values_pb2.Value.PACKED_FIELD_NUMBER: _TENSOR,
+}
 _VALUE[values_pb2.Value.LIST_FIELD_NUMBER] = {values_pb2.ListValue.ITEMS_FIELD_NUMBER: _VALUE}
 _VALUE[values_pb2.Value.DICT_FIELD_NUMBER] = {
     values_pb2.DictValue.ENTRIES_FIELD_NUMBER: {
@@ -137,14 +141,19 @@ def _paddings(pieces: MessagePieces, tensors: Sequence[Buffer]) -> dict[int, int
 
 
 def detach(
-    message: Payload, paths: _Paths, threshold: int, *, first: int = 0
+    message: Payload,
+    paths: _Paths,
+    threshold: int,
+    *,
+    first: int = 0,
+    limit: FieldLimit | None = None,
 ) -> tuple[bytes, list[memoryview]]:
     """The message without the data of tensors that have more bytes than ``threshold``, and those.
 
     They stay where they are, in ``message``, and are numbered from ``first`` on. Raises WireError
-    if it is malformed.
+    if it is malformed, and the error of ``limit`` if more fields are to be looked at than that.
     """
-    detaching = _Detaching(memoryview(message), threshold, first)
+    detaching = _Detaching(memoryview(message), threshold, first, limit)
     pieces = detaching.rewritten(paths, 0, len(message), 0)
     return b"".join(pieces.parts), detaching.tensors
 
@@ -179,9 +188,12 @@ def without_large(
 class _Rewriting(ABC):
     """One walk through a message. With ``skips_short``, no tensor is in a field that is SHORT."""
 
-    def __init__(self, message: memoryview, *, skips_short: bool = False) -> None:
+    def __init__(
+        self, message: memoryview, *, skips_short: bool = False, limit: FieldLimit | None = None
+    ) -> None:
         self._message = message
         self._skips_short = skips_short
+        self._limit = limit
 
     def rewritten(self, paths: _Paths, start: int, end: int, depth: int) -> MessagePieces:
         """The message between two places, with its tensors changed."""
@@ -189,7 +201,8 @@ class _Rewriting(ABC):
             raise WireError(f"$ is nested more than {_DEEPEST} levels deep")
         pieces, kept = MessagePieces(), start
         skips_short = self._skips_short and paths is not _TENSOR
-        for field in read_fields(self._message, start, end, skips_short=skips_short):
+        limit = self._limit
+        for field in read_fields(self._message, start, end, skips_short=skips_short, limit=limit):
             if field.wire_type != LENGTH_DELIMITED:
                 continue
             changed = MessagePieces()
@@ -250,8 +263,10 @@ class _Attaching(_Rewriting):
 
 
 class _Detaching(_Rewriting):
-    def __init__(self, message: memoryview, threshold: int, first: int) -> None:
-        super().__init__(message, skips_short=threshold >= SHORT)
+    def __init__(
+        self, message: memoryview, threshold: int, first: int, limit: FieldLimit | None
+    ) -> None:
+        super().__init__(message, skips_short=threshold >= SHORT, limit=limit)
         self._threshold = threshold
         self._first = first
         self.tensors: list[memoryview] = []

@@ -5,6 +5,7 @@ https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -30,6 +31,14 @@ class Field(NamedTuple):
     end: int
 
 
+class FieldLimit:
+    """How many fields may still be read; ``error`` is raised by whoever reads more."""
+
+    def __init__(self, left: int, error: Exception) -> None:
+        self.left = left
+        self.error = error
+
+
 def varint(value: int) -> bytes:
     """A number, seven bits a byte, the lowest first."""
     encoded = bytearray()
@@ -46,23 +55,37 @@ def field_tag(number: int, wire_type: int) -> bytes:
 
 
 def read_fields(
-    message: memoryview, start: int, end: int, *, skips_short: bool = False
+    message: memoryview,
+    start: int,
+    end: int,
+    *,
+    skips_short: bool = False,
+    limit: FieldLimit | None = None,
 ) -> Iterator[Field]:
     """The fields of the message between two places. Raises WireError if it is malformed.
+
+    Raises the error of ``limit`` if there are more than that, left out or not.
 
     With ``skips_short``, those that are length-delimited and no longer than SHORT may be left out:
     a long list has hardly any others, and is looked through ten times as fast.
     """
     place = start
+    limit = limit or FieldLimit(sys.maxsize, WireError("$ has too many fields"))
     while place < end:
         if skips_short:
-            # A tag and a length of one byte each.
-            while (
-                place + 1 < end
-                and message[place] & 0x87 == LENGTH_DELIMITED
-                and (size := message[place + 1]) <= SHORT
-            ):
+            skipped = 0
+            for skipped in range(limit.left + 1):  # noqa: B007  # the count is for after the loop
+                # A tag and a length of one byte each.
+                if not (
+                    place + 1 < end
+                    and message[place] & 0x87 == LENGTH_DELIMITED
+                    and (size := message[place + 1]) <= SHORT
+                ):
+                    break
                 place += 2 + size
+            else:
+                raise limit.error
+            limit.left -= skipped
             if place > end:
                 raise WireError(f"$ is no message: the field before byte {place} is cut off")
             if place == end:
@@ -82,6 +105,9 @@ def read_fields(
             raise WireError(f"$ is no message: byte {place} begins a field of type {wire_type}")
         if after > end:
             raise WireError(f"$ is no message: the field at byte {place} is cut off")
+        limit.left -= 1
+        if limit.left < 0:
+            raise limit.error
         yield Field(tag >> 3, wire_type, place, body, after)
         place = after
 

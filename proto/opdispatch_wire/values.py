@@ -4,7 +4,7 @@
     bool            boolean         numpy arrays and scalars           tensor
     int             integer         cupy arrays, DLPack, __array__     tensor
     float           floating        opdispatch.Tensor                  tensor
-    complex         complex         list, tuple                        list
+    complex         complex         list, tuple                        list, packed
     str             text            dict                               dict
     scipy's coo and csr arrays      sparse_coo, sparse_csr
     quantized and nested arrays     quantized, nested
@@ -37,6 +37,7 @@ from opdispatch_wire.layouts import (
     layout_from_parts,
     layout_of,
 )
+from opdispatch_wire.packed_numbers import fill_packed, packed_from_proto, undecoded_packed
 from opdispatch_wire.tensors import (
     TensorMemory,
     WireTensor,
@@ -51,6 +52,7 @@ from opdispatch_wire.v1 import values_pb2
 __all__ = [
     "FILL_VALUE",
     "MAX_NESTING",
+    "CountValues",
     "DecodeReference",
     "DecodeRemote",
     "WireTensor",
@@ -87,6 +89,8 @@ DecodeRemote = Callable[[values_pb2.RemoteTensor, str, bool], Any]
 is to be writable."""
 DecodeReference = Callable[[values_pb2.Reference, str], Any]
 """The same of a program's reference."""
+CountValues = Callable[[int], None]
+"""Is told of so many values, and raises if they are too many."""
 
 
 def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
@@ -124,7 +128,11 @@ def value_from_proto(
     def decode(tensor: values_pb2.Tensor, at: str) -> Any:
         return tensor_from_proto(tensor, at=at, writable=writable, memory=memory)
 
-    return _decode(message, at, 0, _Decoders(decode, remote, writable=writable))
+    def decode_packed(numbers: values_pb2.Tensor, at: str) -> Any:
+        return packed_from_proto(numbers, at, memory)
+
+    decoders = _Decoders(decode, remote, packed=decode_packed, writable=writable)
+    return _decode(message, at, 0, decoders)
 
 
 def step_value_from_proto(message: values_pb2.Value, *, at: str, reference: DecodeReference) -> Any:
@@ -137,16 +145,29 @@ def _refuse_tensor(tensor: object, at: str, writable: bool = False) -> Any:
 
 
 def undecoded_from_proto(
-    message: values_pb2.Value, *, at: str = "$", remote: DecodeRemote | None = None
+    message: values_pb2.Value,
+    *,
+    at: str = "$",
+    remote: DecodeRemote | None = None,
+    count: CountValues | None = None,
 ) -> Any:
     """``value_from_proto``, but each tensor becomes a WireTensor: checked, not decoded.
+
+    ``count`` is told how many values are in each list and dict, before these are looked at.
 
     Of those in shared memory only the message is checked, not whether there is such memory.
 
     A tensor of one element on the CPU is decoded all the same: it is small, and may have been
     passed for a number, as an array without dimensions may, which a NumPy scalar comes as.
+    Of packed numbers there is but one.
     """
-    decoders = _Decoders(_undecoded_tensor, remote, None, False, WireLayoutTensor)
+    decoders = _Decoders(
+        _undecoded_tensor,
+        remote,
+        packed=undecoded_packed,
+        layout=WireLayoutTensor,
+        count_values=count,
+    )
     return _decode(message, at, 0, decoders)
 
 
@@ -156,7 +177,9 @@ class _Decoders(NamedTuple):
     tensor: _DecodeTensor
     remote: DecodeRemote | None = None
     reference: DecodeReference | None = None
+    packed: _DecodeTensor = packed_from_proto
     writable: bool = False
+    count_values: CountValues | None = None
     layout: Callable[[values_pb2.Value, str, Sequence[Any], str], Any] = layout_from_parts
 
 
@@ -199,6 +222,8 @@ def _fill(
         message.complex.SetInParent()  # zeros alone would leave it absent
     elif isinstance(value, list | tuple):
         _check_depth(at, depth)
+        if fill_packed(message, value, at=at, memory=memory):
+            return
         message.list.SetInParent()
         for i, item in enumerate(value):
             _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1, memory)
@@ -249,12 +274,18 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
             return complex(message.complex.real, message.complex.imaginary)
         case "list":
             _check_depth(at, depth)
+            if decoders.count_values is not None:
+                decoders.count_values(len(message.list.items))
             return [
                 _decode(item, f"{at}[{i}]", depth + 1, decoders)
                 for i, item in enumerate(message.list.items)
             ]
+        case "packed":
+            return decoders.packed(message.packed, at)
         case "dict":
             _check_depth(at, depth)
+            if decoders.count_values is not None:
+                decoders.count_values(len(message.dict.entries))
             return _decode_dict(message.dict, at, depth, decoders)
         case "dtype":
             return dtype_from_name(message.dtype, at=at)

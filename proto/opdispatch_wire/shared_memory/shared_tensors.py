@@ -37,6 +37,9 @@ def _tensors_in(values: Iterable[values_pb2.Value]) -> Iterator[values_pb2.Tenso
         if kind == "tensor":
             if value.tensor.HasField("memory"):
                 yield value.tensor
+        elif kind == "packed":
+            if value.packed.HasField("memory"):
+                yield value.packed
         elif kind == "list":
             yield from _tensors_in(value.list.items)
         elif kind == "dict":

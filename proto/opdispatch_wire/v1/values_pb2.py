@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aopdispatch/v1/values.proto\x12\ropdispatch.v1\"\xe5\x05\n\x05Value\x12(\n\x04none\x18\x01 \x01(\x0b\x32\x18.opdispatch.v1.NoneValueH\x00\x12\x11\n\x07\x62oolean\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x03H\x00\x12\x12\n\x08\x66loating\x18\x04 \x01(\x01H\x00\x12.\n\x07\x63omplex\x18\x05 \x01(\x0b\x32\x1b.opdispatch.v1.ComplexValueH\x00\x12\x0e\n\x04text\x18\x06 \x01(\tH\x00\x12\'\n\x06tensor\x18\x07 \x01(\x0b\x32\x15.opdispatch.v1.TensorH\x00\x12(\n\x04list\x18\x08 \x01(\x0b\x32\x18.opdispatch.v1.ListValueH\x00\x12\x0f\n\x05\x64type\x18\t \x01(\tH\x00\x12\x10\n\x06\x64\x65vice\x18\n \x01(\tH\x00\x12(\n\x04\x64ict\x18\x0b \x01(\x0b\x32\x18.opdispatch.v1.DictValueH\x00\x12.\n\x08\x61rgument\x18\x0c \x01(\x0b\x32\x1a.opdispatch.v1.ArgumentRefH\x00\x12-\n\x06remote\x18\x14 \x01(\x0b\x32\x1b.opdispatch.v1.RemoteTensorH\x00\x12-\n\treference\x18\x15 \x01(\x0b\x32\x18.opdispatch.v1.ReferenceH\x00\x12\x34\n\nsparse_coo\x18\x1e \x01(\x0b\x32\x1e.opdispatch.v1.SparseCooTensorH\x00\x12\x34\n\nsparse_csr\x18\x1f \x01(\x0b\x32\x1e.opdispatch.v1.SparseCsrTensorH\x00\x12\x33\n\tquantized\x18  \x01(\x0b\x32\x1e.opdispatch.v1.QuantizedTensorH\x00\x12-\n\x06nested\x18! \x01(\x0b\x32\x1b.opdispatch.v1.NestedTensorH\x00\x12\x32\n\tgenerator\x18\" \x01(\x0b\x32\x1d.opdispatch.v1.GeneratorStateH\x00\x42\x06\n\x04kind\"U\n\x0eGeneratorState\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x06\x12\x0e\n\x06offset\x18\x03 \x01(\x06\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\"\x0b\n\tNoneValue\"/\n\x0c\x43omplexValue\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"0\n\tListValue\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.opdispatch.v1.Value\"\x8d\x01\n\tDictValue\x12/\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1e.opdispatch.v1.DictValue.Entry\x1aO\n\x05\x45ntry\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.opdispatch.v1.Value\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.Value\":\n\x0b\x41rgumentRef\x12\x12\n\x08position\x18\x01 \x01(\rH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x07\n\x05which\"\x91\x02\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x15\n\rrequires_grad\x18\x06 \x01(\x08\x12\x0f\n\x07padding\x18\x0b \x01(\x0c\x12+\n\x06memory\x18\x07 \x01(\x0b\x32\x1b.opdispatch.v1.SharedMemory\x12+\n\x07\x63hunked\x18\n \x01(\x0b\x32\x1a.opdispatch.v1.ChunkedData\x12\x32\n\rdevice_memory\x18\x0f \x01(\x0b\x32\x1b.opdispatch.v1.DeviceMemory\"`\n\x0c\x44\x65viceMemory\x12\x11\n\tdevice_id\x18\x01 \x01(\x0c\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\x12\r\n\x05lease\x18\x05 \x01(\x0c\"\x9d\x01\n\x0fSparseCooTensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12&\n\x07indices\x18\x02 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12%\n\x06values\x18\x03 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\x12\x15\n\rrequires_grad\x18\x05 \x01(\x08\"\xce\x01\n\x0fSparseCsrTensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12+\n\x0c\x63row_indices\x18\x02 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12*\n\x0b\x63ol_indices\x18\x03 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12%\n\x06values\x18\x04 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\x15\n\rdispatch_keys\x18\x05 \x01(\x06\x12\x15\n\rrequires_grad\x18\x06 \x01(\x08\"\x8b\x01\n\x0fQuantizedTensor\x12\'\n\x08int_repr\x18\x01 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\r\n\x05scale\x18\x02 \x01(\x01\x12\x12\n\nzero_point\x18\x03 \x01(\x03\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\x12\x15\n\rrequires_grad\x18\x05 \x01(\x08\"\x8b\x01\n\x0cNestedTensor\x12%\n\x06values\x18\x01 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12&\n\x07offsets\x18\x02 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\x15\n\rdispatch_keys\x18\x03 \x01(\x06\x12\x15\n\rrequires_grad\x18\x04 \x01(\x08\"-\n\x0b\x43hunkedData\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0e\n\x06length\x18\x02 \x01(\x04\"Q\n\x0cSharedMemory\x12\x0e\n\x06region\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\x11\n\tread_only\x18\x04 \x01(\x08\"\xf6\x01\n\x0cRemoteTensor\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0f\n\x07session\x18\x02 \x01(\x0c\x12\x13\n\x0binterpreter\x18\x03 \x01(\t\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\r\n\x05shape\x18\x05 \x03(\x03\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x15\n\rdispatch_keys\x18\x07 \x01(\x06\x12\x15\n\rrequires_grad\x18\x08 \x01(\x08\x12*\n\x06source\x18\t \x01(\x0b\x32\x1a.opdispatch.v1.ValueSource\x12\r\n\x05place\x18\n \x01(\r\x12\x0e\n\x06layout\x18\x1e \x01(\t\x12\r\n\x05\x62ytes\x18\x1f \x01(\x04\";\n\x0bValueSource\x12\x0c\n\x04lane\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05place\x18\x03 \x01(\r\"E\n\tReference\x12\x0f\n\x05input\x18\x01 \x01(\rH\x00\x12\x0e\n\x04step\x18\x02 \x01(\rH\x00\x12\r\n\x05items\x18\x03 \x03(\rB\x08\n\x06sourceb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aopdispatch/v1/values.proto\x12\ropdispatch.v1\"\x8e\x06\n\x05Value\x12(\n\x04none\x18\x01 \x01(\x0b\x32\x18.opdispatch.v1.NoneValueH\x00\x12\x11\n\x07\x62oolean\x18\x02 \x01(\x08H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x03H\x00\x12\x12\n\x08\x66loating\x18\x04 \x01(\x01H\x00\x12.\n\x07\x63omplex\x18\x05 \x01(\x0b\x32\x1b.opdispatch.v1.ComplexValueH\x00\x12\x0e\n\x04text\x18\x06 \x01(\tH\x00\x12\'\n\x06tensor\x18\x07 \x01(\x0b\x32\x15.opdispatch.v1.TensorH\x00\x12(\n\x04list\x18\x08 \x01(\x0b\x32\x18.opdispatch.v1.ListValueH\x00\x12\x0f\n\x05\x64type\x18\t \x01(\tH\x00\x12\x10\n\x06\x64\x65vice\x18\n \x01(\tH\x00\x12(\n\x04\x64ict\x18\x0b \x01(\x0b\x32\x18.opdispatch.v1.DictValueH\x00\x12.\n\x08\x61rgument\x18\x0c \x01(\x0b\x32\x1a.opdispatch.v1.ArgumentRefH\x00\x12-\n\x06remote\x18\x14 \x01(\x0b\x32\x1b.opdispatch.v1.RemoteTensorH\x00\x12-\n\treference\x18\x15 \x01(\x0b\x32\x18.opdispatch.v1.ReferenceH\x00\x12\x34\n\nsparse_coo\x18\x1e \x01(\x0b\x32\x1e.opdispatch.v1.SparseCooTensorH\x00\x12\x34\n\nsparse_csr\x18\x1f \x01(\x0b\x32\x1e.opdispatch.v1.SparseCsrTensorH\x00\x12\x33\n\tquantized\x18  \x01(\x0b\x32\x1e.opdispatch.v1.QuantizedTensorH\x00\x12-\n\x06nested\x18! \x01(\x0b\x32\x1b.opdispatch.v1.NestedTensorH\x00\x12\x32\n\tgenerator\x18\" \x01(\x0b\x32\x1d.opdispatch.v1.GeneratorStateH\x00\x12\'\n\x06packed\x18# \x01(\x0b\x32\x15.opdispatch.v1.TensorH\x00\x42\x06\n\x04kind\"U\n\x0eGeneratorState\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x06\x12\x0e\n\x06offset\x18\x03 \x01(\x06\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\"\x0b\n\tNoneValue\"/\n\x0c\x43omplexValue\x12\x0c\n\x04real\x18\x01 \x01(\x01\x12\x11\n\timaginary\x18\x02 \x01(\x01\"0\n\tListValue\x12#\n\x05items\x18\x01 \x03(\x0b\x32\x14.opdispatch.v1.Value\"\x8d\x01\n\tDictValue\x12/\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1e.opdispatch.v1.DictValue.Entry\x1aO\n\x05\x45ntry\x12!\n\x03key\x18\x01 \x01(\x0b\x32\x14.opdispatch.v1.Value\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.opdispatch.v1.Value\":\n\x0b\x41rgumentRef\x12\x12\n\x08position\x18\x01 \x01(\rH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x07\n\x05which\"\x91\x02\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x15\n\rrequires_grad\x18\x06 \x01(\x08\x12\x0f\n\x07padding\x18\x0b \x01(\x0c\x12+\n\x06memory\x18\x07 \x01(\x0b\x32\x1b.opdispatch.v1.SharedMemory\x12+\n\x07\x63hunked\x18\n \x01(\x0b\x32\x1a.opdispatch.v1.ChunkedData\x12\x32\n\rdevice_memory\x18\x0f \x01(\x0b\x32\x1b.opdispatch.v1.DeviceMemory\"`\n\x0c\x44\x65viceMemory\x12\x11\n\tdevice_id\x18\x01 \x01(\x0c\x12\x0e\n\x06handle\x18\x02 \x01(\x0c\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06length\x18\x04 \x01(\x04\x12\r\n\x05lease\x18\x05 \x01(\x0c\"\x9d\x01\n\x0fSparseCooTensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12&\n\x07indices\x18\x02 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12%\n\x06values\x18\x03 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\x12\x15\n\rrequires_grad\x18\x05 \x01(\x08\"\xce\x01\n\x0fSparseCsrTensor\x12\r\n\x05shape\x18\x01 \x03(\x03\x12+\n\x0c\x63row_indices\x18\x02 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12*\n\x0b\x63ol_indices\x18\x03 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12%\n\x06values\x18\x04 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\x15\n\rdispatch_keys\x18\x05 \x01(\x06\x12\x15\n\rrequires_grad\x18\x06 \x01(\x08\"\x8b\x01\n\x0fQuantizedTensor\x12\'\n\x08int_repr\x18\x01 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\r\n\x05scale\x18\x02 \x01(\x01\x12\x12\n\nzero_point\x18\x03 \x01(\x03\x12\x15\n\rdispatch_keys\x18\x04 \x01(\x06\x12\x15\n\rrequires_grad\x18\x05 \x01(\x08\"\x8b\x01\n\x0cNestedTensor\x12%\n\x06values\x18\x01 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12&\n\x07offsets\x18\x02 \x01(\x0b\x32\x15.opdispatch.v1.Tensor\x12\x15\n\rdispatch_keys\x18\x03 \x01(\x06\x12\x15\n\rrequires_grad\x18\x04 \x01(\x08\"-\n\x0b\x43hunkedData\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0e\n\x06length\x18\x02 \x01(\x04\"Q\n\x0cSharedMemory\x12\x0e\n\x06region\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\x11\n\tread_only\x18\x04 \x01(\x08\"\xf6\x01\n\x0cRemoteTensor\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x0f\n\x07session\x18\x02 \x01(\x0c\x12\x13\n\x0binterpreter\x18\x03 \x01(\t\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\r\n\x05shape\x18\x05 \x03(\x03\x12\x0e\n\x06\x64\x65vice\x18\x06 \x01(\t\x12\x15\n\rdispatch_keys\x18\x07 \x01(\x06\x12\x15\n\rrequires_grad\x18\x08 \x01(\x08\x12*\n\x06source\x18\t \x01(\x0b\x32\x1a.opdispatch.v1.ValueSource\x12\r\n\x05place\x18\n \x01(\r\x12\x0e\n\x06layout\x18\x1e \x01(\t\x12\r\n\x05\x62ytes\x18\x1f \x01(\x04\";\n\x0bValueSource\x12\x0c\n\x04lane\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05place\x18\x03 \x01(\r\"E\n\tReference\x12\x0f\n\x05input\x18\x01 \x01(\rH\x00\x12\x0e\n\x04step\x18\x02 \x01(\rH\x00\x12\r\n\x05items\x18\x03 \x03(\rB\x08\n\x06sourceb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,41 +32,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'opdispatch.v1.values_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VALUE']._serialized_start=46
-  _globals['_VALUE']._serialized_end=787
-  _globals['_GENERATORSTATE']._serialized_start=789
-  _globals['_GENERATORSTATE']._serialized_end=874
-  _globals['_NONEVALUE']._serialized_start=876
-  _globals['_NONEVALUE']._serialized_end=887
-  _globals['_COMPLEXVALUE']._serialized_start=889
-  _globals['_COMPLEXVALUE']._serialized_end=936
-  _globals['_LISTVALUE']._serialized_start=938
-  _globals['_LISTVALUE']._serialized_end=986
-  _globals['_DICTVALUE']._serialized_start=989
-  _globals['_DICTVALUE']._serialized_end=1130
-  _globals['_DICTVALUE_ENTRY']._serialized_start=1051
-  _globals['_DICTVALUE_ENTRY']._serialized_end=1130
-  _globals['_ARGUMENTREF']._serialized_start=1132
-  _globals['_ARGUMENTREF']._serialized_end=1190
-  _globals['_TENSOR']._serialized_start=1193
-  _globals['_TENSOR']._serialized_end=1466
-  _globals['_DEVICEMEMORY']._serialized_start=1468
-  _globals['_DEVICEMEMORY']._serialized_end=1564
-  _globals['_SPARSECOOTENSOR']._serialized_start=1567
-  _globals['_SPARSECOOTENSOR']._serialized_end=1724
-  _globals['_SPARSECSRTENSOR']._serialized_start=1727
-  _globals['_SPARSECSRTENSOR']._serialized_end=1933
-  _globals['_QUANTIZEDTENSOR']._serialized_start=1936
-  _globals['_QUANTIZEDTENSOR']._serialized_end=2075
-  _globals['_NESTEDTENSOR']._serialized_start=2078
-  _globals['_NESTEDTENSOR']._serialized_end=2217
-  _globals['_CHUNKEDDATA']._serialized_start=2219
-  _globals['_CHUNKEDDATA']._serialized_end=2264
-  _globals['_SHAREDMEMORY']._serialized_start=2266
-  _globals['_SHAREDMEMORY']._serialized_end=2347
-  _globals['_REMOTETENSOR']._serialized_start=2350
-  _globals['_REMOTETENSOR']._serialized_end=2596
-  _globals['_VALUESOURCE']._serialized_start=2598
-  _globals['_VALUESOURCE']._serialized_end=2657
-  _globals['_REFERENCE']._serialized_start=2659
-  _globals['_REFERENCE']._serialized_end=2728
+  _globals['_VALUE']._serialized_end=828
+  _globals['_GENERATORSTATE']._serialized_start=830
+  _globals['_GENERATORSTATE']._serialized_end=915
+  _globals['_NONEVALUE']._serialized_start=917
+  _globals['_NONEVALUE']._serialized_end=928
+  _globals['_COMPLEXVALUE']._serialized_start=930
+  _globals['_COMPLEXVALUE']._serialized_end=977
+  _globals['_LISTVALUE']._serialized_start=979
+  _globals['_LISTVALUE']._serialized_end=1027
+  _globals['_DICTVALUE']._serialized_start=1030
+  _globals['_DICTVALUE']._serialized_end=1171
+  _globals['_DICTVALUE_ENTRY']._serialized_start=1092
+  _globals['_DICTVALUE_ENTRY']._serialized_end=1171
+  _globals['_ARGUMENTREF']._serialized_start=1173
+  _globals['_ARGUMENTREF']._serialized_end=1231
+  _globals['_TENSOR']._serialized_start=1234
+  _globals['_TENSOR']._serialized_end=1507
+  _globals['_DEVICEMEMORY']._serialized_start=1509
+  _globals['_DEVICEMEMORY']._serialized_end=1605
+  _globals['_SPARSECOOTENSOR']._serialized_start=1608
+  _globals['_SPARSECOOTENSOR']._serialized_end=1765
+  _globals['_SPARSECSRTENSOR']._serialized_start=1768
+  _globals['_SPARSECSRTENSOR']._serialized_end=1974
+  _globals['_QUANTIZEDTENSOR']._serialized_start=1977
+  _globals['_QUANTIZEDTENSOR']._serialized_end=2116
+  _globals['_NESTEDTENSOR']._serialized_start=2119
+  _globals['_NESTEDTENSOR']._serialized_end=2258
+  _globals['_CHUNKEDDATA']._serialized_start=2260
+  _globals['_CHUNKEDDATA']._serialized_end=2305
+  _globals['_SHAREDMEMORY']._serialized_start=2307
+  _globals['_SHAREDMEMORY']._serialized_end=2388
+  _globals['_REMOTETENSOR']._serialized_start=2391
+  _globals['_REMOTETENSOR']._serialized_end=2637
+  _globals['_VALUESOURCE']._serialized_start=2639
+  _globals['_VALUESOURCE']._serialized_end=2698
+  _globals['_REFERENCE']._serialized_start=2700
+  _globals['_REFERENCE']._serialized_end=2769
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Value(_message.Message):
-    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument", "remote", "reference", "sparse_coo", "sparse_csr", "quantized", "nested", "generator")
+    __slots__ = ("none", "boolean", "integer", "floating", "complex", "text", "tensor", "list", "dtype", "device", "dict", "argument", "remote", "reference", "sparse_coo", "sparse_csr", "quantized", "nested", "generator", "packed")
     NONE_FIELD_NUMBER: _ClassVar[int]
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Value(_message.Message):
     QUANTIZED_FIELD_NUMBER: _ClassVar[int]
     NESTED_FIELD_NUMBER: _ClassVar[int]
     GENERATOR_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
     none: NoneValue
     boolean: bool
     integer: int
@@ -46,7 +47,8 @@ class Value(_message.Message):
     quantized: QuantizedTensor
     nested: NestedTensor
     generator: GeneratorState
-    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ..., remote: _Optional[_Union[RemoteTensor, _Mapping]] = ..., reference: _Optional[_Union[Reference, _Mapping]] = ..., sparse_coo: _Optional[_Union[SparseCooTensor, _Mapping]] = ..., sparse_csr: _Optional[_Union[SparseCsrTensor, _Mapping]] = ..., quantized: _Optional[_Union[QuantizedTensor, _Mapping]] = ..., nested: _Optional[_Union[NestedTensor, _Mapping]] = ..., generator: _Optional[_Union[GeneratorState, _Mapping]] = ...) -> None: ...
+    packed: Tensor
+    def __init__(self, none: _Optional[_Union[NoneValue, _Mapping]] = ..., boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., floating: _Optional[float] = ..., complex: _Optional[_Union[ComplexValue, _Mapping]] = ..., text: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., list: _Optional[_Union[ListValue, _Mapping]] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., dict: _Optional[_Union[DictValue, _Mapping]] = ..., argument: _Optional[_Union[ArgumentRef, _Mapping]] = ..., remote: _Optional[_Union[RemoteTensor, _Mapping]] = ..., reference: _Optional[_Union[Reference, _Mapping]] = ..., sparse_coo: _Optional[_Union[SparseCooTensor, _Mapping]] = ..., sparse_csr: _Optional[_Union[SparseCsrTensor, _Mapping]] = ..., quantized: _Optional[_Union[QuantizedTensor, _Mapping]] = ..., nested: _Optional[_Union[NestedTensor, _Mapping]] = ..., generator: _Optional[_Union[GeneratorState, _Mapping]] = ..., packed: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
 
 class GeneratorState(_message.Message):
     __slots__ = ("device", "seed", "offset", "dispatch_keys")

@@ -1,0 +1,81 @@
+"""Long lists of numbers <-> ``Value.packed``: the elements of a tensor of one dimension.
+
+A message of its own for each number takes some 50 times as long, and whoever passes a call on
+would have to look at each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.tensors import TensorMemory, WireTensor, fill_tensor, tensor_from_proto
+from opdispatch_wire.v1 import values_pb2
+
+LONGEST_PLAIN = 16
+"""How many numbers a list has that is not worth packing."""
+
+# Exactly these types: they come back as what they were.
+_DTYPES: dict[type, np.dtype[Any]] = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}
+_ZEROS = {dtype: kind() for kind, dtype in _DTYPES.items()}
+
+
+def number_type(values: Sequence[Any]) -> type | None:
+    """Of which type the numbers of a long list are; None if it is not to be packed."""
+    if len(values) <= LONGEST_PLAIN:
+        return None
+    kind, *others = set(map(type, values))
+    return kind if not others and kind in _DTYPES else None
+
+
+def fill_packed(
+    message: values_pb2.Value, values: Sequence[Any], *, at: str, memory: TensorMemory | None
+) -> bool:
+    """Packs a list of numbers into an empty message; False if it is not to be packed."""
+    kind = number_type(values)
+    if kind is None:
+        return False
+    try:
+        numbers = np.array(values, _DTYPES[kind])
+    except OverflowError:
+        return False  # which of them, the error says where each is looked at
+    fill_tensor(message.packed, numbers, at=at, memory=memory)
+    return True
+
+
+def packed_from_proto(
+    message: values_pb2.Tensor, at: str, memory: TensorMemory | None = None
+) -> list[Any]:
+    """The numbers. Raises WireError if the message is malformed."""
+    _zero_of(WireTensor(message, at=at), at)
+    numbers: list[Any] = tensor_from_proto(message, at=at, memory=memory).tolist()  # type: ignore[union-attr]
+    return numbers
+
+
+def undecoded_packed(message: values_pb2.Tensor, at: str) -> list[Any]:
+    """What says as much as the numbers do of which operator is meant: one of their type.
+
+    Raises WireError if the message is malformed.
+    """
+    tensor = WireTensor(message, at=at)
+    zero = _zero_of(tensor, at)
+    return [zero] if tensor.shape[0] else []
+
+
+def _zero_of(tensor: WireTensor, at: str) -> Any:
+    """The zero of their type."""
+    zero = _ZEROS.get(tensor.dtype)
+    if zero is None or tensor.ndim != 1 or tensor.device != "cpu" or not tensor.is_plain:
+        raise WireError(
+            f"{at}.packed is no list of numbers; expected a plain tensor of one dimension on the "
+            f"CPU, of {', '.join(map(str, _ZEROS))}"
+        )
+    return zero
