@@ -9,9 +9,11 @@
     layouts     tensors of other layouts than the dense one
     remote_values  tensors that stay in an interpreter <-> v1.RemoteTensor
     values      Python values <-> v1.Value
+    packed_numbers  long lists of numbers <-> Value.packed
     generators  generators <-> v1.GeneratorState
     modes       what a task has switched on <-> v1.CallRequest
     calls       boxed calls <-> v1.CallRequest and v1.CallReply
+    received_call  a call as it came, with its large tensors beside it
     programs    programs as messages: what is checked before anything of one runs
     profiles    what calls took <-> v1.Profile
     mutations   new contents of arguments that an operator writes to

@@ -54,6 +54,7 @@ from opdispatch_wire.mutations import (
     is_same_memory,
     prepare_write,
 )
+from opdispatch_wire.received_call import ValueCount
 from opdispatch_wire.remote_values import remote_tensors_in
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, values_pb2
@@ -119,14 +120,15 @@ def undecoded_arguments(
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments, all of them checked, without their tensors' elements.
 
-    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, and what ``remote``
-    raises.
+    Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, also for one that has
+    too many values, and what ``remote`` raises.
     """
+    count = ValueCount().take
 
     def decode(message: values_pb2.Value, at: str) -> Any:
         if message.WhichOneof("kind") == "generator":
             return generator_from_proto(message.generator, at=at)
-        return undecoded_from_proto(message, at=at, remote=remote)
+        return undecoded_from_proto(message, at=at, remote=remote, count=count)
 
     args = [decode(message, f"$.args[{i}]") for i, message in enumerate(request.args)]
     kwargs = {

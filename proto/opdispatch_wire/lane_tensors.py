@@ -26,23 +26,6 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 _LEAST_BYTES = 1024
 
 
-def read_call(
-    payload: bytes | memoryview, *, detaches: bool = True
-) -> tuple[execution_pb2.CallRequest, list[memoryview]]:
-    """The call in a frame, and its large tensors, which stay where they are. Raises WireError.
-
-    Unless it ``detaches`` them, they are inline.
-
-    Protobuf would copy them while no other thread can run: no heartbeat either.
-    """
-    request = execution_pb2.CallRequest()
-    arguments: list[memoryview] = []
-    if detaches and len(payload) > CHUNK_BYTES:
-        payload, arguments = detach(payload, CALL_REQUEST, BESIDE_BYTES)
-    parsed(request, payload)
-    return request, arguments
-
-
 class LaneTensors:
     """Those of the calls that are under way, as their callers have them.
 

@@ -56,7 +56,7 @@ def packed_from_proto(
 ) -> list[Any]:
     """The numbers. Raises WireError if the message is malformed."""
     _zero_of(WireTensor(message, at=at), at)
-    numbers: list[Any] = tensor_from_proto(message, at=at, memory=memory).tolist()  # type: ignore[union-attr]
+    numbers: list[Any] = tensor_from_proto(message, at=at, memory=memory).tolist()
     return numbers
 
 

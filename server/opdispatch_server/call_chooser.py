@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Hashable
 from typing import NamedTuple
@@ -20,6 +21,13 @@ MOST_CHOICES = 4096
 
 # Lists with more items, and longer texts, are looked at each time.
 _LONGEST = 16
+# Calls with more arguments, and lists in lists in lists, too.
+_MOST_ARGUMENTS = 64
+_DEEPEST = 2
+# So often a request is looked at in a thread while libraries come and go.
+_ATTEMPTS = 3
+# A request with more bytes is looked at in a thread: others are served meanwhile.
+_MOST_BYTES = 64 * 1024
 
 
 class Choice(NamedTuple):
@@ -69,12 +77,13 @@ class CallChooser:
         shape = _shape_of(request)
         return None if shape is None else self._choices.get(shape)
 
-    def choose(
+    async def choose(
         self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
     ) -> Choice:
         """Raises OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
 
-        And what ``find_remote`` raises, which is asked for each remote tensor.
+        And what ``find_remote`` raises, which is asked for each remote tensor, perhaps in another
+        thread. The choice is of the moment in which this returns.
         """
         epoch = self._operators.epoch
         if epoch != self._epoch:
@@ -85,12 +94,24 @@ class CallChooser:
             known = self._choices.get(shape)
             if known is not None:
                 return known
+        if shape is None and request.ByteSize() > _MOST_BYTES:
+            return await self._look_aside(request, find_remote)
         choice = self._look(request, find_remote)
         if shape is not None and self._operators.epoch == epoch:
             if len(self._choices) >= MOST_CHOICES:
                 self._choices.clear()
             self._choices[shape] = choice
         return choice
+
+    async def _look_aside(
+        self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None
+    ) -> Choice:
+        for _ in range(_ATTEMPTS):
+            epoch = self._operators.epoch
+            choice = await asyncio.to_thread(self._look, request, find_remote)
+            if self._operators.epoch == epoch:
+                return choice
+        return self._look(request, find_remote)
 
     def _look(self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None) -> Choice:
         check_modes(request)
@@ -111,6 +132,8 @@ def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
     """What requests have in common for which the choice is the same; None for unusual ones."""
     if request.HasField("local_keys") or request.HasField("redispatch_keys") or request.modes:
         return None
+    if len(request.args) > _MOST_ARGUMENTS or len(request.kwargs) > _MOST_ARGUMENTS:
+        return None
     kinds = []
     for value in request.args:
         kind = _kind_of(value)
@@ -128,7 +151,7 @@ def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
     return request.operator, tuple(kinds), frozenset(named)
 
 
-def _kind_of(value: values_pb2.Value) -> Hashable | None:
+def _kind_of(value: values_pb2.Value, depth: int = 0) -> Hashable | None:
     kind = value.WhichOneof("kind")
     if kind == "tensor":
         tensor = value.tensor
@@ -138,6 +161,8 @@ def _kind_of(value: values_pb2.Value) -> Hashable | None:
         if dtype == "uint64":
             return None
         return tensor.dispatch_keys, tensor.device, tensor.requires_grad, dtype
+    if kind == "packed":
+        return kind, value.packed.dtype
     if kind in ("none", "boolean", "integer", "floating", "complex"):
         return str(kind)
     if kind == "generator":
@@ -148,7 +173,7 @@ def _kind_of(value: values_pb2.Value) -> Hashable | None:
         whole = getattr(value, kind)
         device = getattr(whole, layout.elements_name).device
         return kind, whole.dispatch_keys, device, whole.requires_grad
-    if kind == "list" and len(value.list.items) <= _LONGEST:
-        kinds = [_kind_of(item) for item in value.list.items]
+    if kind == "list" and len(value.list.items) <= _LONGEST and depth < _DEEPEST:
+        kinds = [_kind_of(item, depth + 1) for item in value.list.items]
         return None if None in kinds else (kind, tuple(kinds))
     return None

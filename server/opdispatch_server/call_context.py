@@ -120,6 +120,12 @@ class CallContext:
             self.deadline, self.depth, run, self.lane, self.limit, tensors=self.tensors
         )
 
+    def with_tensors(self, tensors: CallTensors) -> CallContext:
+        """The same, of a call whose large tensors are beside it."""
+        return CallContext(
+            self.deadline, self.depth, self.run, self.lane, self.limit, self.direct, tensors
+        )
+
     @property
     def timeout(self) -> float | None:
         """The seconds that are left, 0 if none are; None: all the time in the world."""

@@ -18,7 +18,7 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_stream import FrameStream
 from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.lane_tensors import read_call
+from opdispatch_wire.received_call import read_call
 from opdispatch_wire.v1 import lane_pb2
 
 LOG = logging.getLogger("opdispatch.lane")
@@ -128,9 +128,8 @@ class CallLane:
                 lane_messages.welcome(self._limit, max_call_bytes=self._call_limit),
             )
         elif kind is FrameKind.CALL:
-            request, arguments = read_call(payload)
             on_end = functools.partial(self._answered, self._reserved)
-            self._calls.take(request, on_end, arguments)
+            self._calls.take_received(read_call(payload), on_end)
             self._reserved = 0  # from now on the call has it
         elif kind is FrameKind.CANCEL:
             cancel = lane_pb2.LaneCancel()

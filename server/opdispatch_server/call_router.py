@@ -179,7 +179,7 @@ class CallRouter:
         while True:
             try:
                 remote = RemotePart(self._values, request)
-                choice = self._choose(request, remote)
+                choice = await self._choose(request, remote)
                 line = line_of_choice(request, choice) if request.trace else None
                 may_run_again = _may_run_again(request, choice)
                 if progress.lost is not None:
@@ -247,9 +247,9 @@ class CallRouter:
             seconds = min(seconds, with_last_words(context.timeout))
         await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
 
-    def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
+    async def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
         try:
-            return self._chooser.choose(request, remote.find)
+            return await self._chooser.choose(request, remote.find)
         except OperatorNotFoundError as error:
             raise self._explain_absence(request.operator, error) from error
 

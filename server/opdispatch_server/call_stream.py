@@ -26,7 +26,7 @@ from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.frame_stream import HIGH_WATER, LOW_WATER
-from opdispatch_wire.v1 import execution_pb2
+from opdispatch_wire.received_call import ReceivedCall
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -80,16 +80,16 @@ class CallStream:
         self._may_read = asyncio.Event()
         self._may_read.set()
 
-    async def serve(self, requests: AsyncIterator[execution_pb2.CallRequest]) -> None:
+    async def serve(self, requests: AsyncIterator[ReceivedCall | Malformed]) -> None:
         """Serves to the end of the stream. Raises WireError for what makes no sense."""
         await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
         writing = self._writing = asyncio.create_task(self._write())
         try:
             try:
-                async for request in requests:
-                    if isinstance(request, Malformed):
-                        raise request.error()
-                    self._take(request)
+                async for received in requests:
+                    if isinstance(received, Malformed):
+                        raise received.error()
+                    self._take(received)
                     await self._may_read.wait()
                 self._incoming.close()  # what is incomplete now, stays so
                 await self._calls.wait_until_answered()
@@ -117,7 +117,8 @@ class CallStream:
         self._has_replies.set()
         await asyncio.wait({writing}, timeout=timeout)
 
-    def _take(self, request: execution_pb2.CallRequest) -> None:
+    def _take(self, received: ReceivedCall) -> None:
+        request = received.request
         number = request.id
         if request.cancel:
             self._incoming.drop(number)
@@ -131,7 +132,9 @@ class CallStream:
             self._incoming.take(number, request.chunk)
             return
         arguments = self._incoming.finish(number)
-        if arguments is not None:
+        if received.refusal is not None:
+            self._calls.refuse(number, received.refusal)
+        elif arguments is not None:
             self._calls.take(request, arguments=arguments)
 
     def _send(self, reply: FramePayload) -> None:

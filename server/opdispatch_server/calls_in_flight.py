@@ -14,6 +14,7 @@ from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.frame_outbox import FramePayload
+from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
@@ -88,6 +89,23 @@ class CallsInFlight:
     def __contains__(self, number: int) -> bool:
         return number in self._calls
 
+    def take_received(
+        self, received: ReceivedCall, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """``take``, of a call as it came; one that is refused has its answer at once."""
+        if received.refusal is None:
+            self.take(received.request, on_end, received.arguments)
+        else:
+            self.refuse(received.request.id, received.refusal)
+            on_end()
+
+    def refuse(self, number: int, refusal: OpdispatchError) -> None:
+        """Answers a call that was refused as it came."""
+        if number in self._calls:
+            raise _still_under_way(number)
+        reply = execution_pb2.CallReply(error=status_from_error(refusal))
+        self._reply(number, reply, CallTensors())
+
     def take(
         self,
         request: execution_pb2.CallRequest,
@@ -104,7 +122,7 @@ class CallsInFlight:
             self.cancel(number)
             return
         if number in self._calls:
-            raise WireError(f"$.id is {number}, and the call of that id is still under way")
+            raise _still_under_way(number)
         any_size = self._send_large is not None or bool(self.reply_limit_with_tensors)
         tensors = CallTensors(results_of_any_size=any_size)
         tensors.arguments = arguments
@@ -258,3 +276,7 @@ class CallsInFlight:
             if len(payload) <= self.reply_limit:
                 break
         return payload, results
+
+
+def _still_under_way(number: int) -> WireError:
+    return WireError(f"$.id is {number}, and the call of that id is still under way")

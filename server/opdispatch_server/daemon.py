@@ -33,7 +33,7 @@ from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.environments.environment_store import EnvironmentStore
 from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
 from opdispatch_server.execution_servicer import ExecutionServicer
-from opdispatch_server.grpc_services import add_service
+from opdispatch_server.grpc_services import add_execution_service, add_service
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.interpreter_gate import QueueLimits
 from opdispatch_server.interpreter_servicer import InterpreterServicer
@@ -63,7 +63,6 @@ from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1 import (
-    execution_pb2_grpc,
     interpreter_pb2_grpc,
     registry_pb2,
     registry_pb2_grpc,
@@ -297,7 +296,7 @@ class Daemon:
         )
         add_service(server, registry_pb2_grpc.add_RegistryServiceServicer_to_server, registry)
         for each in (server, self._private):
-            add_service(each, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, execution)
+            add_execution_service(each, execution)
             add_service(
                 each,
                 interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server,

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import grpc.aio
 
 from opdispatch_server.fork_guard import GUARD
-from opdispatch_server.grpc_services import add_service
+from opdispatch_server.grpc_services import add_execution_service
 from opdispatch_server.kernel_streams import KernelStreams
 from opdispatch_server.listeners import AddressInUseError, Listener, bind
 from opdispatch_wire.addresses import AddressError, TcpAddress
 from opdispatch_wire.channel import server_options
-from opdispatch_wire.v1 import execution_pb2_grpc, interpreter_pb2
+from opdispatch_wire.v1 import interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
@@ -24,8 +24,7 @@ class DirectListener:
     def __init__(self, streams: KernelStreams, limit: int) -> None:
         self._streams = streams
         self._server = grpc.aio.server(options=server_options(limit))
-        service = execution_pb2_grpc.add_ExecutionServiceServicer_to_server
-        add_service(self._server, service, streams)
+        add_execution_service(self._server, streams)
         self._listeners: list[Listener] = []
 
     async def listen(self, rules: interpreter_pb2.DirectCallRules) -> list[int]:

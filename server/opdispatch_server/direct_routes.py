@@ -23,6 +23,8 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 # for lack of attention.
 HEARING_WAIT = 1.5 * ATTENTION
 _EPOCH_BITS = 62
+# Lists with more items are not looked through.
+_LONGEST = 16
 
 
 class DirectRoutes:
@@ -128,6 +130,6 @@ def _has_text(request: execution_pb2.CallRequest) -> bool:
 
 def _holds_text(value: values_pb2.Value) -> bool:
     kind = value.WhichOneof("kind")
-    if kind == "list":
-        return any(map(_holds_text, value.list.items))
+    if kind == "list":  # a long one may: whoever calls directly does not look through it, either
+        return len(value.list.items) > _LONGEST or any(map(_holds_text, value.list.items))
     return kind in ("text", "device")

@@ -9,7 +9,11 @@ from opdispatch_server.call_router import CallRouter
 from opdispatch_server.call_stream import CallStream
 from opdispatch_server.status_answers import Context, abort_with_status, answers
 from opdispatch_server.values.value_leases import ValueLeases
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunk_assembler import TensorBudget
+from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.detached_tensors import CALL_REPLY, attach
+from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 
 
@@ -28,17 +32,26 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
 
     @answers
     async def Call(  # noqa: N802
-        self, request: execution_pb2.CallRequest, context: Context
-    ) -> execution_pb2.CallReply:
+        self, received: ReceivedCall, context: Context
+    ) -> execution_pb2.CallReply | bytes:
         """Calls one operator."""
-        reply = await self._router.call(request, CallContext.of(context))
+        if received.refusal is not None:
+            raise received.refusal
+        tensors = CallTensors(results_of_any_size=False)
+        tensors.arguments = received.arguments
+        call = CallContext.of(context).with_tensors(tensors)
+        reply = await self._router.call(received.request, call)
         if reply.HasField("error"):
             await abort_with_status(context, reply.error)
-        return reply
+        if not tensors.results:
+            return reply
+        # They are where they came, and copied but once.
+        payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, "the result of the call")
+        return b"".join(attach(payload, CALL_REPLY, tensors.results).parts)
 
     @answers
     async def CallStream(  # noqa: N802
-        self, requests: AsyncIterator[execution_pb2.CallRequest], context: Context
+        self, requests: AsyncIterator[ReceivedCall], context: Context
     ) -> None:
         """Calls operators, many at a time."""
         budget = TensorBudget(

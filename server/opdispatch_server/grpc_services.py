@@ -6,7 +6,8 @@ messages, or bytes already.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import grpc
@@ -14,6 +15,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.received_call import read_call
+from opdispatch_wire.v1 import execution_pb2_grpc
+
+Parse = Callable[[bytes], Any]
 
 
 class Malformed(NamedTuple):
@@ -26,14 +31,30 @@ class Malformed(NamedTuple):
         return WireError(f"$ is not the message that this method takes: {self.reason}")
 
 
+def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
+    """Has ``servicer`` serve ``ExecutionService``; calls come to it as ReceivedCall."""
+    add = execution_pb2_grpc.add_ExecutionServiceServicer_to_server
+    # What is large comes in chunks on a stream, and beside those nothing should be.
+    in_streams = functools.partial(read_call, detaches=False)
+    add_service(server, add, servicer, {"Call": read_call, "CallStream": in_streams})
+
+
 def add_service(
-    server: grpc.aio.Server, add_to_server: Callable[[Any, Any], None], servicer: object
+    server: grpc.aio.Server,
+    add_to_server: Callable[[Any, Any], None],
+    servicer: object,
+    parse: Mapping[str, Parse] | None = None,
 ) -> None:
-    """Does what the generated function ``add_to_server`` does; see Malformed."""
+    """Does what the generated function ``add_to_server`` does; see Malformed.
+
+    Requests of methods that are in ``parse`` are what that makes of them.
+    """
     handlers = _Handlers()
     add_to_server(servicer, handlers)
     for service, methods in handlers.by_service.items():
-        tolerant = {name: _tolerant(handler) for name, handler in methods.items()}
+        tolerant = {
+            name: _tolerant(handler, (parse or {}).get(name)) for name, handler in methods.items()
+        }
         generic = grpc.method_handlers_generic_handler(service, tolerant)
         server.add_generic_rpc_handlers((generic,))
 
@@ -51,14 +72,17 @@ class _Handlers:
         """The same ones again."""
 
 
-def _tolerant(handler: Any) -> Any:
-    parse, serialize = handler.request_deserializer, handler.response_serializer
+def _tolerant(handler: Any, parse: Parse | None) -> Any:
+    serialize = handler.response_serializer
+    parse = parse or handler.request_deserializer
 
     def parse_or_explain(data: bytes) -> Any:
         try:
             return parse(data)
         except DecodeError as error:
             return Malformed(str(error))
+        except WireError as error:
+            return Malformed(error.message)
 
     def serialize_once(reply: Any) -> bytes:
         data: bytes = reply if isinstance(reply, bytes) else serialize(reply)

@@ -27,7 +27,7 @@ from opdispatch_server.direct_calls import DirectCalls
 from opdispatch_server.direct_listener import DirectListener
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
-from opdispatch_server.grpc_services import add_service
+from opdispatch_server.grpc_services import add_execution_service
 from opdispatch_server.heartbeat import heartbeat_of
 from opdispatch_server.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.kernel_calls import KernelThreads
@@ -52,8 +52,8 @@ from opdispatch_wire.channel import (
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.status import error_from_rpc, status_from_error
-from opdispatch_wire.v1 import execution_pb2_grpc, interpreter_pb2_grpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb
+from opdispatch_wire.v1 import interpreter_pb2_grpc
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
@@ -155,7 +155,7 @@ class Interpreter:
         streams = KernelStreams(
             self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize
         )
-        add_service(server, execution_pb2_grpc.add_ExecutionServiceServicer_to_server, streams)
+        add_execution_service(server, streams)
         listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
         # What the daemon forwards has passed its limits already.
         lanes = KernelLanes(self._execution, DaemonCalls(), MAX_MESSAGE_BYTES_HIGHEST)

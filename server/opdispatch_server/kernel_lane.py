@@ -41,7 +41,7 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
-from opdispatch_wire.lane_tensors import read_call
+from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import PlacedTensors
 from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
@@ -178,9 +178,12 @@ class KernelLane:
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
                 # Where memory is shared, the few tensors that are inline are taken as they are.
-                request, arguments = read_call(payload, detaches=self._memory is None)
+                request, arguments, refusal = read_call(payload, detaches=self._memory is None)
+                if refusal is not None:
+                    self._reply(_failure(request, refusal))
+                    continue
                 limited, size = not request.chunks_reply, len(payload)
-                tensors = CalleeTensors(arguments, size, is_limited=limited)
+                tensors = CalleeTensors([*arguments], size, is_limited=limited)
                 del payload, arguments  # the tensors let go of it, one by one
                 self._take(request, tensors, turn)
             elif kind is FrameKind.CANCEL:

@@ -13,8 +13,9 @@ from opdispatch_server.kernel_calls import KernelCalls, KernelThreads
 from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.status_answers import Context, answers
 from opdispatch_wire.chunk_assembler import TensorBudget
+from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.stream_lane import StreamLane
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+from opdispatch_wire.v1 import execution_pb2_grpc
 
 
 class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
@@ -50,7 +51,7 @@ class KernelStreams(execution_pb2_grpc.ExecutionServiceServicer):
 
     @answers
     async def CallStream(  # noqa: N802
-        self, requests: AsyncIterator[execution_pb2.CallRequest], context: Context
+        self, requests: AsyncIterator[ReceivedCall], context: Context
     ) -> None:
         """Runs kernels."""
         number = self._rules.new_lane()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from opdispatch_wire.programs import CheckedProgram, checked_program
 
 _CACHED = 256
 _CACHED_BYTES = 16 << 20
+# A longer program is checked in a thread: others are served meanwhile.
+_AT_ONCE_BYTES = 32 * 1024
 
 
 @dataclass(slots=True)
@@ -55,18 +58,26 @@ class ProgramPlans:
         self._plans: OrderedDict[bytes, ProgramPlan] = OrderedDict()
         self._bytes = 0
 
-    def get(self, data: bytes) -> ProgramPlan:
-        """The plan of a program, for what is loaded now. Raises WireError."""
-        self._update()
-        plan = self._plans.get(data)
-        if plan is None:
-            plan = self._make(checked_program(data))
-            self._plans[data] = plan
+    async def get(self, data: bytes) -> ProgramPlan:
+        """The plan of a program, for what is loaded when this returns. Raises WireError."""
+        if data in self._plans:
+            return self._known(data)
+        if len(data) > _AT_ONCE_BYTES:
+            program = await asyncio.to_thread(checked_program, data)
+        else:
+            program = checked_program(data)
+        if data not in self._plans:  # nor has another call checked it meanwhile
+            self._update()
+            self._plans[data] = self._make(program)
             self._bytes += len(data)
             while len(self._plans) > _CACHED or self._bytes > _CACHED_BYTES:
                 dropped, _ = self._plans.popitem(last=False)
                 self._bytes -= len(dropped)
-            return plan
+        return self._known(data)
+
+    def _known(self, data: bytes) -> ProgramPlan:
+        self._update()
+        plan = self._plans[data]
         self._plans.move_to_end(data)
         if plan.epoch != self._epoch:
             plan = self._plans[data] = self._make(plan.program)

@@ -34,6 +34,9 @@ from opdispatch_wire.tensors import WireTensor
 from opdispatch_wire.v1 import execution_pb2
 
 RUNS_PER_PROGRAM = 3
+# With more inputs, or more bytes, they are looked at in a thread: others are served meanwhile.
+_AT_ONCE_INPUTS = 256
+_AT_ONCE_BYTES = 256 * 1024
 
 
 WaitForLibrary = Callable[[Callable[[LibraryVersion], bool], OpdispatchError], Awaitable[None]]
@@ -96,7 +99,9 @@ class ProgramRouter:
             raise WireError("$.program comes from clients, and not from kernels")
         runs = 0
         while True:
-            plan = self._plans.get(request.program)
+            remote = RemotePart(self._table, request)
+            inputs = await self._look_at_inputs(request, remote)
+            plan = await self._plans.get(request.program)
             if (away := self._find_away(plan)) is not None:
                 refusal = self._recovery.refusal(away)
                 if self._recovery.is_hopeless(away.library):
@@ -104,8 +109,6 @@ class ProgramRouter:
                 name = away.library.name
                 await wait(lambda version, name=name: version.name == name, refusal)  # type: ignore[misc]
                 continue
-            remote = RemotePart(self._table, request)
-            inputs, _ = undecoded_arguments(request, remote.find)
             plan.program.check_inputs(len(inputs))
             device = request.keep.device
             if not plan.program.message.steps:
@@ -129,6 +132,16 @@ class ProgramRouter:
                 )
                 if not again or runs >= RUNS_PER_PROGRAM or request.keep.on:
                     raise
+
+    async def _look_at_inputs(
+        self, request: execution_pb2.CallRequest, remote: RemotePart
+    ) -> Sequence[Any]:
+        """What the inputs are, as far as that is to be known here. Raises as ``remote.find``."""
+        if len(request.args) > _AT_ONCE_INPUTS or request.ByteSize() > _AT_ONCE_BYTES:
+            inputs, _ = await asyncio.to_thread(undecoded_arguments, request, remote.find)
+        else:
+            inputs, _ = undecoded_arguments(request, remote.find)
+        return inputs
 
     def _find_away(self, plan: ProgramPlan) -> LibraryAwayError | None:
         """The first operator whose library will be back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ class Registry:
         self._publish(Registration("impl", name=name, key=key, kernel=kernel, site=label))
 
     def choose(self, operator: str, *args: Any, **kwargs: Any) -> Choice:
-        return self.chooser.choose(call_request(operator, args, kwargs))
+        return asyncio.run(self.chooser.choose(call_request(operator, args, kwargs)))
 
     def _publish(self, registration: Registration) -> None:
         self.operators.publish((registration,), ())
@@ -122,7 +124,7 @@ def test_errors_are_found_anew(registry: Registry):
         broken = call_request("m::add", (X, X), {})
         broken.args[0].ClearField("tensor")
         with pytest.raises(WireError):
-            registry.chooser.choose(broken)
+            asyncio.run(registry.chooser.choose(broken))
 
 
 def test_an_operator_that_writes_says_so():
@@ -131,3 +133,62 @@ def test_an_operator_that_writes_says_so():
     registry.define(schema)
     registry.implement(schema, DispatchKey.CPU, "fill")
     assert registry.choose("m::fill_", X).writes
+
+
+def test_a_call_of_many_bytes_is_looked_at_in_a_thread_and_others_are_not(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+):
+    threads = []
+    look = CallChooser._look
+
+    def noting(self: CallChooser, *args: Any) -> Choice:
+        threads.append(threading.get_ident())
+        return look(self, *args)
+
+    monkeypatch.setattr(CallChooser, "_look", noting)
+    registry.define("m::join(Tensor x, str[] texts) -> Tensor")
+    registry.implement("m::join(Tensor x, str[] texts) -> Tensor", DispatchKey.CPU, "join")
+    registry.choose("m::join", X, ["a"] * 20)
+    many = registry.choose("m::join", X, ["a"] * 20_000)
+    assert str(many.op.name) == "m::join"
+    registry.choose("m::join", X, ["a"])
+    here = threading.get_ident()
+    assert [each == here for each in threads] == [True, False, True]
+
+
+def test_what_was_chosen_while_a_library_came_is_chosen_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+):
+    registry.define("m::join(Tensor x, str[] texts) -> Tensor")
+    registry.implement("m::join(Tensor x, str[] texts) -> Tensor", DispatchKey.CPU, "old")
+    look = CallChooser._look
+    chosen = []
+
+    def coming(self: CallChooser, *args: Any) -> Choice:
+        choice = look(self, *args)
+        if not chosen:
+            registry.implement("m::join(Tensor x, str[] texts) -> Tensor", DispatchKey.CPU, "new")
+        chosen.append(choice.resolution.registered_at)
+        return choice
+
+    monkeypatch.setattr(CallChooser, "_look", coming)
+    choice = registry.choose("m::join", X, ["a"] * 20_000)
+    assert chosen == ["old", "new"]
+    assert choice.resolution.registered_at == "new"
+
+
+def test_long_lists_of_numbers_are_of_a_kind_whatever_their_length(registry: Registry):
+    registry.define("m::pick(Tensor x, int[] places) -> Tensor")
+    registry.implement("m::pick(Tensor x, int[] places) -> Tensor", DispatchKey.CPU, "pick")
+    first = registry.choose("m::pick", X, [1] * 1000)
+    assert registry.choose("m::pick", X, [2] * 100_000) is first
+    with pytest.raises(ArgumentError, match="expected int, got float"):
+        registry.choose("m::pick", X, [1.5] * 1000)
+
+
+def test_calls_of_many_arguments_and_deep_lists_are_remembered_by_nobody(registry: Registry):
+    registry.define("m::nest(Tensor x, int[][][][] places) -> Tensor")
+    registry.implement("m::nest(Tensor x, int[][][][] places) -> Tensor", DispatchKey.CPU, "nest")
+    assert registry.choose("m::nest", X, [[[[1]]]]) is not registry.choose("m::nest", X, [[[[1]]]])
+    with pytest.raises(ArgumentError, match="but 1000 were given"):
+        registry.choose("m::add", *[X] * 1000)

@@ -1,0 +1,113 @@
+"""A call out of the bytes that came, unless it has more parts than a call may have.
+
+Protobuf makes an object of each part, and no other thread runs meanwhile; whoever routes the call
+looks at each of them. So they are counted before: a glance at the bytes is enough for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
+from opdispatch_wire.detached_tensors import CALL_REQUEST, detach
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.lane_messages import parsed
+from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
+from opdispatch_wire.v1 import execution_pb2
+
+MAX_ARGUMENTS = 10_000
+"""How many arguments a call may have, and how many inputs a program."""
+MAX_VALUES = 100_000
+"""How many values there may be in the lists and dicts of a call; packed numbers are one."""
+MAX_VALUES_BYTES = 4 << 20
+"""How many bytes a call may have beside the data of large tensors and of packed numbers."""
+
+# Among the first fields of a call is its id.
+_FIRST_FIELDS = 8
+_ID = execution_pb2.CallRequest.ID_FIELD_NUMBER
+_HINT = "numbers of one type, and arrays, count as one value however long they are"
+
+
+class ReceivedCall(NamedTuple):
+    """A call, and its large tensors, which stay where they are; of one that is refused, its id."""
+
+    request: execution_pb2.CallRequest
+    arguments: Sequence[memoryview] = ()
+    refusal: WireError | None = None
+
+
+def read_call(payload: bytes | memoryview, *, detaches: bool = True) -> ReceivedCall:
+    """The call in a message. Raises WireError if it is malformed.
+
+    Unless it ``detaches`` them, large tensors are inline: protobuf copies these.
+    """
+    request = execution_pb2.CallRequest()
+    arguments: Sequence[memoryview] = ()
+    if len(payload) > BESIDE_BYTES:
+        try:
+            _check_arguments(payload)
+            if len(payload) > CHUNK_BYTES:
+                small, arguments = _detached(payload)
+                payload, arguments = (small, arguments) if detaches else (payload, ())
+        except _TooManyError as error:
+            return ReceivedCall(_only_id(payload), (), WireError(str(error), hint=_HINT))
+    parsed(request, payload)
+    return ReceivedCall(request, arguments)
+
+
+class ValueCount:
+    """Counts the values in the lists and dicts of one call, down from MAX_VALUES."""
+
+    def __init__(self) -> None:
+        self._left = MAX_VALUES
+
+    def take(self, count: int) -> None:
+        """So many more. Raises WireError if they are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise WireError(_too_many_values(), hint=_HINT)
+
+
+class _TooManyError(Exception):
+    pass
+
+
+def _detached(payload: bytes | memoryview) -> tuple[bytes, list[memoryview]]:
+    limit = FieldLimit(MAX_VALUES, _TooManyError(_too_many_values()))
+    small, arguments = detach(payload, CALL_REQUEST, BESIDE_BYTES, limit=limit)
+    program = _program_bytes(small)
+    if len(small) - program > MAX_VALUES_BYTES:
+        raise _TooManyError(
+            f"the call has {len(small)} bytes beside large tensors; the limit is {MAX_VALUES_BYTES}"
+        )
+    return small, arguments
+
+
+def _check_arguments(payload: bytes | memoryview) -> None:
+    message = f"the call has more than {MAX_ARGUMENTS} arguments and other parts"
+    limit = FieldLimit(MAX_ARGUMENTS, _TooManyError(message))
+    for _ in read_fields(memoryview(payload), 0, len(payload), limit=limit):
+        pass
+
+
+def _program_bytes(payload: bytes) -> int:
+    """How long the program is, which has a limit of its own."""
+    number = execution_pb2.CallRequest.PROGRAM_FIELD_NUMBER
+    fields = read_fields(memoryview(payload), 0, len(payload))
+    return sum(field.end - field.start for field in fields if field.number == number)
+
+
+def _only_id(payload: bytes | memoryview) -> execution_pb2.CallRequest:
+    request = execution_pb2.CallRequest()
+    view = memoryview(payload)
+    for field in islice(read_fields(view, 0, len(view)), _FIRST_FIELDS):
+        if field.number == _ID:
+            parsed(request, view[field.start : field.end])
+            break
+    return request
+
+
+def _too_many_values() -> str:
+    return f"the lists and dicts of the call have more than {MAX_VALUES} values"

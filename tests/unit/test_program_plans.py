@@ -1,0 +1,53 @@
+"""What the daemon makes of programs, and where it does so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from opdispatch_server import program_plans
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.program_plans import ProgramPlans
+from opdispatch_wire.programs import CheckedProgram, checked_program
+from opdispatch_wire.v1 import remote_pb2
+
+
+def program_of(steps: int) -> bytes:
+    program = remote_pb2.Program()
+    for _ in range(steps):
+        program.steps.add(operator="a::b").args.add().reference.input = 0
+    return bytes(program.SerializeToString())
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each program was checked in the event loop's own thread."""
+    here, found = threading.get_ident(), []
+
+    def noting(data: bytes) -> CheckedProgram:
+        found.append(threading.get_ident() == here)
+        return checked_program(data)
+
+    monkeypatch.setattr(program_plans, "checked_program", noting)
+    return found
+
+
+def test_a_long_program_is_checked_in_a_thread_and_a_short_one_at_once(threads: list[bool]):
+    plans = ProgramPlans(OperatorRegistry(), lambda: ())
+    assert asyncio.run(plans.get(program_of(3))).description == "a program of 3 steps"
+    assert asyncio.run(plans.get(program_of(9_000))).description == "a program of 9000 steps"
+    assert threads == [True, False]
+
+
+def test_a_program_that_two_calls_bring_at_once_is_kept_once(threads: list[bool]):
+    plans = ProgramPlans(OperatorRegistry(), lambda: ())
+
+    async def get_both() -> list[program_plans.ProgramPlan]:
+        return await asyncio.gather(plans.get(program_of(9_000)), plans.get(program_of(9_000)))
+
+    one, two = asyncio.run(get_both())
+    assert one is two
+    asyncio.run(plans.get(program_of(9_000)))
+    assert len(threads) == 2
