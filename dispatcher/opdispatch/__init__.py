@@ -40,7 +40,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     functionalization/                          programs without aliases and writes
     functionalities/                            what the functionality keys do, and cpu_fallback
     signature_check, left_right, name_table, transaction,
-    registry, waiting, dispatcher               all operators
+    registry, waiting, similar_names,
+    dispatcher                                  all operators
     overload_types, ops, library,
     autocast_registration, fake_registration,
     vmap_registration                           how they are called and registered

@@ -30,6 +30,7 @@ from opdispatch.operator_handle import OperatorHandle
 from opdispatch.operator_state import OperatorState
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.registry import Registry
+from opdispatch.similar_names import similar_operators
 from opdispatch.transaction import Transaction
 from opdispatch.waiting import wait_until
 
@@ -250,9 +251,7 @@ class Dispatcher:
 
     def not_found(self, name: str) -> OperatorNotFoundError:
         """The error for a name that is not there, with the ones that look like it."""
-        import difflib  # for errors alone
-
-        close = difflib.get_close_matches(name, map(str, self.operators()), n=2)
+        close = similar_operators(name, self.operators())
         hint = f"did you mean {' or '.join(close)}?" if close else ""
         return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)
 

@@ -33,7 +33,11 @@ from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.environments.environment_store import EnvironmentStore
 from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
 from opdispatch_server.execution_servicer import ExecutionServicer
-from opdispatch_server.grpc_services import add_execution_service, add_service
+from opdispatch_server.grpc_services import (
+    add_execution_service,
+    add_registry_service,
+    add_service,
+)
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.interpreter_gate import QueueLimits
 from opdispatch_server.interpreter_servicer import InterpreterServicer
@@ -65,7 +69,6 @@ from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1 import (
     interpreter_pb2_grpc,
     registry_pb2,
-    registry_pb2_grpc,
 )
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
@@ -294,7 +297,7 @@ class Daemon:
         execution = ExecutionServicer(
             self._router, self._value_leases, self._limit, self._max_call_bytes
         )
-        add_service(server, registry_pb2_grpc.add_RegistryServiceServicer_to_server, registry)
+        add_registry_service(server, registry)
         for each in (server, self._private):
             add_execution_service(each, execution)
             add_service(

@@ -7,7 +7,7 @@ messages, or bytes already.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import grpc
@@ -15,8 +15,14 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.received_call import read_call
-from opdispatch_wire.v1 import execution_pb2_grpc
+from opdispatch_wire.v1 import execution_pb2_grpc, registry_pb2, registry_pb2_grpc
+
+MAX_REQUEST_BYTES = 256 * 1024
+"""How long a request may be that is no call: names, patterns, requirements."""
+
+_MAX_FIELDS = 10_000
 
 Parse = Callable[[bytes], Any]
 
@@ -35,25 +41,59 @@ def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
     """Has ``servicer`` serve ``ExecutionService``; calls come to it as ReceivedCall."""
     add = execution_pb2_grpc.add_ExecutionServiceServicer_to_server
     # What is large comes in chunks on a stream, and beside those nothing should be.
-    in_streams = functools.partial(read_call, detaches=False)
-    add_service(server, add, servicer, {"Call": read_call, "CallStream": in_streams})
+    parsers: dict[str, Parse] = {
+        "Call": read_call,
+        "CallStream": functools.partial(read_call, detaches=False),
+    }
+    add_service(server, add, servicer, lambda method, parse: parsers.get(method, parse))
+
+
+def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
+    """Has ``servicer`` serve ``RegistryService``, whose requests are small but for uploads."""
+    add = registry_pb2_grpc.add_RegistryServiceServicer_to_server
+    content = registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER
+
+    def parse_small(method: str, parse: Parse) -> Parse:
+        return small(parse, content if method.startswith("LoadLibrary") else 0)
+
+    add_service(server, add, servicer, parse_small)
+
+
+def small(parse: Parse, large: int = 0) -> Parse:
+    """``parse``, for a message of at most MAX_REQUEST_BYTES beside its field of number ``large``.
+
+    What is to be looked at on the way is little then, whatever it is.
+    """
+
+    def parse_small(data: bytes) -> Any:
+        size = len(data)
+        if large and size > MAX_REQUEST_BYTES:
+            limit = FieldLimit(_MAX_FIELDS, WireError(f"$ has more than {_MAX_FIELDS} parts"))
+            fields = read_fields(memoryview(data), 0, size, limit=limit)
+            size -= sum(each.end - each.start for each in fields if each.number == large)
+        if size > MAX_REQUEST_BYTES:
+            raise WireError(f"$ has {size} bytes; the limit is {MAX_REQUEST_BYTES}")
+        return parse(data)
+
+    return parse_small
 
 
 def add_service(
     server: grpc.aio.Server,
     add_to_server: Callable[[Any, Any], None],
     servicer: object,
-    parse: Mapping[str, Parse] | None = None,
+    parse: Callable[[str, Parse], Parse] = lambda method, parse: parse,
 ) -> None:
     """Does what the generated function ``add_to_server`` does; see Malformed.
 
-    Requests of methods that are in ``parse`` are what that makes of them.
+    Requests are parsed by what ``parse`` makes, of the name of a method and its parser.
     """
     handlers = _Handlers()
     add_to_server(servicer, handlers)
     for service, methods in handlers.by_service.items():
         tolerant = {
-            name: _tolerant(handler, (parse or {}).get(name)) for name, handler in methods.items()
+            name: _tolerant(handler, parse(name, handler.request_deserializer))
+            for name, handler in methods.items()
         }
         generic = grpc.method_handlers_generic_handler(service, tolerant)
         server.add_generic_rpc_handlers((generic,))
@@ -72,9 +112,8 @@ class _Handlers:
         """The same ones again."""
 
 
-def _tolerant(handler: Any, parse: Parse | None) -> Any:
+def _tolerant(handler: Any, parse: Parse) -> Any:
     serialize = handler.response_serializer
-    parse = parse or handler.request_deserializer
 
     def parse_or_explain(data: bytes) -> Any:
         try:

@@ -11,6 +11,9 @@ from opdispatch.registration import RegistrationHandle
 if TYPE_CHECKING:
     from opdispatch_server.libraries.library_version import LibraryVersion
 
+LONGEST_NAME = 4096
+"""How many characters of an operator's name are looked at."""
+
 
 class OperatorRegistry:
     """Whole libraries come and go, each change in one publication.
@@ -72,6 +75,11 @@ class OperatorRegistry:
 
 def parse_operator_name(name: str) -> OperatorName:
     """A name as a client wrote it. Raises OperatorNotFoundError if no operator can have it."""
+    if len(name) > LONGEST_NAME:
+        raise OperatorNotFoundError(
+            f"there is no operator {name[:50]!r}..., a name of {len(name)} characters",
+            hint=f"at most {LONGEST_NAME} are looked up",
+        )
     try:
         return OperatorName.parse(name)
     except SchemaError:

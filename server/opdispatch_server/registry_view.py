@@ -15,11 +15,14 @@ from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_server.values.remote_value_table import RemoteValueTable
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 # Of what an interpreter has printed last; the log has more.
 LINES_SHOWN = 20
 LINE_SHOWN = 500
+# Longer ones take Python's fnmatch more time than anybody has, and more memory than there is.
+LONGEST_PATTERN = 1000
 # The functionalities of arrays; all others see to something on the way to those.
 _LAYOUTS = frozenset(
     {
@@ -68,7 +71,14 @@ class RegistryView:
         return pb.ListInterpretersReply(interpreters=[found[name] for name in sorted(found)])
 
     def list_operators(self, pattern: str) -> pb.ListOperatorsReply:
-        """The operators whose names match a shell pattern or contain a text, sorted."""
+        """The operators whose names match a shell pattern or contain a text, sorted.
+
+        Raises WireError for a pattern that is too long to be compared with many names.
+        """
+        if len(pattern) > LONGEST_PATTERN:
+            raise WireError(
+                f"$.pattern has {len(pattern)} characters; the limit is {LONGEST_PATTERN}"
+            )
         if not any(wildcard in pattern for wildcard in "*?["):
             pattern = f"*{pattern}*"
         names = sorted(str(name) for name in self._dispatcher.operators())

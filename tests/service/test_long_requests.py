@@ -1,0 +1,79 @@
+"""Requests that are no calls have room for names, and for nothing that takes the daemon long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+import opdispatch_client as oc
+from opdispatch.errors import OperatorNotFoundError
+from opdispatch_server.grpc_services import MAX_REQUEST_BYTES
+from opdispatch_server.operator_registry import LONGEST_NAME
+from opdispatch_server.registry_view import LONGEST_PATTERN
+from opdispatch_wire.v1 import registry_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2_grpc
+
+LONG = "a" * (MAX_REQUEST_BYTES + 1)
+
+
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
+@pytest.fixture
+def registry(channel: grpc.Channel) -> Any:
+    return registry_pb2_grpc.RegistryServiceStub(channel)
+
+
+REQUESTS: dict[str, Callable[[Any], Any]] = {
+    "DescribeOperator": lambda r: r.DescribeOperator(pb.DescribeOperatorRequest(operator=LONG)),
+    "UnloadLibrary": lambda r: r.UnloadLibrary(pb.UnloadLibraryRequest(name=LONG)),
+    "WaitForDef": lambda r: r.WaitForDef(pb.WaitForDefRequest(operator=LONG)),
+    "DrainInterpreter": lambda r: r.DrainInterpreter(pb.DrainInterpreterRequest(name=LONG)),
+    "ListOperators": lambda r: r.ListOperators(pb.ListOperatorsRequest(pattern=LONG)),
+    "LoadLibrary": lambda r: r.LoadLibrary(pb.LoadLibraryRequest(module=LONG)),
+    "requirements": lambda r: r.LoadLibrary(
+        pb.LoadLibraryRequest(
+            content=b"#" * 1000,
+            filename="a.py",
+            environment=pb.Environment(requirements=["a"] * MAX_REQUEST_BYTES),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_long_request_is_refused_as_it_comes(registry: Any, unharmed: oc.Session, name: str):
+    with pytest.raises(grpc.RpcError) as caught:
+        REQUESTS[name](registry)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"the limit is {MAX_REQUEST_BYTES}" in caught.value.details()
+
+
+def test_an_upload_may_be_long(unharmed: oc.Session, registry: Any):
+    text = (
+        "from opdispatch import Library\nlib = Library('long', 'DEF')\nlib.define('f() -> int')\n"
+    )
+    content = text.encode() + b"#" * (4 * MAX_REQUEST_BYTES)
+    upload = pb.LoadLibraryRequest(content=content, filename="upload.py")
+    assert registry.LoadLibrary(upload).library.name == "upload"
+    unharmed.unload("upload")
+
+
+def test_a_pattern_is_short(registry: Any, unharmed: oc.Session):
+    fits = pb.ListOperatorsRequest(pattern="[" * LONGEST_PATTERN)
+    assert not registry.ListOperators(fits).operators
+    with pytest.raises(grpc.RpcError) as caught:
+        registry.ListOperators(pb.ListOperatorsRequest(pattern="[" * (LONGEST_PATTERN + 1)))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "$.pattern" in caught.value.details()
+
+
+def test_a_long_name_is_that_of_no_operator(unharmed: oc.Session):
+    for name in ("image::" + "x" * LONGEST_NAME, "(" * (2 * LONGEST_NAME)):
+        with pytest.raises(OperatorNotFoundError, match=r"a name of \d+ characters"):
+            unharmed.call(name)
