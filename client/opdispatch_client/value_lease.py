@@ -30,6 +30,8 @@ from opdispatch_wire.v1 import remote_pb2
 
 HOLD_VALUES = "/opdispatch.v1.ExecutionService/HoldValues"
 
+# So many are told in one message, which has a limit.
+_AT_ONCE = 10_000
 # Those that are released within this time are told together.
 _GATHERING = 0.02
 # An asyncio session looks so often for what was collected, in seconds.
@@ -153,7 +155,7 @@ class _Stream:
             return []
         self._closing.wait(_GATHERING)
         with contextlib.suppress(queue.Empty):
-            while True:
+            while len(ids) < _AT_ONCE:
                 ids.append(self._released.get_nowait())
         return [number for number in ids if number]
 
@@ -226,7 +228,7 @@ async def _sweep(
     while True:
         await asyncio.sleep(_SWEEP)
         if released or loop.time() - told >= interval[0]:
-            ids = [released.popleft() for _ in range(len(released))]
+            ids = [released.popleft() for _ in range(min(len(released), _AT_ONCE))]
             told = loop.time()
             yield remote_pb2.HoldValuesRequest(release=ids)
 

@@ -57,6 +57,7 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
 Both:
 
     call_context, nested_time                   what a call carries, and what it takes by itself
+    loop_slices                                 long work that lets the event loop go on
     lane_listener                               takes the connections of a local lane
     fault_points                                where a test makes a process die
 """

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
 
 from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.loop_slices import SLICE
+from opdispatch_server.values.remote_part import Keeping
 from opdispatch_server.values.remote_value_table import (
     HeldValue,
     RemoteValueTable,
@@ -204,3 +207,59 @@ def test_values_in_lists_of_a_reply_are_found():
     items.add().remote.id = b"2"
     items.add().list.items.add().remote.id = b"3"
     assert [message.id for message in kept_in(reply)] == [b"1", b"2", b"3"]
+
+
+async def test_many_values_of_a_client_that_goes_are_forgotten_in_several_steps(make_session):
+    table, home = RemoteValueTable(ValueLimits(values=10_000, bytes=1 << 30)), make_session("w")
+    holder, count = table.open(), 3 * SLICE
+    table.add_all(holder, home, _kept(A, count))
+    table.close(holder)
+    assert [(each.session, [*each.ids]) for each in _told(home)] == [(holder.name, [])]
+    counts = []
+    while (left := table.count_at(home)[0]) != 0:
+        counts.append(left)
+        assert table.check_invariants() == []
+        with pytest.raises(RemoteValueGoneError, match="the session that kept it has ended"):
+            _find(table, holder, value_id(A, count - 1))
+        with pytest.raises(RemoteValueGoneError, match="no such session"):
+            table.get_holder(remote_pb2.Keep(session=holder.name, prefix=B))
+        await asyncio.sleep(0)
+    assert sorted({*counts}, reverse=True) == [count, count - SLICE, count - 2 * SLICE]
+
+
+async def test_a_value_that_arrives_after_its_client_has_gone_is_let_go_of(make_session):
+    table = RemoteValueTable(ValueLimits(values=10_000, bytes=1 << 30))
+    here, there = make_session("here"), make_session("there")
+    holder = table.open()
+    table.add_all(holder, here, _kept(A, 2 * SLICE))
+    value = _find(table, holder, value_id(A, 2 * SLICE - 1))
+    table.close(holder)
+    assert holder.values  # which are being forgotten
+    table.has_moved(value, there, 1)
+    assert [[*each.ids] for each in _told(there)] == [[store_key(value.number, 1)]]
+
+
+@pytest.mark.parametrize("ending", ["the caller gives up", "the client goes"])
+async def test_what_is_kept_is_noted_in_steps_and_let_go_of_if_nobody_waits(make_session, ending):
+    table, home = RemoteValueTable(ValueLimits(values=10_000, bytes=1 << 30)), make_session("w")
+    holder = table.open()
+    keep = remote_pb2.Keep(session=holder.name, prefix=A)
+    keeping = Keeping(table, holder, keep, home)
+    reply = execution_pb2.CallReply()
+    for message in _kept(A, 3 * SLICE):
+        reply.returns.add().list.items.add().remote.CopyFrom(message)
+    keeping.take(reply)
+    noting = asyncio.create_task(keeping.note())
+    while not holder.values:
+        await asyncio.sleep(0)
+    assert len(holder.values) < 3 * SLICE
+    if ending == "the client goes":
+        table.close(holder)
+        with pytest.raises(RemoteValueGoneError, match="the session that was to keep them"):
+            await noting
+    else:
+        noting.cancel()
+    keeping.abandon()
+    assert A in [number for each in _told(home) for number in each.ids]
+    assert not holder.values
+    assert table.check_invariants() == []

@@ -12,6 +12,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
+from opdispatch_server.loop_slices import in_slices
 from opdispatch_server.values.remote_value_table import (
     HeldValue,
     RemoteValueTable,
@@ -99,7 +100,7 @@ class RemotePart:
 
         If it ``copies`` its arguments, they stay where they are, and the interpreter is told where.
 
-        Raises RemoteValueGoneError, DeadlineExceededError; and RemoteLimitError at the end.
+        Raises RemoteValueGoneError, DeadlineExceededError; at the end, as ``Keeping.note`` does.
         """
         try:
             async with asyncio.timeout(context.timeout):
@@ -120,8 +121,8 @@ class RemotePart:
             keeping = Keeping(self._table, self._holder, self._keep, session)
         try:
             yield keeping
-            if keeping is not None and keeping.error is not None:
-                raise keeping.error
+            if keeping is not None:
+                await keeping.note()
         except BaseException:
             if keeping is not None:
                 keeping.abandon()
@@ -131,7 +132,7 @@ class RemotePart:
 
 
 class Keeping:
-    """What one run of a call keeps: noted when the interpreter's reply comes."""
+    """What one run of a call keeps: taken when the interpreter's reply comes, then noted."""
 
     def __init__(
         self,
@@ -145,35 +146,42 @@ class Keeping:
         self._keep = keep
         self._session = session
         self._is_wanted = True
-        self._has_arrived = False
-        self.error: OpdispatchError | None = None
+        self._reply: execution_pb2.CallReply | None = None
 
     def take(self, reply: execution_pb2.CallReply | None) -> None:
-        """Notes what the reply says; without one, or with an error, nothing is kept."""
-        self._has_arrived = True
+        """Whether anything was kept: not without a reply, with an error, or for nobody."""
         if reply is None or reply.HasField("error") or not self._is_wanted:
             tell_prefix(self._session, self._keep)
-        elif not self._holder.is_open:
-            self.error = RemoteValueGoneError(
+        else:
+            self._reply = reply
+
+    async def note(self) -> None:
+        """Has the table know what was kept, which may be much.
+
+        Raises RemoteLimitError and RemoteValueGoneError; ``abandon`` follows.
+        """
+        if self._reply is None:
+            return
+        self._check_open()
+        async for messages in in_slices(kept_in(self._reply)):
+            self._check_open()
+            self._table.add_all(self._holder, self._session, messages)
+
+    def _check_open(self) -> None:
+        if not self._holder.is_open:
+            raise RemoteValueGoneError(
                 "the results are gone: the session that was to keep them has ended",
                 reason="the session has ended",
             )
-            tell_prefix(self._session, self._keep)
-        else:
-            self._add(reply)
-
-    def _add(self, reply: execution_pb2.CallReply) -> None:
-        try:
-            self._table.add_all(self._holder, self._session, kept_in(reply))
-        except OpdispatchError as error:
-            self.error = error
-            tell_prefix(self._session, self._keep)
 
     def abandon(self) -> None:
         """Nobody will know of what was kept."""
         self._is_wanted = False
-        if self._has_arrived and self._holder.is_open:
+        if self._reply is None:
+            return
+        if self._holder.is_open:
             self._table.release(self._holder, (self._keep.prefix,))
+        tell_prefix(self._session, self._keep)  # and of what was not noted
 
 
 async def _pin(

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch.arrays import register_tensor_type
+from opdispatch_server.loop_slices import SLICE, in_slices
 from opdispatch_server.values.value_store import check_keep, ids_meant
 from opdispatch_wire.errors import RefusedError, RemoteLimitError, RemoteValueGoneError, WireError
 from opdispatch_wire.remote_values import (
     SESSION_BYTES,
     RemoteFacts,
     facts_from_proto,
+    remote_tensors_in,
     store_key,
 )
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
@@ -125,6 +127,7 @@ class RemoteValueTable:
         self.limits = limits
         self._holders: dict[bytes, ValueHolder] = {}
         self._homes: dict[InterpreterSession, set[HeldValue]] = {}
+        self._forgetting: set[asyncio.Task[None]] = set()
 
     # -- clients --------------------------------------------------------------------------------
 
@@ -137,19 +140,24 @@ class RemoteValueTable:
         return holder
 
     def close(self, holder: ValueHolder) -> None:
-        """The client is gone, and so are its values."""
+        """The client is gone, and so are its values: nobody finds them any more.
+
+        To forget many takes some steps of the loop.
+        """
         holder.is_open = False
-        self._holders.pop(holder.name, None)
-        homes = {value.home for value in holder.values.values()}
-        for value in list(holder.values.values()):
-            self._forget(value)
-        for home in homes:
+        for home in {value.home for value in holder.values.values()}:
             _tell(home, holder, ())
+        if len(holder.values) <= SLICE:
+            self._forget_slice(holder, list(holder.values.values()))
+            return
+        forgetting = asyncio.create_task(self._forget_all(holder))
+        self._forgetting.add(forgetting)
+        forgetting.add_done_callback(self._forgetting.discard)
 
     def get_holder(self, keep: remote_pb2.Keep) -> ValueHolder:
         """Whose values a call keeps. Raises WireError, and RemoteValueGoneError."""
         check_keep(keep)
-        holder = self._holders.get(keep.session)
+        holder = self._find_holder(keep.session)
         if holder is None:
             raise RemoteValueGoneError(
                 "the results cannot be kept: this daemon knows of no such session",
@@ -167,7 +175,7 @@ class RemoteValueTable:
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool = False) -> HeldValue:
         """The value that a client means. Raises RemoteValueGoneError."""
-        holder = self._holders.get(message.session)
+        holder = self._find_holder(message.session)
         value = holder.values.get(message.id) if holder is not None else None
         if value is None:
             if holder is None:
@@ -245,7 +253,8 @@ class RemoteValueTable:
 
     def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
         """Notes that a value is in another interpreter now, and lets go of it where it was."""
-        if value.holder.values.get(value.number) is not value:
+        holder = value.holder
+        if not holder.is_open or holder.values.get(value.number) is not value:
             self.has_not_moved(value, home, place)  # its client has gone meanwhile
             return
         before, key = value.home, value.key
@@ -281,6 +290,21 @@ class RemoteValueTable:
         return violations
 
     # -- steps ----------------------------------------------------------------------------------
+
+    def _find_holder(self, name: bytes) -> ValueHolder | None:
+        holder = self._holders.get(name)
+        return holder if holder is not None and holder.is_open else None
+
+    async def _forget_all(self, holder: ValueHolder) -> None:
+        async for values in in_slices(list(holder.values.values())):
+            self._forget_slice(holder, values)
+
+    def _forget_slice(self, holder: ValueHolder, values: Iterable[HeldValue]) -> None:
+        for value in values:
+            if value.number in holder.values:
+                self._forget(value)
+        if not holder.values:
+            self._holders.pop(holder.name, None)
 
     def _settle(self, value: HeldValue, home: InterpreterSession) -> None:
         values = self._homes.get(home)
@@ -330,21 +354,11 @@ def check_alive(value: HeldValue, at: str) -> None:
         )
 
 
-def kept_in(reply: execution_pb2.CallReply) -> list[values_pb2.RemoteTensor]:
+def kept_in(reply: execution_pb2.CallReply) -> Iterator[values_pb2.RemoteTensor]:
     """What an interpreter says that it has kept."""
-    found: list[values_pb2.RemoteTensor] = []
-
-    def look(value: values_pb2.Value) -> None:
-        kind = value.WhichOneof("kind")
-        if kind == "remote":
-            found.append(value.remote)
-        elif kind == "list":
-            for item in value.list.items:
-                look(item)
-
     for value in reply.returns:
-        look(value)
-    return found
+        for remote, _ in remote_tensors_in(value, "$.returns"):
+            yield remote
 
 
 def _tell(home: InterpreterSession, holder: ValueHolder, ids: Iterable[bytes]) -> None:

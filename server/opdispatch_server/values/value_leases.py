@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from opdispatch_server.grpc_services import Malformed
+from opdispatch_server.loop_slices import in_slices
 from opdispatch_server.status_answers import Context
 from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueHolder
+from opdispatch_server.values.value_store import ids_meant
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.v1 import remote_pb2
 
@@ -71,4 +73,6 @@ class ValueLeases:
                 ) from None
             if isinstance(request, Malformed):
                 raise request.error()
-            self._table.release(holder, request.release)
+            meant = ids_meant(request.release, holder.values)
+            async for part in in_slices(meant):
+                self._table.release(holder, part)
