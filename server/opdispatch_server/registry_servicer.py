@@ -188,7 +188,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     @answers
     async def ListOperators(  # noqa: N802
         self, request: pb.ListOperatorsRequest, context: Context
-    ) -> pb.ListOperatorsReply:
+    ) -> bytes:
         """The operators that match a pattern."""
         return await asyncio.to_thread(self._view.list_operators, request.pattern)
 

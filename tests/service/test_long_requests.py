@@ -15,7 +15,15 @@ from opdispatch_server.operator_registry import LONGEST_NAME
 from opdispatch_server.registry_view import LONGEST_PATTERN
 from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
+from tests.service.running_daemon import RunningDaemon
 
+MANY = """
+from opdispatch import Library
+
+lib = Library("many", "DEF")
+for i in range(2500):
+    lib.define(f"f{i}(Tensor x) -> Tensor")
+"""
 LONG = "a" * (MAX_REQUEST_BYTES + 1)
 
 
@@ -77,3 +85,12 @@ def test_a_long_name_is_that_of_no_operator(unharmed: oc.Session):
     for name in ("image::" + "x" * LONGEST_NAME, "(" * (2 * LONGEST_NAME)):
         with pytest.raises(OperatorNotFoundError, match=r"a name of \d+ characters"):
             unharmed.call(name)
+
+
+def test_a_list_of_many_operators_comes_whole(unharmed: oc.Session, shared_daemon: RunningDaemon):
+    path = shared_daemon.folder / "many.py"
+    path.write_text(MANY)
+    unharmed.load(path)
+    names = [each.name for each in unharmed.operators("many::*")]
+    assert names == sorted(f"many::f{i}" for i in range(2500))
+    unharmed.unload("many")

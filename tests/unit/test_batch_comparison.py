@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from opdispatch_server import batch_comparison
 from opdispatch_server.libraries.batch_comparison import find_difference
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
@@ -58,3 +59,8 @@ def test_what_is_more_is_told():
     assert find_difference(without_last(3), batch()) == (
         "it also registers a::f(Tensor x) -> Tensor (at a.py:2)"
     )
+
+
+def test_batches_that_are_the_same_are_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batch_comparison, "_comparable", None)  # for each registration
+    assert find_difference(batch(), batch()) == ""

@@ -28,6 +28,8 @@ def find_difference(registered: pb.RegistrationBatch, other: pb.RegistrationBatc
 
     Docstrings do not count.
     """
+    if registered == other:  # as nearly always; to look at each takes twenty times as long
+        return ""
     if registered.sha256 and other.sha256 and registered.sha256 != other.sha256:
         return (
             f"it imports a file with the SHA-256 {other.sha256[:12]}, and the registered one has "
