@@ -146,16 +146,30 @@ def detach(
     threshold: int,
     *,
     first: int = 0,
-    limit: FieldLimit | None = None,
 ) -> tuple[bytes, list[memoryview]]:
     """The message without the data of tensors that have more bytes than ``threshold``, and those.
 
     They stay where they are, in ``message``, and are numbered from ``first`` on. Raises WireError
-    if it is malformed, and the error of ``limit`` if more fields are to be looked at than that.
+    if it is malformed.
+    """
+    pieces, tensors = detach_in_place(message, paths, threshold, first=first)
+    return b"".join(pieces.parts), tensors
+
+
+def detach_in_place(
+    message: Payload,
+    paths: _Paths,
+    threshold: int,
+    *,
+    first: int = 0,
+    limit: FieldLimit | None = None,
+) -> tuple[MessagePieces, list[memoryview]]:
+    """``detach``, but the message stays where it is, too, in pieces.
+
+    Raises the error of ``limit`` if more fields are to be looked at than that.
     """
     detaching = _Detaching(memoryview(message), threshold, first, limit)
-    pieces = detaching.rewritten(paths, 0, len(message), 0)
-    return b"".join(pieces.parts), detaching.tensors
+    return detaching.rewritten(paths, 0, len(message), 0), detaching.tensors
 
 
 class InlineTensors(CallTensors):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
-from opdispatch_wire.detached_tensors import CALL_REQUEST, detach
+from opdispatch_wire.detached_tensors import CALL_REQUEST, MessagePieces, detach_in_place
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import parsed
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
@@ -22,8 +22,10 @@ MAX_ARGUMENTS = 10_000
 MAX_VALUES = 100_000
 """How many values there may be in the lists and dicts of a call; packed numbers are one."""
 MAX_VALUES_BYTES = 4 << 20
-"""How many bytes a call may have beside the data of large tensors and of packed numbers."""
+"""How many bytes a call may have beside the data of tensors and of packed numbers."""
 
+# The data of a shorter tensor count, too: to look for them takes longer than to pass them on.
+_LEAST_BYTES = 1024
 # Among the first fields of a call is its id.
 _FIRST_FIELDS = 8
 _ID = execution_pb2.CallRequest.ID_FIELD_NUMBER
@@ -75,14 +77,22 @@ class _TooManyError(Exception):
 
 
 def _detached(payload: bytes | memoryview) -> tuple[bytes, list[memoryview]]:
+    pieces, arguments = _in_pieces(payload, BESIDE_BYTES)
+    if len(pieces) > MAX_VALUES_BYTES:
+        shorter, _ = _in_pieces(payload, _LEAST_BYTES)
+        size = len(shorter) - _program_bytes(payload)
+        if size > MAX_VALUES_BYTES:
+            raise _TooManyError(
+                f"the call has {size} bytes beside its tensors; the limit is {MAX_VALUES_BYTES}"
+            )
+    return b"".join(pieces.parts), arguments
+
+
+def _in_pieces(
+    payload: bytes | memoryview, threshold: int
+) -> tuple[MessagePieces, list[memoryview]]:
     limit = FieldLimit(MAX_VALUES, _TooManyError(_too_many_values()))
-    small, arguments = detach(payload, CALL_REQUEST, BESIDE_BYTES, limit=limit)
-    program = _program_bytes(small)
-    if len(small) - program > MAX_VALUES_BYTES:
-        raise _TooManyError(
-            f"the call has {len(small)} bytes beside large tensors; the limit is {MAX_VALUES_BYTES}"
-        )
-    return small, arguments
+    return detach_in_place(payload, CALL_REQUEST, threshold, limit=limit)
 
 
 def _check_arguments(payload: bytes | memoryview) -> None:
@@ -92,7 +102,7 @@ def _check_arguments(payload: bytes | memoryview) -> None:
         pass
 
 
-def _program_bytes(payload: bytes) -> int:
+def _program_bytes(payload: bytes | memoryview) -> int:
     """How long the program is, which has a limit of its own."""
     number = execution_pb2.CallRequest.PROGRAM_FIELD_NUMBER
     fields = read_fields(memoryview(payload), 0, len(payload))

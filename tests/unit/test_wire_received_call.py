@@ -96,6 +96,15 @@ def test_tensors_and_packed_numbers_of_any_length_are_one_value_each():
     assert got.args[0].packed.shape == [1_000_000]
 
 
+def test_many_tensors_of_a_middling_size_are_passed_on_inline():
+    array = np.zeros(1_000)  # 8 kB
+    data = call_request("a::b", [[array] * 1_000], {}, request_id=7).SerializeToString()
+    got, arguments, refusal = read_call(data)
+    assert refusal is None
+    assert not arguments
+    assert len(got.args[0].list.items) == 1_000
+
+
 def test_the_bytes_of_a_program_are_not_among_those_of_the_call():
     program = execution_pb2.CallRequest(program=b"a" * (MAX_VALUES_BYTES + 1))
     assert received(program).refusal is None  # it is refused as a program
