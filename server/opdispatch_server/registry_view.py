@@ -21,7 +21,7 @@ from opdispatch_wire.v1 import registry_pb2 as pb
 # Of what an interpreter has printed last; the log has more.
 LINES_SHOWN = 20
 LINE_SHOWN = 500
-# Longer ones take Python's fnmatch more time than anybody has, and more memory than there is.
+# Python's fnmatch may take a time that grows with the square of the length.
 LONGEST_PATTERN = 1000
 _AT_ONCE = 1000
 # The functionalities of arrays; all others see to something on the way to those.
