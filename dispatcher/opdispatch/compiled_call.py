@@ -35,6 +35,9 @@ from opdispatch.operator_handle import OperatorHandle
 
 COMPILE = os.environ.get("OPDISPATCH_COMPILE", "1") != "0"
 
+MOST_ARGUMENTS = 64
+"""Operators with more are left to the twin: 500 took 0.2 s to compile, and 8,000 seven seconds."""
+
 # Classes by the text of their parameters and returns: operators of one shape share one.
 # Two threads may both compile a shape; either class will do.
 _classes: WeakValueDictionary[str, type[OperatorHandle]] = WeakValueDictionary()
@@ -52,7 +55,7 @@ def packet_class_for(
     doubt, it hands over to methods of the packet. If there are other overloads, this one must be
     the one that is tried first; ``base`` itself, if types do not tell what it takes.
     """
-    if not COMPILE:
+    if not COMPILE or len(schema.arguments) > MOST_ARGUMENTS:
         return base
     shape = _shape_of(schema) if is_only_overload else f"of several, {_shape_of(schema)}"
     cls: type[P] | None = _packet_classes.get((base, shape))
@@ -68,7 +71,7 @@ def packet_class_for(
 
 def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
     """The class for handles of operators with that schema."""
-    if schema is None or not COMPILE:
+    if schema is None or not COMPILE or len(schema.arguments) > MOST_ARGUMENTS:
         return OperatorHandle
     shape = _shape_of(schema)
     cls = _classes.get(shape)

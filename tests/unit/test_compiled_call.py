@@ -28,7 +28,7 @@ from opdispatch import (
     compiled_call,
     parse_schema,
 )
-from opdispatch.compiled_call import handle_class_for
+from opdispatch.compiled_call import MOST_ARGUMENTS, handle_class_for
 from opdispatch.ops import Ops
 
 K = DispatchKey
@@ -332,6 +332,20 @@ def test_an_operator_without_a_schema_has_nothing_to_compile(monkeypatch):
     schema = parse_schema("t::f(Tensor x) -> Tensor")
     monkeypatch.setattr(compiled_call, "COMPILE", False)
     assert handle_class_for(schema) is OperatorHandle
+
+
+@pytest.mark.parametrize(("more", "is_compiled"), [(0, True), (1, False)])
+def test_an_operator_with_very_many_arguments_is_left_to_the_twin(dispatcher, more, is_compiled):
+    count = MOST_ARGUMENTS + more
+    arguments = ", ".join(f"int x{i}" for i in range(count))
+    schema = parse_schema(f"t::f({arguments}) -> int")
+    dispatcher.register_def(schema)
+    kernel = KernelFunction.from_unboxed(lambda *numbers: sum(numbers))
+    dispatcher.register_impl(schema.name, DispatchKey.CompositeImplicitAutograd, kernel)
+    op = dispatcher.get_schema("t::f")
+    assert (type(op) is not OperatorHandle) is is_compiled
+    assert op(*range(count)) == op(*range(count - 1), **{f"x{count - 1}": count - 1})
+    assert op(*range(count)) == sum(range(count))
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
