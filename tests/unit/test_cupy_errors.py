@@ -89,13 +89,22 @@ def test_kernels_that_cannot_be_compiled_say_what_is_missing(cupy_stand_in: Any)
     assert "cupy-cuda12x[ctk]" in found.hint
 
 
-def test_a_library_of_cuda_that_is_missing_is_named(cupy_stand_in: Any):
-    missing = ImportError('Failure finding "libcublas.so.12":\nNo such file: libcublas.so*')
+@pytest.mark.parametrize(
+    ("asked", "library"),
+    [
+        ('"libcublas.so.12"', "libcublas"),
+        ('"libcublasLt.so.12"', "libcublasLt"),  # which cuBLAS needs
+        ('"libnvJitLink.so.13 or libnvJitLink.so.12"', "libnvJitLink"),  # cuSPARSE and cuSOLVER
+    ],
+)
+def test_a_library_of_cuda_that_is_missing_is_named(cupy_stand_in: Any, asked: str, library: str):
+    missing = ImportError(f"Failure finding {asked}: No such file: {asked}")
     behind = RuntimeError("the kernel's own")
     behind.__cause__ = missing
     found = explain_error(cupy_stand_in, behind, "cuda:0")
     assert type(found) is DeviceError
-    assert found.message.startswith("cuda:0 cannot do this: CUDA's libcublas is not there (Failure")
+    why = f"cuda:0 cannot do this: CUDA's {library} is not there (Failure"
+    assert found.message.startswith(why)
     assert "cupy-cuda12x[ctk]" in found.hint
     assert explain_error(cupy_stand_in, ImportError("No module named 'mine'"), "cuda:0") is None
 

@@ -26,7 +26,8 @@ _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
 _LIBRARIES_HINT = "`pip install 'cupy-cuda12x[ctk]'` brings it along, or cupy-cuda13x"
-_LIBRARY = re.compile(r"lib(?:cublas|cufft|curand|cusolver|cusparse)\b")
+# With the two that some of them need.
+_LIBRARY = re.compile(r"lib(?:cublas|cublasLt|cufft|curand|cusolver|cusparse|nvJitLink)\b")
 
 # What each library of CUDA says when it gets no memory, by CuPy's class of its errors: their
 # numbers have nothing in common (driver_types.h, cuda.h, cublas_api.h, cusolver_common.h,
