@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import os
 import signal
+from typing import Any
+
+import pytest
 
 
 def pytest_configure() -> None:
@@ -22,3 +27,29 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what needs a GPU, and says what is missing, where none can be used.
+
+    `make gpu` is for machines that have one: there, nothing is passed over.
+    """
+    if item.get_closest_marker("gpu") is None or not (why := _absence_of_gpus()):
+        return
+    give_up = pytest.fail if os.environ.get("OPDISPATCH_REQUIRE_GPU") else pytest.skip
+    give_up(f"no GPU can be used: {why}")
+
+
+@pytest.fixture(scope="session")
+def cupy() -> Any:
+    """The module ``cupy``, for tests that are marked ``gpu``."""
+    from opdispatch.arrays.cupy_errors import import_cupy
+
+    return import_cupy("cuda:0")
+
+
+@functools.cache
+def _absence_of_gpus() -> str:
+    from opdispatch.arrays.cupy_errors import explain_absence
+
+    return explain_absence()

@@ -188,10 +188,7 @@ def in_order(found: Any) -> Any:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("call", CALLS)
-def test_functions_give_the_same_on_a_gpu(call: str):
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
+def test_functions_give_the_same_on_a_gpu(cupy: Any, call: str):
     result = evaluate(call, xp, lambda array: Tensor(cupy.asarray(array)))
     expected = evaluate(call, array_api_compat.numpy, np.asarray)
     for ours, theirs in zip(parts(result), parts(expected), strict=True):

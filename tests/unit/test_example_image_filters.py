@@ -224,10 +224,7 @@ def agree(result, expected):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "args", "kwargs"), CALLS)
-def test_filters_give_the_same_on_a_gpu(name, args, kwargs):
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
+def test_filters_give_the_same_on_a_gpu(cupy, name, args, kwargs):
     filter_ = getattr(ops.filters, name)
     for picture in PICTURES:
         expected = filter_(picture, *args, **kwargs)

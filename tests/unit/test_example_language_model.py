@@ -288,10 +288,7 @@ def test_what_is_on_a_device_already_is_not_copied():
 
 
 @pytest.mark.gpu
-def test_results_are_the_same_on_a_gpu():
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
+def test_results_are_the_same_on_a_gpu(cupy):
     for name in CALLS:
         ours = call(name, lambda array: op.to(array, "cuda"))
         assert type(ours) is cupy.ndarray, name

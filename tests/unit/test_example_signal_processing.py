@@ -185,10 +185,7 @@ def test_what_cannot_be_chosen_is_said():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "args", "kwargs"), CALLS)
-def test_operators_give_the_same_on_a_gpu(name, args, kwargs):
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
+def test_operators_give_the_same_on_a_gpu(cupy, name, args, kwargs):
     operator = getattr(ops.signal, name)
     given = (cupy.asarray(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
     result = parts(operator(*given, **kwargs))
@@ -198,10 +195,7 @@ def test_operators_give_the_same_on_a_gpu(name, args, kwargs):
 
 
 @pytest.mark.gpu
-def test_a_filter_is_designed_on_a_gpu():
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
+def test_a_filter_is_designed_on_a_gpu(cupy):
     taps = ops.signal.firwin(101, [0.5], device="cuda")
     assert type(taps) is cupy.ndarray
     close(taps.get(), ops.signal.firwin(101, [0.5]))

@@ -222,10 +222,7 @@ def test_a_gpu_that_is_not_there_is_told(cupy_stand_in):
 
 
 @pytest.mark.gpu
-def test_a_real_cupy_array_comes_back_on_its_gpu():
-    cupy = pytest.importorskip("cupy")
-    if not cupy.is_available():
-        pytest.skip("no GPU")
+def test_a_real_cupy_array_comes_back_on_its_gpu(cupy):
     array = cupy.asfortranarray(cupy.arange(6, dtype="float32").reshape(2, 3))
     back = there_and_back(array)
     assert isinstance(back, cupy.ndarray)
