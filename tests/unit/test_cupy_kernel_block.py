@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ def cuda(cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return cupy_stand_in.cuda
 
 
-def test_without_cupy_there_is_no_block():
+def test_without_cupy_there_is_no_block(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)  # another test may have imported it
     assert not CupyBackend().is_in_use()
 
 
