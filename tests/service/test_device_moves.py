@@ -30,6 +30,7 @@ from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_remote_lifetimes import FAR, pid_of
 
 X = np.arange(6.0).reshape(2, 3)
+WITHOUT_GPU = "cpu:2"  # be there one or not
 _ACCELERATOR = Path(simulated_accelerator.__file__).read_text()
 
 
@@ -56,7 +57,7 @@ OTHER = accelerator_library("other", "xpu", "XPU")
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """Of its two interpreters, the first has one kind of accelerator, the second another one."""
-    daemon = RunningDaemon(tmp_path_factory.mktemp("moves"))
+    daemon = RunningDaemon(tmp_path_factory.mktemp("moves"), workers=WITHOUT_GPU)
     try:
         daemon.wait_until_ready()
         load_both(daemon)
@@ -336,7 +337,8 @@ def test_one_that_is_gone_meanwhile_is_named(daemon: RunningDaemon):
         assert wait_for(lambda: session.check_invariants() == [], 10)
 
 
-def test_what_is_being_drained_takes_no_more(daemon: RunningDaemon):
+def test_what_is_being_drained_takes_no_more(start_daemon: StartDaemon):
+    daemon = start_daemon(workers=WITHOUT_GPU)
     load_both(daemon)
     with daemon.connect() as session:
         x = session.put(X, on="worker-2")
