@@ -9,7 +9,7 @@
     │   ├── LibraryError                 a library cannot be of that kind or name (also ValueError)
     │   └── KernelTypeError              what is registered is no kernel (also a TypeError)
     ├── OperatorNotFoundError            nobody has defined it (also an AttributeError)
-    ├── ArgumentError                    the arguments do not fit the schema (also a TypeError)
+    ├── ArgumentError                    the arguments do not fit (also Type- and RuntimeError)
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
     ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
     ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
@@ -111,8 +111,11 @@ class OperatorNotFoundError(OpdispatchError, AttributeError):
     code = "operator_not_found"
 
 
-class ArgumentError(OpdispatchError, TypeError):
-    """The arguments of a call do not fit the operator's schema."""
+class ArgumentError(OpdispatchError, TypeError, RuntimeError):
+    """The arguments of a call do not fit the operator's schema.
+
+    For wrong arguments of an operator, PyTorch raises RuntimeError; a Python function TypeError.
+    """
 
     code = "argument"
 

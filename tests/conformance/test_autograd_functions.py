@@ -4,42 +4,8 @@ Each case is one program that both run: what it returns, versions and gradients 
 compared, and so is that both refuse it.
 """
 
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
-
-import opdispatch
-from opdispatch import AutogradError, Tensor
-from opdispatch import array_api as xp
-from opdispatch.autograd import Function, backward, grad
-from opdispatch.autograd.function import once_differentiable
-
-torch = pytest.importorskip("torch")
-
-OURS = SimpleNamespace(
-    Function=Function,
-    once=once_differentiable,
-    backward=backward,
-    grad=grad,
-    no_grad=opdispatch.no_grad,
-    enable_grad=opdispatch.enable_grad,
-    tensor=lambda *numbers: Tensor(np.array(numbers, dtype="float64")),
-    sum=xp.sum,
-    exp=xp.exp,
-)
-THEIRS = SimpleNamespace(
-    Function=torch.autograd.Function,
-    once=torch.autograd.function.once_differentiable,
-    backward=torch.autograd.backward,
-    grad=torch.autograd.grad,
-    no_grad=torch.no_grad,
-    enable_grad=torch.enable_grad,
-    tensor=lambda *numbers: torch.tensor(numbers, dtype=torch.float64),
-    sum=torch.sum,
-    exp=torch.exp,
-)
-
+from autograd_sides import OURS, THEIRS, leaf, outcome
 
 CASES = {}
 
@@ -56,10 +22,6 @@ def function(side, forward, backward, setup_context=None):
     if setup_context is not None:
         methods["setup_context"] = staticmethod(setup_context)
     return type("Step", (side.Function,), methods)
-
-
-def leaf(side, *numbers):
-    return side.tensor(*numbers).requires_grad_()
 
 
 def doubled(ctx, x, *_):
@@ -287,9 +249,14 @@ def one_result_twice(side):
         y = x * 2
         return y, y
 
-    one, other = function(side, forward, lambda ctx, g, h: (g + h) * 2).apply(x)
+    def back(ctx, *grads):
+        seen.extend(grads)
+        return (grads[0] + grads[1]) * 2
+
+    seen = []
+    one, other = function(side, forward, back).apply(x)
     side.sum(one * 3 + other).backward()
-    return one, other, x.grad
+    return one is other, one, seen, x.grad
 
 
 @case
@@ -423,6 +390,41 @@ def once_differentiable_twice_of_a_gradient(side):
     return side.grad(side.sum(found), x, allow_unused=True)
 
 
+@case
+def constants_that_are_saved(side):
+    x, seen = leaf(side, 1, 2), []
+
+    def forward(ctx, x):
+        constant = x * 3
+        ctx.save_for_backward(constant, x)
+        ctx.mark_non_differentiable(constant)
+        return x * 2, constant
+
+    def back(ctx, grad, _):
+        seen.extend(saved.requires_grad for saved in ctx.saved_tensors)
+        return grad * ctx.saved_tensors[0]
+
+    y, _ = function(side, forward, back).apply(x)
+    [found] = side.grad(side.sum(y), [x], create_graph=True)
+    return seen, found, found.requires_grad
+
+
+@case
+def view_under_no_grad(side):
+    with side.no_grad():
+        view = function(side, lambda ctx, x: x[1:], None).apply(leaf(side, 1, 2))
+    return view.requires_grad, view.is_leaf
+
+
+@case
+def a_number_is_saved(side):
+    def forward(ctx, x):
+        ctx.save_for_backward(3)
+        return x * 2
+
+    function(side, forward, None).apply(leaf(side, 1, 2))
+
+
 def returning(*gradients):
     def run(side):
         x, y = leaf(side, 1, 2), leaf(side, 1, 2)
@@ -456,23 +458,6 @@ CASES |= {
         ("one", "g", None, None),
     ]
 }  # fmt: skip
-
-
-def plain(value):
-    """What both sides give, to be compared."""
-    if isinstance(value, Tensor | torch.Tensor):
-        value = np.asarray(value.detach()).tolist()
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    return round(value, 9) if isinstance(value, float) else value
-
-
-def outcome(case, side):
-    refusals = (AutogradError,) if side is OURS else (RuntimeError, TypeError)
-    try:
-        return "done", plain(case(side))
-    except refusals as error:
-        return "refused", str(error)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

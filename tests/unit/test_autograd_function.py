@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Tensor, TransformError, func, no_grad
+from opdispatch import ArgumentError, AutogradError, Tensor, TransformError, func, no_grad
 from opdispatch import array_api as xp
 from opdispatch.autograd import Function, grad, gradcheck
 from opdispatch.autograd.function import once_differentiable
@@ -170,7 +170,7 @@ def test_only_tensors_are_marked(mark):
     class Marks(Cube):
         forward = staticmethod(lambda ctx, x: getattr(ctx, mark)(1.0))
 
-    with pytest.raises(AutogradError, match=f"{mark} takes tensors, not float"):
+    with pytest.raises(ArgumentError, match=f"{mark} takes tensors, not float"):
         Marks.apply(leaf(1.0))
 
 
@@ -217,3 +217,62 @@ def test_a_result_with_a_history_of_its_own_has_that_of_the_call():
     y.backward()
     assert (y.array.tolist(), x.grad.array.tolist()) == ([5.0], [7.0])
     assert repr(other.grad_fn) == "<MultiplyBackward>"
+
+
+def test_a_result_that_is_given_twice_is_one_tensor():
+    seen = []
+
+    class Twice(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * 2
+            return y, y
+
+        @staticmethod
+        def backward(ctx, *grads):
+            seen.append([grad.array.tolist() for grad in grads])
+            return grads[1] * 2
+
+    x = leaf(1.0)
+    y, again = Twice.apply(x)
+    assert y is again
+    xp.sum(y + again * 10).backward()
+    assert (seen, x.grad.array.tolist()) == ([[[0.0], [11.0]]], [22.0])
+    with no_grad():
+        y, again = Twice.apply(x)
+    assert y is again
+    assert y.grad_fn is None
+
+
+def test_a_result_without_a_gradient_is_saved_without_one():
+    class Signed(Function):
+        @staticmethod
+        def forward(ctx, x):
+            sign, number = xp.sign(x), Tensor(np.array([3]))
+            ctx.save_for_backward(sign, number)
+            ctx.mark_non_differentiable(sign)
+            return x * sign, sign, number
+
+        @staticmethod
+        def backward(ctx, grad, *_):
+            sign, number = ctx.saved_tensors
+            assert not sign.requires_grad
+            assert not number.requires_grad
+            return grad * sign
+
+    x = leaf(-2.0)
+    y, _, _ = Signed.apply(x)
+    [found] = grad(xp.sum(y), x, create_graph=True)
+    assert found.array.tolist() == [-1.0]
+    assert not found.requires_grad
+
+
+def test_a_view_that_is_returned_under_no_grad_is_one_that_was_made_so():
+    class First(Function):
+        forward = staticmethod(lambda ctx, x: x[:1])
+
+    with no_grad():
+        view, plain = First.apply(x := leaf(1.0, 2.0)), x[:1]
+    assert view.requires_grad
+    assert plain.requires_grad
+    assert view.grad_fn is None

@@ -72,6 +72,7 @@ def test_a_class_cannot_inherit_its_code():
         ("KernelTypeError", "RuntimeError"),
         ("OperatorNotFoundError", "AttributeError"),
         ("ArgumentError", "TypeError"),
+        ("ArgumentError", "RuntimeError"),
         ("NoKernelError", "NotImplementedError"),
         ("AmbiguousKernelError", "RuntimeError"),
         ("AutogradError", "RuntimeError"),

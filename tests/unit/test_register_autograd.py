@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from opdispatch import (
+    ArgumentError,
     AutogradError,
     Library,
     OperatorNotFoundError,
@@ -295,7 +296,7 @@ def test_what_cannot_be_kept(lib):
         product_backward,
         setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
     )
-    with pytest.raises(AutogradError, match="keeps tensors, not float"):
+    with pytest.raises(ArgumentError, match="keeps tensors, not float"):
         ops.reg.product(leaf(1.0), leaf(2.0))
 
 
@@ -338,3 +339,30 @@ def test_numbers_that_have_a_default_need_no_none(gradients):
         x = Tensor(np.ones(2), requires_grad=True)
         ops.autograd_defaults.triple(x).backward(Tensor(np.ones(2)))
     assert x.grad.array.tolist() == [3.0, 3.0]
+
+
+def test_a_result_of_integers_is_kept_as_a_constant(lib):
+    lib.define("argsorted(Tensor x) -> (Tensor, Tensor)")
+    lib.impl("argsorted", lambda x: (xp.sort(x), xp.argsort(x)), "CPU")
+
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output[1])
+
+    def backward(ctx, grad, _):
+        [places] = ctx.saved_tensors
+        assert not places.requires_grad
+        return xp.take(grad, xp.argsort(places))
+
+    lib.register_autograd("argsorted", backward, setup_context=setup_context)
+    x = leaf(3.0, 1.0, 2.0)
+    [found] = grad(xp.sum(ops.reg.argsorted(x)[0] * np.array([1.0, 2.0, 3.0])), x)
+    assert found.array.tolist() == [3.0, 1.0, 2.0]
+
+
+def test_gradients_for_tensors_of_an_optional_list_that_have_none(lib):
+    lib.define("total(Tensor x, Tensor[]? others) -> Tensor")
+    lib.impl("total", lambda x, others: sum(map(plain, others), plain(x)), "CPU")
+    lib.register_autograd("total", lambda ctx, grad: (grad, [grad, grad]))
+    x, y = leaf(1.0), leaf(2.0)
+    ops.reg.total(x, [Tensor(np.ones(1)), y]).backward()
+    assert (x.grad.array.tolist(), y.grad.array.tolist()) == ([1.0], [1.0])

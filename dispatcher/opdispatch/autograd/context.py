@@ -19,7 +19,7 @@ from opdispatch.autograd.saved_tensor import (
 )
 from opdispatch.autograd.variable import Variable
 from opdispatch.autograd.watch import SavedTensorHooks
-from opdispatch.errors import AutogradError
+from opdispatch.errors import ArgumentError, AutogradError
 
 _ARGUMENT = -1
 
@@ -40,7 +40,7 @@ class Context:
         """Keeps arguments or results of the call; each is a tensor or None.
 
         Arguments of an operator may be arrays, too, which are tensors when they are used. Whether
-        tensors were written to meanwhile is checked then. Raises AutogradError.
+        tensors were written to meanwhile is checked then. Raises ArgumentError.
         """
         for each in tensors:
             if not isinstance(each, Variable):
@@ -51,7 +51,7 @@ class Context:
     @staticmethod
     def _kept(value: Any) -> Any:
         if value is not None and not isinstance(value, Variable):
-            raise AutogradError(
+            raise ArgumentError(
                 f"save_for_backward keeps tensors, not {type(value).__name__}",
                 hint="make it an attribute of the context",
             )
@@ -78,13 +78,21 @@ class Context:
             )
         return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
 
-    def keep(self, results: Sequence[Any]) -> None:
-        """Keeps what was saved; ``results`` are those of the call, one by one."""
+    def keep(self, results: Sequence[Any], made: Sequence[Any] | None = None) -> None:
+        """Keeps what was saved; ``results`` are those of the call, one by one.
+
+        ``made`` are what they have become, where these are others. A result without a gradient
+        refers to no node, and is kept as an argument is.
+        """
         saved: list[tuple[int, Any]] = []
         for each in self._to_save:
-            for number, result in enumerate(results):
-                if each is result:
-                    saved.append((number, None if each is None else save_result(each)))
+            for number in range(len(results) - 1, -1, -1):
+                if each is results[number] and each is not None:
+                    result = each if made is None else made[number]
+                    if result.requires_grad_flag:
+                        saved.append((number, save_result(each)))
+                    else:
+                        saved.append((_ARGUMENT, save_tensor(result)))
                     break
             else:
                 saved.append((_ARGUMENT, None if each is None else save_tensor(each)))

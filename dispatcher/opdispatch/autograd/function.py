@@ -27,7 +27,7 @@ from opdispatch.autograd.view_nodes import (
     view_of_itself,
 )
 from opdispatch.autograd.view_of import MADE_IN_FUNCTION, MADE_UNDER_NO_GRAD
-from opdispatch.errors import AutogradError, TransformError
+from opdispatch.errors import ArgumentError, AutogradError, TransformError
 from opdispatch.grad_mode import is_grad_enabled, no_grad
 
 
@@ -43,12 +43,12 @@ class FunctionContext(Context):
     def mark_dirty(self, *tensors: Any) -> None:
         """Says which arguments ``forward`` has written to; each must be one of its results.
 
-        Their versions are counted up. Raises AutogradError for what is no tensor.
+        Their versions are counted up. Raises ArgumentError for what is no tensor.
         """
         self._dirty = _only_tensors(tensors, "mark_dirty")
 
     def mark_non_differentiable(self, *results: Any) -> None:
-        """Says which results have no gradient. Raises AutogradError for what is no tensor."""
+        """Says which results have no gradient. Raises ArgumentError for what is no tensor."""
         self._constant = _only_tensors(results, "mark_non_differentiable")
 
     def is_constant(self, result: Any) -> bool:
@@ -146,8 +146,14 @@ def _wrapped(
     results: list[Any] = []
     for number, result in enumerate(given):
         places = [place for place, each in enumerate(args) if each is result]
+        before = [place for place in range(number) if given[place] is result and not places]
         if not isinstance(result, Variable):
             results.append(result)
+        elif before:  # it is one tensor, and its gradient that of the last place
+            again = results[before[0]]
+            if (meta := again.autograd_meta) is not None and meta.edge == (node, before[-1]):
+                meta.edge = (node, number)
+            results.append(again)
         elif (
             node is None
             or context.is_constant(result)
@@ -170,9 +176,12 @@ def _wrapped(
 
 
 def _constant(result: Any, is_argument: bool) -> Any:
-    """A result that has no gradient; an argument that was not written to is another tensor."""
+    """A result that has no gradient; an argument that was not written to is another tensor.
+
+    A view of an argument is what it is when it is made under ``no_grad``, as in PyTorch.
+    """
     if result.requires_grad:
-        return result.detach()
+        return result if meta_of(result).view is not None and not is_argument else result.detach()
     return view_of_itself(result, MADE_UNDER_NO_GRAD) if is_argument else result
 
 
@@ -226,5 +235,5 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 def _only_tensors(values: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     for each in values:
         if not isinstance(each, Variable):
-            raise AutogradError(f"{what} takes tensors, not {type(each).__name__}")
+            raise ArgumentError(f"{what} takes tensors, not {type(each).__name__}")
     return values

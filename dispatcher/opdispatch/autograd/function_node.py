@@ -55,7 +55,7 @@ class FunctionNode(Node):
         the results as ``forward`` knows them, but for arguments."""
         self.num_results = len(results)
         self._results = [_made_like(each) for each in results]
-        self._context.keep(savable)
+        self._context.keep(savable, results)
         if WATCHED:
             note_recorded(self)
 

@@ -12,7 +12,7 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Gradients, Node
 from opdispatch.autograd.watch import SavedTensorHooks
-from opdispatch.errors import AutogradError, RegistrationError
+from opdispatch.errors import ArgumentError, AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
     flat_list,
@@ -152,7 +152,7 @@ class RegisteredNode(Node):
         return flat
 
     def _is_tensor(self, argument: str) -> bool:
-        return any(a.name == argument and a.type.dispatches for a in self.schema.arguments)
+        return any(a.name == argument and has_tensors(a.type) for a in self.schema.arguments)
 
     def _error(self, message: str) -> AutogradError:
         name = str(self.schema.name)
@@ -342,7 +342,7 @@ def _as_saved(value: Any) -> Any:
     if value is None or isinstance(value, Tensor):
         return value
     if find_key_bits(value) is None:
-        raise AutogradError(
+        raise ArgumentError(
             f"save_for_backward keeps tensors, not {type(value).__name__}",
             hint="make it an attribute of the context",
         )
