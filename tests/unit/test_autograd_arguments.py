@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Tensor, trace
+from opdispatch import AutogradError, Tensor, no_grad, trace
 from opdispatch import array_api as xp
 from opdispatch.autograd import backward, grad
 
@@ -72,3 +72,46 @@ def test_backward_is_recorded_in_a_trace():
 
     graph = trace(gradient, Tensor(np.array([1.0, 1.0])))
     assert graph(np.array([10.0, 100.0])).array.tolist() == [20.0, 400.0]
+
+
+def test_zeros_for_what_is_not_used_are_recorded_where_the_way_back_is():
+    x, other = leaf(1.0), leaf(1.0)
+    for create_graph in (False, True):
+        _, zeros = grad(x * 2, [x, other], materialize_grads=True, create_graph=create_graph)
+        assert zeros.requires_grad is create_graph
+
+
+def test_inputs_that_are_results_retain_their_gradients_from_then_on():
+    x = leaf(1.0)
+    y = x * 2
+    backward(y * 3, inputs=[y, y], retain_graph=True)
+    assert (y.grad.array.tolist(), y.retains_grad, x.grad) == ([3.0], True, None)
+    backward(y * 3)
+    assert (y.grad.array.tolist(), x.grad.array.tolist()) == ([6.0], [6.0])
+
+
+def test_an_input_that_is_given_twice_is_one():
+    x = leaf(1.0)
+    backward(x * 3, inputs=[x, x])
+    assert x.grad.array.tolist() == [3.0]
+
+
+def test_a_gradient_that_is_added_to_stays_the_tensor_that_it_is():
+    x = leaf(1.0)
+    (x * x).backward(create_graph=True)
+    first = x.grad
+    (x * 3).backward()
+    assert x.grad is first
+    assert first.requires_grad
+    assert first.array.tolist() == [5.0]
+    (x * 3).backward(create_graph=True)  # what was read of it before stays as it was
+    assert x.grad is not first
+    assert first.array.tolist() == [5.0]
+
+
+def test_no_gradient_arrives_in_a_view_that_was_made_under_no_grad():
+    with no_grad():
+        view = leaf(1.0, 2.0)[1:]
+    assert grad(view * 2, view, allow_unused=True) == (None,)
+    with pytest.raises(AutogradError, match="was not used"):
+        grad(view * 2, view)

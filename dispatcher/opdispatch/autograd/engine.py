@@ -18,7 +18,7 @@ from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
 from opdispatch.autograd.elsewhere import check_complete
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
 from opdispatch.autograd.node import Edge, Facts, Node
-from opdispatch.autograd.variable import AccumulateGrad, Variable, accumulate_grad, edge_of
+from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import set_grad_enabled
@@ -41,7 +41,8 @@ def backward(
     create_graph: bool = False,
     inputs: Tensors | None = None,
 ) -> None:
-    """Adds the gradients of ``tensors`` to ``grad`` of the leaves, or of ``inputs`` alone.
+    """Adds the gradients of ``tensors`` to ``grad`` of the leaves, or of ``inputs`` alone,
+    which retain them from then on.
 
     ``grad_tensors`` are the gradients of ``tensors`` themselves; each may be left out (None) for a
     tensor of one element. The graph is let go of unless ``retain_graph`` (or ``create_graph``,
@@ -55,18 +56,14 @@ def backward(
     wanted = _listed(inputs, "inputs of backward")
     if not wanted:
         raise AutogradError("the inputs of backward are an empty list; leave them out for all")
-    edges = [_wanted_edge(tensor) for tensor in wanted]
-    captured = _run(
-        roots, dict.fromkeys(edges), keep=keep, create_graph=create_graph, accumulates=False
-    )
-    for tensor, edge in zip(wanted, edges, strict=True):
-        if (gradient := captured[edge]) is None:
-            continue
-        with set_grad_enabled(create_graph):
-            if isinstance(edge[0], AccumulateGrad):
-                edge[0].apply([gradient])
-            else:
-                accumulate_grad(tensor, gradient, keeps_history=create_graph)
+    edges = dict.fromkeys(_wanted_edge(tensor) for tensor in wanted)
+    for tensor in wanted:
+        tensor.retain_grad()  # of what is no leaf, from now on
+    captured = _run(roots, edges, keep=keep, create_graph=create_graph, accumulates=False)
+    for (node, _), gradient in captured.items():
+        if gradient is not None and isinstance(node, AccumulateGrad):
+            with set_grad_enabled(create_graph):
+                node.apply([gradient])
 
 
 def grad(
@@ -95,7 +92,9 @@ def grad(
         given = _batched_gradients(
             _listed(outputs, "outputs of grad"), wanted, grad_outputs, retain_graph, create_graph
         )
-        return _without_unused(given, wanted, allow_unused, materialize_grads)
+        return _without_unused(
+            given, wanted, allow_unused, materialize=materialize_grads, create_graph=create_graph
+        )
     roots = _roots(_listed(outputs, "outputs of grad"), grad_outputs)
     edges = [_wanted_edge(tensor) for tensor in wanted]
     keep = create_graph if retain_graph is None else retain_graph
@@ -103,17 +102,24 @@ def grad(
         roots, dict.fromkeys(edges), keep=keep, create_graph=create_graph, accumulates=False
     )
     results = tuple(captured[edge] for edge in edges)
-    return _without_unused(results, wanted, allow_unused, materialize_grads)
+    return _without_unused(
+        results, wanted, allow_unused, materialize=materialize_grads, create_graph=create_graph
+    )
 
 
 def _without_unused(
-    results: tuple[Any, ...], wanted: Sequence[Any], allow_unused: bool | None, materialize: bool
+    results: tuple[Any, ...],
+    wanted: Sequence[Any],
+    allow_unused: bool | None,
+    *,
+    materialize: bool,
+    create_graph: bool,
 ) -> tuple[Any, ...]:
     """The gradients, where there may be None among them or not."""
     if materialize:
         zeros_like = namespace().zeros_like
         return tuple(
-            zeros_like(of.detach()) if each is None else each
+            zeros_like(of.detach()).requires_grad_(create_graph) if each is None else each
             for each, of in zip(results, wanted, strict=True)
         )
     if not allow_unused and (unused := [n for n, each in enumerate(results) if each is None]):
@@ -170,6 +176,8 @@ def _is_array(value: Any) -> bool:
 
 def _wanted_edge(tensor: Any) -> Edge:
     edge = edge_of(tensor)
+    if edge is None and tensor.requires_grad:  # a view in which no gradient arrives
+        edge = AccumulateGrad(tensor), 0
     if edge is None:
         raise AutogradError("a tensor whose gradient is asked for does not require one")
     return edge

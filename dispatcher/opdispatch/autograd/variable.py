@@ -177,14 +177,15 @@ class AccumulateGrad(Node):
 def accumulate_grad(variable: Tensor, gradient: Any, *, keeps_history: bool) -> None:
     """Adds a gradient to ``grad``.
 
-    The first one is copied: what arrives may have arrived elsewhere, too. One with a history is
-    not, where that is asked for, and is added without writing to what is there.
+    The first one is copied: what arrives may have arrived elsewhere, too. Where histories are kept,
+    others are added without writing to what is there, which otherwise stays the tensor that it is,
+    with the history that it has.
     """
     meta = meta_of(variable)
-    has_history = keeps_history and gradient.requires_grad
     if meta.grad is None:
-        meta.grad = gradient if has_history else copy_of(gradient)
-    elif has_history or meta.grad.requires_grad:
+        has_history = keeps_history and gradient.requires_grad
+        meta.grad = +gradient if has_history else copy_of(gradient)
+    elif keeps_history:
         meta.grad = meta.grad + gradient
     else:
         meta.grad[...] = meta.grad + gradient
