@@ -388,6 +388,10 @@ REFUSED = {
         lambda: vmap(lambda a: 3)(X),
         lambda x: torch.func.vmap(lambda a: 3)(x),
     ),
+    "out_dims in a list": (
+        lambda: vmap(lambda a: a, out_dims=[0])(X),
+        lambda x: torch.func.vmap(lambda a: a, out_dims=[0])(x),
+    ),
     "out_dims": (
         lambda: vmap(lambda a: a, out_dims=None)(X),
         lambda x: torch.func.vmap(lambda a: a, out_dims=None)(x),
@@ -437,6 +441,11 @@ REFUSED = {
         lambda x: torch.func.grad(lambda a: a.requires_grad_().sum())(x),
     ),
 }
+
+
+def test_out_dims_of_the_only_result_may_be_in_a_tuple():
+    ours, theirs = vmap(lambda a: a, out_dims=(1,)), torch.func.vmap(lambda a: a, out_dims=(1,))
+    compare(ours(X), theirs(torch.tensor(X)))
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -47,6 +47,12 @@ def test_in_dims_and_out_dims_may_be_nested():
     assert got["rest"][1] == 7
 
 
+def test_out_dims_of_the_only_result_may_be_in_a_tuple():
+    np.testing.assert_array_equal(vmap(lambda a: a + 1, out_dims=(1,))(X), X.T + 1)
+    with pytest.raises(ArgumentError, match="out_dims that do not fit"):
+        vmap(lambda a: a, out_dims=[0])(X)
+
+
 def test_a_result_that_is_the_same_for_all_samples():
     got = vmap(lambda a: (xp.zeros(2), xp.asarray(ROW)), out_dims=(1, None))(X)
     assert got[0].shape == (2, 3)

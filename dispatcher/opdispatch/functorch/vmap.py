@@ -110,6 +110,8 @@ def _run(
         ]
         result = func(*rebuild(args, batched), **kwargs)
     found = leaves(result)
+    if is_tensor(result) and isinstance(out_dims, tuple) and len(out_dims) == 1:
+        out_dims = out_dims[0]  # for the only result, as PyTorch takes it
     what = f"vmap({name}) was given out_dims that do not fit its results"
     places = spread(out_dims, result, _is_dim, what)
     whole = []
