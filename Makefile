@@ -19,7 +19,7 @@ export OPENBLAS_THREAD_TIMEOUT := 4
 # They compare with PyTorch itself, and skip where it is not installed.
 TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py \
 	autograd_engine.py autograd_functions.py autograd_writes.py digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
-	registered_autograd.py saved_tensors.py tracing.py vmap.py)
+	registered_autograd.py saved_tensors.py schema_tags.py tracing.py vmap.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types check fix bench gpu peers conformance stress protos clean

@@ -15,7 +15,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     scalar_type, schema_type, function_schema,
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
-    schema_compatibility                        the schema language
+    schema_tags, schema_compatibility                        the schema language
     caller_frames, trace_line, call_observer,
     local_dispatch_key_set, dispatch_trace,
     observed_range, mode_decorator, grad_mode,

@@ -30,6 +30,7 @@ from opdispatch.operator_handle import OperatorHandle
 from opdispatch.ops import Ops
 from opdispatch.registration import RegistrationHandle
 from opdispatch.schema_parser import parse_schema
+from opdispatch.schema_tags import checked_tags
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["DEF", "IMPL", "FRAGMENT"]
@@ -97,7 +98,7 @@ class Library:
         """Defines the operator of a schema such as ``"sobel(Tensor x) -> Tensor"``.
 
         Returns its name, ``"sobel"`` or ``"sobel.overload"``. Raises SchemaError if the schema does
-        not parse, DuplicateDefinitionError if the operator is defined already.
+        not parse or contradicts a tag, DuplicateDefinitionError if the operator is defined already.
         """
         self._check_open()
         if self.kind == "IMPL":
@@ -115,7 +116,7 @@ class Library:
             )
         if not name.namespace:
             parsed = parsed.with_namespace(self.ns)
-        tags = (tags,) if isinstance(tags, str) else tuple(tags)
+        tags = checked_tags(parsed, tags)
         handle = self.dispatcher.register_def(
             parsed, site=_caller(), tags=tags, alias_analysis=alias_analysis or "FROM_SCHEMA"
         )

@@ -85,3 +85,40 @@ def test_an_unknown_alias_analysis_is_refused(lib):
     lib.define("f(Tensor x) -> Tensor", "CONSERVATIVE")
     with pytest.raises(RegistrationError, match="there is no alias analysis kind 'GUESS'"):
         lib.define("g(Tensor x) -> Tensor", "GUESS")
+
+
+@pytest.mark.parametrize(
+    ("schema", "tag", "reason"),
+    [
+        ("f(Tensor x) -> Tensor", "out", "writes to no argument"),
+        ("f(Tensor x, Tensor(a!) y) -> Tensor(a!)", "out", "'y', which is not keyword-only"),
+        ("f(*, Tensor(a!)[] y) -> ()", "out", "'y', which is no Tensor"),
+        ("f(*, Tensor(a!) y) -> ()", "out", "returns 0 values"),
+        ("f(*, Tensor(a!) y) -> Tensor", "out", "return 0 is Tensor, and not 'y'"),
+        ("f(*, Tensor(a!) y) -> Tensor(a)", "out", r"return 0 is Tensor\(a\)"),
+        (
+            "f(*, Tensor(a!) y, Tensor(b!) z) -> (Tensor(b!), Tensor(a!))",
+            "out",
+            r"return 0 is Tensor\(b!\), and not 'y'",
+        ),
+        ("f() -> Tensor", "inplace", "no positional argument"),
+        ("f(*, Tensor(a!) x) -> Tensor(a!)", "inplace", "no positional argument"),
+        ("f(Tensor x) -> Tensor", "inplace", "its first argument is Tensor x"),
+        ("f(Tensor(a!)[] x) -> Tensor(a!)[]", "inplace", "its first argument is"),
+        ("f(Tensor(a!) x, Tensor(b!) y) -> Tensor(a!)", "inplace", "writes to 'y', too"),
+        ("f(Tensor(a!) x) -> ()", "inplace", "returns 0 values"),
+        ("f(Tensor(a!) x) -> Tensor", "inplace", "return 0 is Tensor, and not 'x'"),
+    ],
+)
+def test_a_tag_that_the_schema_contradicts_is_refused(lib, schema, tag, reason):
+    with pytest.raises(SchemaError, match=f"has the tag '{tag}', and .*{reason}"):
+        lib.define(schema, tags=("core", tag))
+    assert lib.define(schema, tags="core") == "f"
+
+
+def test_tags_that_the_schema_agrees_with(lib):
+    lib.define("f.out(Tensor x, *, Tensor(a!) y) -> Tensor(a!)", tags="out")
+    lib.define(
+        "f.both(*, Tensor(a!) y, Tensor(b!) z) -> (Tensor(a!), Tensor(b!))", tags=["core", "out"]
+    )
+    lib.define("f_(Tensor(a!) x, Tensor y) -> Tensor(a!)", tags="inplace")
