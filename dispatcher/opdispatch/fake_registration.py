@@ -18,7 +18,7 @@ def register_fake(
     /,
     *,
     lib: Library | None = None,
-    allow_override: bool = False,
+    allow_override: bool = True,
 ) -> Any:
     """Registers the kernel of an operator for tensors without elements: fake ones, and on meta.
 
@@ -26,8 +26,8 @@ def register_fake(
     operator's arguments, tensors on ``meta`` among them, and returns what the operator would, as
     tensors on ``meta``: ``array_api.empty_like(x)``, ``Tensor(MetaArray(shape, dtype))``. Results
     of fake tensors pretend to be on the device of the arguments. It is undone with ``lib``; without
-    one, it stays. Raises DuplicateDefinitionError if there is such a kernel, unless that is to be
-    overridden; OperatorNotFoundError, RegistrationError. As ``torch.library.register_fake``.
+    one, it stays. A kernel for Meta that is there is covered; with ``allow_override=False`` it is a
+    DuplicateDefinitionError. Raises RegistrationError. As ``torch.library.register_fake``.
     """
     name = str(op.name) if isinstance(op, OperatorHandle) else op
     library = lib or Library(OperatorName.parse(name).namespace, "FRAGMENT")

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opdispatch import DataDependentOutputError, OpdispatchError
+from opdispatch import (
+    DataDependentOutputError,
+    DuplicateDefinitionError,
+    Library,
+    OpdispatchError,
+    ops,
+    register_fake,
+)
 from opdispatch import array_api as xp
 from opdispatch.fake_tensor import FakeTensorMode, is_fake
 
@@ -135,3 +142,21 @@ def test_both_refuse_tensors_with_elements_unless_they_are_allowed():
         theirs_module.FakeTensorMode(allow_non_fake_inputs=True),
     ):
         assert tuple((theirs + 1).shape) == (real + 1).shape
+
+
+def test_a_kernel_that_is_registered_again_covers_the_first():
+    with Library("covered_fakes", "DEF") as ours:
+        theirs = torch.library.Library("covered_fakes", "DEF")
+        for library, register in ((ours, register_fake), (theirs, torch.library.register_fake)):
+            library.define("f(Tensor x) -> Tensor")
+            for by in (1, 2):
+                register("covered_fakes::f", lambda x, by=by: x[by:], lib=library)
+        with pytest.raises(DuplicateDefinitionError):
+            register_fake("covered_fakes::f", lambda x: x, lib=ours, allow_override=False)
+        with pytest.raises(RuntimeError, match="already has a fake impl"):
+            torch.library.register_fake(
+                "covered_fakes::f", lambda x: x, lib=theirs, allow_override=False
+            )
+        with FakeTensorMode(), theirs_module.FakeTensorMode():
+            expected = tuple(torch.ops.covered_fakes.f(torch.ones(5)).shape)
+            assert ops.covered_fakes.f(xp.ones(5)).shape == expected == (3,)
