@@ -84,8 +84,10 @@ def a_view_under_no_grad_is_not_used(side):
     x = leaf(side, 1, 2)
     with side.no_grad():
         view = x[1:]
+    seen = []
+    view.register_post_accumulate_grad_hook(seen.append)
     side.backward(side.sum(view * view), inputs=[view])
-    return side.grad(side.sum(view * view), [view], allow_unused=True), view.grad
+    return seen, side.grad(side.sum(view * view), [view], allow_unused=True), view.grad
 
 
 @case

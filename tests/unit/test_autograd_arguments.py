@@ -115,3 +115,7 @@ def test_no_gradient_arrives_in_a_view_that_was_made_under_no_grad():
     assert grad(view * 2, view, allow_unused=True) == (None,)
     with pytest.raises(AutogradError, match="was not used"):
         grad(view * 2, view)
+    seen = []
+    view.register_post_accumulate_grad_hook(seen.append)
+    (view * 2).backward()
+    assert seen == []

@@ -18,7 +18,7 @@ from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
 from opdispatch.autograd.elsewhere import check_complete
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
 from opdispatch.autograd.node import Edge, Facts, Node
-from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of
+from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, wanted_edge_of
 from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import set_grad_enabled
@@ -175,9 +175,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _wanted_edge(tensor: Any) -> Edge:
-    edge = edge_of(tensor)
-    if edge is None and tensor.requires_grad:  # a view in which no gradient arrives
-        edge = AccumulateGrad(tensor), 0
+    edge = wanted_edge_of(tensor)
     if edge is None:
         raise AutogradError("a tensor whose gradient is asked for does not require one")
     return edge

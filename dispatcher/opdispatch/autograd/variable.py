@@ -174,6 +174,12 @@ class AccumulateGrad(Node):
         return ()
 
 
+def wanted_edge_of(tensor: Any) -> Edge | None:
+    """``edge_of``; of a view in which no gradient arrives, an edge that nothing leads to."""
+    edge = edge_of(tensor)
+    return (AccumulateGrad(tensor), 0) if edge is None and tensor.requires_grad_flag else edge
+
+
 def accumulate_grad(variable: Tensor, gradient: Any, *, keeps_history: bool) -> None:
     """Adds a gradient to ``grad``.
 
@@ -333,9 +339,7 @@ class Variable:
 
         The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
         """
-        edge = edge_of(self)
-        if edge is None and self.requires_grad_flag:
-            edge = AccumulateGrad(self), 0  # of a view where no gradient arrives
+        edge = wanted_edge_of(self)
         if edge is None:
             raise AutogradError("a hook was given to a tensor that requires no gradient")
         node, number = edge
@@ -347,7 +351,7 @@ class Variable:
         The handle's ``remove`` undoes it. Raises AutogradError for what is no leaf, or requires no
         gradient.
         """
-        edge = edge_of(self)
+        edge = wanted_edge_of(self)
         if edge is None:
             raise AutogradError("a hook was given to a tensor that requires no gradient")
         node, _ = edge
