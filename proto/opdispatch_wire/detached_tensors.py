@@ -172,6 +172,28 @@ def detach_in_place(
     return detaching.rewritten(paths, 0, len(message), 0), detaching.tensors
 
 
+def text_bytes(message: Payload, paths: _Paths, threshold: int) -> int:
+    """How many bytes the texts have that are longer than ``threshold``.
+
+    Raises WireError if the message is malformed.
+    """
+    view = memoryview(message)
+
+    def within(paths: _Paths, start: int, end: int) -> int:
+        total = 0
+        for field in read_fields(view, start, end):
+            if field.wire_type != LENGTH_DELIMITED:
+                continue
+            size = field.end - field.body
+            if paths is _VALUE and field.number == values_pb2.Value.TEXT_FIELD_NUMBER:
+                total += size if size > threshold else 0
+            elif size > threshold and (deeper := paths.get(field.number)) is not None:
+                total += within(deeper, field.body, field.end)
+        return total
+
+    return within(paths, 0, len(view))
+
+
 class InlineTensors(CallTensors):
     """The large tensors of a call whose caller knows of none: they are inline for it."""
 

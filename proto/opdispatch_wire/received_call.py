@@ -11,7 +11,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
-from opdispatch_wire.detached_tensors import CALL_REQUEST, MessagePieces, detach_in_place
+from opdispatch_wire.detached_tensors import (
+    CALL_REQUEST,
+    MessagePieces,
+    detach_in_place,
+    text_bytes,
+)
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lane_messages import parsed
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
@@ -22,9 +27,10 @@ MAX_ARGUMENTS = 10_000
 MAX_VALUES = 100_000
 """How many values there may be in the lists and dicts of a call; packed numbers are one."""
 MAX_VALUES_BYTES = 4 << 20
-"""How many bytes a call may have beside the data of tensors and of packed numbers."""
+"""How many bytes a call may have beside texts and the data of tensors and packed numbers."""
 
-# The data of a shorter tensor count, too: to look for them takes longer than to pass them on.
+# A shorter text, and the data of a shorter tensor, count, too: to look for them takes longer than
+# to pass them on.
 _LEAST_BYTES = 1024
 # Among the first fields of a call is its id.
 _FIRST_FIELDS = 8
@@ -80,10 +86,12 @@ def _detached(payload: bytes | memoryview) -> tuple[bytes, list[memoryview]]:
     pieces, arguments = _in_pieces(payload, BESIDE_BYTES)
     if len(pieces) > MAX_VALUES_BYTES:
         shorter, _ = _in_pieces(payload, _LEAST_BYTES)
-        size = len(shorter) - _program_bytes(payload)
+        texts = text_bytes(payload, CALL_REQUEST, _LEAST_BYTES)
+        size = len(shorter) - texts - _program_bytes(payload)
         if size > MAX_VALUES_BYTES:
             raise _TooManyError(
-                f"the call has {size} bytes beside its tensors; the limit is {MAX_VALUES_BYTES}"
+                f"the call has {size} bytes beside its tensors and texts; the limit is "
+                f"{MAX_VALUES_BYTES}"
             )
     return b"".join(pieces.parts), arguments
 

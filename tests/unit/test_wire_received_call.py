@@ -52,7 +52,7 @@ TOO_MUCH = {
     "by name": lambda: of_kwargs(MAX_ARGUMENTS + 1),
     "list": lambda: of_list([pb.Value(text="a" * 10)] * (MAX_VALUES + 1)),
     "dict": lambda: of_entries(MAX_VALUES),
-    "text": lambda: execution_pb2.CallRequest(args=[pb.Value(text="a" * (MAX_VALUES_BYTES + 1))]),
+    "texts": lambda: of_list([pb.Value(text="a" * 1000)] * (MAX_VALUES_BYTES // 1000)),
 }
 
 
@@ -94,6 +94,15 @@ def test_tensors_and_packed_numbers_of_any_length_are_one_value_each():
     assert refusal is None
     assert [len(each) for each in arguments] == [8_000_000, 16_000_000]
     assert got.args[0].packed.shape == [1_000_000]
+
+
+def test_long_texts_do_not_count():
+    text = "a" * (MAX_VALUES_BYTES + 1)
+    request = call_request("a::b", [text, [text, {"x": text}]], {"by": text}, request_id=7)
+    got, arguments, refusal = read_call(request.SerializeToString())
+    assert refusal is None
+    assert not arguments
+    assert got == request
 
 
 def test_many_tensors_of_a_middling_size_are_passed_on_inline():
