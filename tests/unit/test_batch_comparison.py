@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opdispatch_server import batch_comparison
+from opdispatch_server.libraries import batch_comparison
 from opdispatch_server.libraries.batch_comparison import find_difference
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
