@@ -35,8 +35,8 @@ from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
 from opdispatch_server.execution_servicer import ExecutionServicer
 from opdispatch_server.grpc_services import (
     add_execution_service,
+    add_interpreter_service,
     add_registry_service,
-    add_service,
 )
 from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.interpreter_gate import QueueLimits
@@ -67,7 +67,6 @@ from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1 import (
-    interpreter_pb2_grpc,
     registry_pb2,
 )
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
@@ -300,11 +299,7 @@ class Daemon:
         add_registry_service(server, registry)
         for each in (server, self._private):
             add_execution_service(each, execution)
-            add_service(
-                each,
-                interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server,
-                self._interpreters,
-            )
+            add_interpreter_service(each, self._interpreters)
         self._health.add_to(server)
         names = (REGISTRY, EXECUTION, INTERPRETER, HEALTH, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)

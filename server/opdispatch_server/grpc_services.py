@@ -7,7 +7,7 @@ messages, or bytes already.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import grpc
@@ -17,7 +17,14 @@ from google.protobuf.message import DecodeError
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.received_call import read_call
-from opdispatch_wire.v1 import execution_pb2_grpc, registry_pb2, registry_pb2_grpc
+from opdispatch_wire.v1 import (
+    execution_pb2_grpc,
+    interpreter_pb2,
+    interpreter_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+    remote_pb2,
+)
 
 MAX_REQUEST_BYTES = 256 * 1024
 """How long a request may be that is no call: names, patterns, requirements."""
@@ -44,6 +51,7 @@ def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
     parsers: dict[str, Parse] = {
         "Call": read_call,
         "CallStream": functools.partial(read_call, detaches=False),
+        "HoldValues": small(remote_pb2.HoldValuesRequest.FromString),
     }
     add_service(server, add, servicer, lambda method, parse: parsers.get(method, parse))
 
@@ -54,13 +62,21 @@ def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
     content = registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER
 
     def parse_small(method: str, parse: Parse) -> Parse:
-        return small(parse, content if method.startswith("LoadLibrary") else 0)
+        return small(parse, [content] if method.startswith("LoadLibrary") else [])
 
     add_service(server, add, servicer, parse_small)
 
 
-def small(parse: Parse, large: int = 0) -> Parse:
-    """``parse``, for a message of at most MAX_REQUEST_BYTES beside its field of number ``large``.
+def add_interpreter_service(server: grpc.aio.Server, servicer: object) -> None:
+    """Has ``servicer`` serve ``InterpreterService``: whoever says hello may be anybody."""
+    add = interpreter_pb2_grpc.add_InterpreterServiceServicer_to_server
+    fields = interpreter_pb2.InterpreterMessage.DESCRIPTOR.fields_by_name.values()
+    answers = [each.number for each in fields if each.name != "hello"]
+    add_service(server, add, servicer, lambda method, parse: small(parse, answers))
+
+
+def small(parse: Parse, large: Collection[int] = ()) -> Parse:
+    """``parse``, for a message of at most MAX_REQUEST_BYTES beside its fields of ``large`` numbers.
 
     What is to be looked at on the way is little then, whatever it is.
     """
@@ -70,7 +86,7 @@ def small(parse: Parse, large: int = 0) -> Parse:
         if large and size > MAX_REQUEST_BYTES:
             limit = FieldLimit(_MAX_FIELDS, WireError(f"$ has more than {_MAX_FIELDS} parts"))
             fields = read_fields(memoryview(data), 0, size, limit=limit)
-            size -= sum(each.end - each.start for each in fields if each.number == large)
+            size -= sum(each.end - each.start for each in fields if each.number in large)
         if size > MAX_REQUEST_BYTES:
             raise WireError(f"$ has {size} bytes; the limit is {MAX_REQUEST_BYTES}")
         return parse(data)

@@ -17,6 +17,9 @@ LOG = logging.getLogger("opdispatch.lane")
 # When there are no descriptors left, connections wait in the system for so long.
 _EXHAUSTED_WAIT = 0.5
 
+CONNECTIONS_PER_TURN = 16
+"""Somebody who connects all the time must not keep all others waiting."""
+
 
 class LaneListener:
     """Listens at ``path`` and gives each connection, of our own user, to ``on_connection``.
@@ -47,7 +50,7 @@ class LaneListener:
             self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        while True:
+        for _ in range(CONNECTIONS_PER_TURN):
             try:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

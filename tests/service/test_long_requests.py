@@ -13,8 +13,14 @@ from opdispatch.errors import OperatorNotFoundError
 from opdispatch_server.grpc_services import MAX_REQUEST_BYTES
 from opdispatch_server.operator_registry import LONGEST_NAME
 from opdispatch_server.registry_view import LONGEST_PATTERN
+from opdispatch_wire.v1 import (
+    execution_pb2_grpc,
+    interpreter_pb2,
+    interpreter_pb2_grpc,
+    registry_pb2_grpc,
+    remote_pb2,
+)
 from opdispatch_wire.v1 import registry_pb2 as pb
-from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.running_daemon import RunningDaemon
 
 MANY = """
@@ -94,3 +100,25 @@ def test_a_list_of_many_operators_comes_whole(unharmed: oc.Session, shared_daemo
     names = [each.name for each in unharmed.operators("many::*")]
     assert names == sorted(f"many::f{i}" for i in range(2500))
     unharmed.unload("many")
+
+
+def test_a_hello_is_short(channel: grpc.Channel, unharmed: oc.Session):
+    hello = interpreter_pb2.Hello(protocol_version=1, name="w", devices=["cpu"] * MAX_REQUEST_BYTES)
+    message = interpreter_pb2.InterpreterMessage(hello=hello)
+    stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        [*stub.Session(iter([message]), timeout=20)]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_values_are_released_in_messages_that_are_no_longer(
+    channel: grpc.Channel, unharmed: oc.Session
+):
+    stub = execution_pb2_grpc.ExecutionServiceStub(channel)
+    ids = [bytes(16)] * 10_000  # which is as many as a session of ours tells at a time
+    said = [remote_pb2.HoldValuesRequest(release=ids)]
+    assert [len(each.session) for each in stub.HoldValues(iter(said), timeout=20)] == [16]
+    said.append(remote_pb2.HoldValuesRequest(release=ids * 2))
+    with pytest.raises(grpc.RpcError) as caught:
+        [*stub.HoldValues(iter(said), timeout=20)]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
