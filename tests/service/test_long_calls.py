@@ -20,6 +20,8 @@ lib.define("numbers(Tensor x, int[] n, float[] f) -> (int[], float[])")
 lib.impl("numbers", lambda x, n, f: (n, f), "CPU")
 lib.define("texts(Tensor x, str[] t) -> int")
 lib.impl("texts", lambda x, t: len(t), "CPU")
+lib.define("length(Tensor x, str text) -> int")
+lib.impl("length", lambda x, text: len(text), "CPU")
 lib.define("total(Tensor[] x) -> Tensor")
 lib.impl("total", lambda x: sum(x), "CPU")
 """
@@ -54,8 +56,13 @@ def test_many_tensors_and_texts_go(session: oc.Session):
         assert session.ops.long.texts(X, ["a"] * 90_000) == 90_000
 
 
+def test_a_text_may_be_as_long_as_a_message(session: oc.Session):
+    for _ in range(2):
+        assert session.ops.long.length(X, "a" * 20_000_000) == 20_000_000
+
+
 def test_too_many_values_are_refused_and_nothing_else_is(session: oc.Session):
-    for texts in (["a"] * (MAX_VALUES + 1), ["some text"] * 400_000, ["a" * 5_000_000]):
+    for texts in (["a"] * (MAX_VALUES + 1), ["some text"] * 400_000, ["a" * 900] * 5_000):
         with pytest.raises(WireError, match=r"the limit is|more than"):
             session.ops.long.texts(X, texts)
     with pytest.raises(WireError, match="more than"):
