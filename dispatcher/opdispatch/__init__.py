@@ -44,7 +44,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     dispatcher                                  all operators
     overload_types, ops, library,
     autocast_registration, fake_registration,
-    vmap_registration                           how they are called and registered
+    vmap_registration, custom_operator          how they are called and registered
     func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
@@ -158,6 +158,7 @@ from opdispatch.library import (
 if TYPE_CHECKING:
     from opdispatch import func
     from opdispatch.autocast_registration import register_autocast
+    from opdispatch.custom_operator import CustomOpDef, custom_op
     from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
     from opdispatch.dtype_promotion import numpy_dtype_promotion
     from opdispatch.fake_registration import register_fake
@@ -194,6 +195,7 @@ __all__ = [
     "BackendRegistration",
     "BatchingFallbackWarning",
     "CpuFallbackWarning",
+    "CustomOpDef",
     "DataDependentOutputError",
     "DeviceError",
     "DeviceLostError",
@@ -249,6 +251,7 @@ __all__ = [
     "count_transfer",
     "cpu_fallback",
     "cpu_fallback_counts",
+    "custom_op",
     "default_dispatcher",
     "default_generator",
     "define",
@@ -302,6 +305,7 @@ _LATER = {
     "func": (),
     "profiler": ("profile", "record_function"),
     "autocast_registration": ("register_autocast",),
+    "custom_operator": ("CustomOpDef", "custom_op"),
     "dispatch_trace": ("capture_dispatch_trace", "show_dispatch_trace"),
     "dtype_promotion": ("numpy_dtype_promotion",),
     "fake_registration": ("register_fake",),

@@ -10,6 +10,15 @@ from types import FrameType
 _CONTEXTLIB = contextmanager.__code__.co_filename
 _PACKAGES = frozenset({"opdispatch", "opdispatch_client", "opdispatch_server", "opdispatch_wire"})
 
+# Whoever calls these registers something; libraries of this distribution do so, too.
+_REGISTERING = frozenset(
+    f"opdispatch.{module}"
+    for module in (
+        *("caller_frames", "library", "custom_operator"),
+        *("fake_registration", "vmap_registration", "autocast_registration"),
+    )
+)
+
 
 def caller_lines(most: int) -> tuple[str, ...]:
     """Who calls, the nearest first: ``train.py(12): step``. At most so many lines."""
@@ -30,6 +39,14 @@ def warn_caller(text: str, category: type[Warning]) -> None:
     while frame.f_back is not None and is_between(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=level)
+
+
+def caller_site() -> str:
+    """Where something is registered, "FILE:LINE": the nearest frame outside of what registers."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__") in _REGISTERING and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def is_between(frame: FrameType) -> bool:

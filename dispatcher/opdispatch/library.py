@@ -7,12 +7,12 @@ lib.impl("sobel", sobel_cpu, "CPU")
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from opdispatch.caller_frames import caller_site
 from opdispatch.dispatch_key import DispatchKey, key_of_device_type, parse_dispatch_key
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import (
@@ -90,7 +90,7 @@ class Library:
         self._handles: list[RegistrationHandle] = []
         self._closed = False
         if kind == "DEF":
-            self._keep(self.dispatcher.register_library(ns, site=_caller()))
+            self._keep(self.dispatcher.register_library(ns, site=caller_site()))
 
     def define(
         self, schema: str, alias_analysis: str = "", *, tags: str | Sequence[str] = ()
@@ -118,7 +118,10 @@ class Library:
             parsed = parsed.with_namespace(self.ns)
         tags = checked_tags(parsed, tags)
         handle = self.dispatcher.register_def(
-            parsed, site=_caller(), tags=tags, alias_analysis=alias_analysis or "FROM_SCHEMA"
+            parsed,
+            site=caller_site(),
+            tags=tags,
+            alias_analysis=alias_analysis or "FROM_SCHEMA",
         )
         self._keep(handle)
         return str(parsed.name).removeprefix(f"{self.ns}::")
@@ -147,7 +150,7 @@ class Library:
         if not allow_override:
             self._refuse_override(name, key)
         kernel = _kernel(fn, with_keyset)
-        return self._keep(self.dispatcher.register_impl(name, key, kernel, site=_caller()))
+        return self._keep(self.dispatcher.register_impl(name, key, kernel, site=caller_site()))
 
     def fallback(
         self,
@@ -174,7 +177,7 @@ class Library:
             kernel = _kernel(fn, with_keyset=False)
         else:
             kernel = KernelFunction.from_fallback(fn, with_keyset=with_keyset)
-        return self._keep(self.dispatcher.register_fallback(key, kernel, site=_caller()))
+        return self._keep(self.dispatcher.register_fallback(key, kernel, site=caller_site()))
 
     def register_autograd(
         self,
@@ -189,6 +192,11 @@ class Library:
         schema = self.dispatcher.get_schema(name).schema
         kernel = make_registered_kernel(schema, backward, setup_context)
         return self.impl(op_name, kernel, "Autograd")
+
+    @property
+    def handles(self) -> Sequence[RegistrationHandle]:
+        """What it has registered, in order."""
+        return tuple(self._handles)
 
     def close(self) -> None:
         """Undoes everything the library has registered, in one publication. Idempotent.
@@ -377,14 +385,6 @@ def _kernel(fn: Callable[..., Any] | KernelFunction, with_keyset: bool) -> Kerne
     if fn is fallthrough_kernel:
         return KernelFunction.fallthrough()
     return KernelFunction.from_unboxed(fn, with_keyset=with_keyset)
-
-
-def _caller() -> str:
-    """Where the library was used, "FILE:LINE": the nearest frame outside this file."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 __all__ = [

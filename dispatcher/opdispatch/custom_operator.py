@@ -1,0 +1,216 @@
+"""``custom_op``: an operator out of one function, and what else is registered for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from opdispatch.autocast_registration import register_autocast
+from opdispatch.dispatch_key import key_of_device_type
+from opdispatch.errors import ReturnError, SchemaError
+from opdispatch.fake_registration import register_fake
+from opdispatch.function_schema import OperatorName
+from opdispatch.infer_schema import infer_schema
+from opdispatch.library import Library, ops
+from opdispatch.tensor import Tensor
+from opdispatch.vmap_registration import register_vmap
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What a later definition of the same name undoes, by that name. Guarded by the dispatcher's mutex.
+_libraries: dict[str, Library] = {}
+
+
+def custom_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: str | Sequence[str] = (),
+) -> Any:
+    """Defines the operator ``name``, such as ``"image::sobel"``, with ``fn`` as its kernel.
+
+    Without ``fn`` it is a decorator. Its schema is that of ``infer_schema``, or ``schema``, such as
+    ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it writes to.
+    The kernel is for ``device_types``, ``"cpu"`` for instance; without them, for all devices. A
+    definition of the same name replaces the one before. Returns a CustomOpDef, which is called as
+    the operator is. Raises SchemaError, DuplicateDefinitionError if somebody else has defined it,
+    and as ``Library.define`` does. As ``torch.library.custom_op``.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> CustomOpDef:
+        return CustomOpDef(name, fn, mutates_args, device_types, schema, tags)
+
+    return decorate if fn is None else decorate(fn)
+
+
+class CustomOpDef:
+    """An operator that ``custom_op`` has defined: called as such, and added to by its methods."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        mutates_args: str | Iterable[str],
+        device_types: str | Sequence[str] | None,
+        schema: str | None,
+        tags: str | Sequence[str],
+    ) -> None:
+        parsed = OperatorName.parse(name)
+        if not parsed.namespace or parsed.overload_name:
+            raise SchemaError(f"the name of a custom operator is 'namespace::name', not {name!r}")
+        self._name = name
+        self._fn = fn
+        self._disabled: set[str | None] = set()
+        text = infer_schema(fn, mutates_args=mutates_args) if schema is None else schema
+        self._library = Library(parsed.namespace, "FRAGMENT")
+        dispatcher = self._library.dispatcher
+        # Whoever began a transaction, such as the loader of a library, undoes it as a whole.
+        is_own = not dispatcher.in_transaction
+        with dispatcher.transaction():
+            before = _libraries.get(name) if is_own else None
+            if before is not None:
+                dispatcher.undo(*reversed(before.handles))
+            self._library.define(f"{name}{text}", tags=tags)
+            self._schema = dispatcher.get_schema(name).schema
+            if schema is not None:
+                self._check_mutated(mutates_args)
+            self.register_kernel(device_types, fn)
+            if not self._schema.returns:
+                self.register_fake(lambda *args, **kwargs: None)
+            if is_own:
+                _libraries[name] = self._library
+        if before is not None:
+            before.close()
+        self._packet = getattr(getattr(ops, parsed.namespace), name.partition("::")[2])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the operator, through the dispatcher."""
+        return self._packet(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<CustomOpDef {self._schema}>"
+
+    def register_kernel(
+        self, device_types: str | Sequence[str] | None, fn: Callable[..., Any] | None = None, /
+    ) -> Any:
+        """Registers a kernel for types of devices; None is every type that has none of its own.
+
+        Without ``fn`` it is a decorator. It covers one that is there. What it returns must not
+        share memory with an argument, unless the schema says so: that is a ReturnError.
+        """
+        types = [device_types] if device_types is None or isinstance(device_types, str) else None
+
+        def decorate(fn: F) -> F:
+            with self._library.dispatcher.transaction():
+                for each in types or dict.fromkeys(device_types or ()):
+                    key = "CompositeExplicitAutograd" if each is None else key_of_device_type(each)
+                    self._library.impl(self._name, self._checked(fn, each), key)
+            return fn
+
+        return decorate if fn is None else decorate(fn)
+
+    def register_fake(self, fn: F, /) -> F:
+        """Registers what it returns for tensors without elements: see ``register_fake``."""
+        register_fake(self._name, fn, lib=self._library)
+        return fn
+
+    def register_autograd(
+        self,
+        backward: Callable[..., Any],
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> None:
+        """Registers its derivative: see ``register_autograd``."""
+        self._library.register_autograd(self._name, backward, setup_context=setup_context)
+
+    def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
+        """Registers its batching rule, also as a decorator: see ``register_vmap``."""
+        return register_vmap(self._name, func, lib=self._library)
+
+    def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
+        """Has autocast cast its tensors: see ``register_autocast``."""
+        register_autocast(self._name, device_type, cast_inputs, lib=self._library)
+
+    @contextmanager
+    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
+        """A block in which the kernel for a type of devices is on, or off, for all threads.
+
+        While it is off, the function that ``custom_op`` was given runs in its place.
+        """
+        before = device_type in self._disabled
+        self._set_enabled(device_type, enabled)
+        try:
+            yield
+        finally:
+            self._set_enabled(device_type, not before)
+
+    def close(self) -> None:
+        """Undoes the definition, and all that was registered for it here. Idempotent."""
+        with self._library.dispatcher.transaction():
+            if _libraries.get(self._name) is self._library:
+                del _libraries[self._name]
+            self._library.close()
+
+    def _set_enabled(self, device_type: str, enabled: bool) -> None:
+        if enabled:
+            self._disabled.discard(device_type)
+        else:
+            self._disabled.add(device_type)
+
+    def _check_mutated(self, mutates_args: str | Iterable[str]) -> None:
+        named = {mutates_args} if isinstance(mutates_args, str) else set(mutates_args)
+        written = {each.name for each in self._schema.arguments if each.is_write}
+        if named != written:
+            raise SchemaError(
+                f"mutates_args of {self._name} has {sorted(named)}, and by its schema it writes to "
+                f"{sorted(written)}: {self._schema}",
+                operator=self._name,
+            )
+
+    def _checked(self, fn: Callable[..., Any], device_type: str | None) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            chosen = self._fn if device_type in self._disabled else fn
+            result = chosen(*args, **kwargs)
+            self._check_memory(result, (*args, *kwargs.values()))
+            return result
+
+        return kernel
+
+    def _check_memory(self, result: Any, arguments: Sequence[Any]) -> None:
+        results = result if isinstance(result, tuple) else (result,)
+        for declared, each in zip(self._schema.returns, results, strict=False):
+            if declared.alias_info is None and any(
+                _is_in(made, given) for made in _arrays(each) for given in _arrays(arguments)
+            ):
+                raise ReturnError(
+                    f"the kernel of {self._name} returned an argument, or what shares its memory",
+                    hint="return a copy",
+                    operator=self._name,
+                )
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _arrays(each)
+    elif isinstance(value, Tensor):
+        yield value.array
+    elif hasattr(type(value), "shape"):
+        yield value
+
+
+def _is_in(made: Any, given: Any) -> bool:
+    """Whether two arrays are one, or of NumPy's, may lie in the same memory."""
+    if isinstance(made, np.ndarray) and isinstance(given, np.ndarray):
+        return made is given or np.may_share_memory(made, given)
+    return made is given

@@ -1,0 +1,57 @@
+"""Libraries of operators that are one function each, with ``custom_op``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import opdispatch_client as oc
+from opdispatch import Tensor
+from tests.service.conftest import WriteLibrary
+
+X = np.arange(3.0)
+
+
+def custom(by: float) -> str:
+    return f"""
+from opdispatch import Tensor, custom_op
+
+
+@custom_op("custom::scale", mutates_args=())
+def scale(x: Tensor, by: float = {by}) -> Tensor:
+    return x * by
+
+
+scale.register_autograd(
+    lambda ctx, grad: (grad * ctx.by, None),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]),
+)
+
+
+@custom_op("custom::twice", mutates_args=(), device_types="cpu")
+def twice(x: Tensor) -> Tensor:
+    return scale(scale(x))
+"""
+
+
+def test_they_are_loaded_replaced_rolled_back_and_unloaded(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    for by in (2.0, 3.0):
+        shared.load(write_library("custom", custom(by)))
+        for _ in range(2):
+            np.testing.assert_array_equal(shared.ops.custom.scale(X), X * by)
+            np.testing.assert_array_equal(shared.ops.custom.twice(X), X * by * by)
+    shared.rollback("custom")
+    np.testing.assert_array_equal(shared.ops.custom.twice(X), X * 4)
+    shared.load("opdispatch.array_library")  # which has the way back
+    x = shared.put(Tensor(X, requires_grad=True))
+    result = shared.call("custom::scale", x, remote=True)
+    (gradient,) = shared.grad(result, [x], np.ones(3))
+    np.testing.assert_array_equal(gradient.numpy(), np.full(3, 2.0))
+    with pytest.raises(oc.DuplicateDefinitionError, match="custom::scale is defined already"):
+        shared.load(write_library("other", custom(5.0)))
+    np.testing.assert_array_equal(shared.ops.custom.twice(X), X * 4)
+    shared.unload("custom")
+    with pytest.raises(oc.OperatorNotFoundError):
+        shared.ops.custom.scale(X)
