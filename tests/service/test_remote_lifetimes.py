@@ -138,6 +138,7 @@ def test_an_interpreter_takes_its_values_with_it_and_the_error_says_which(
     pid = pid_of(session, "worker-1")
     os.kill(pid, signal.SIGKILL)
     assert wait_for(lambda: kept(session) == {"worker-2": (1, 24)})
+    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     with pytest.raises(oc.RemoteValueGoneError) as caught:
         session.call("math::add", x, np.ones(3))
     assert x.id in str(caught.value)
@@ -149,7 +150,6 @@ def test_an_interpreter_takes_its_values_with_it_and_the_error_says_which(
     assert y.numpy().tolist() == [0, 1, 2]
     assert session.call("math::add", y, y).tolist() == [0, 2, 4]
     assert session.check_invariants() == []
-    assert wait_for(lambda: is_recovered(session, {"worker-1": 1, "worker-2": 0}))
     x.close()
     y.close()
     assert nothing_is_kept(session)
