@@ -28,7 +28,7 @@ from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch.function_schema import OperatorName
 from opdispatch.operator_handle import OperatorHandle
-from opdispatch.overload_types import could_be_number, takes_always, takes_never
+from opdispatch.overload_types import any_could_be_number, takes_always, takes_never
 
 
 class OpOverloadPacket:
@@ -106,13 +106,13 @@ class OpOverloadPacket:
         if are_out(of_numbers=True):
             # Its method: a call of an object takes longer.
             self._by_types[_types_of(args, kwargs)] = handle.__call__
-        elif are_out(of_numbers=False) and not any(map(could_be_number, _values(args, kwargs))):
+        elif are_out(of_numbers=False) and not _could_be_number(args, kwargs):
             self._by_types[_types_of(args, kwargs)] = partial(self._call_with_dimensions, handle)
         return handle
 
     def _call_with_dimensions(self, handle: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the overload that is chosen unless an array counts as a number."""
-        if any(map(could_be_number, _values(args, kwargs))):
+        if _could_be_number(args, kwargs):
             handle = self._dispatcher.resolve_overload(self._name, args, kwargs)
         return handle(*args, **kwargs)
 
@@ -152,8 +152,8 @@ def _first(names: Sequence[OperatorName]) -> OperatorName:
     return next((name for name in names if not name.overload_name), names[0])
 
 
-def _values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (*args, *kwargs.values())
+def _could_be_number(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any_could_be_number(args) or bool(kwargs and any_could_be_number(kwargs.values()))
 
 
 def _types_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[type | str, ...]:

@@ -39,7 +39,11 @@ def _broadcast_arrays(found: Kernel) -> Kernel:
     """The results are no views by their schema: nobody may write through them to the arguments."""
 
     def broadcast_arrays(arrays: Any) -> Any:
-        results = list(found(*arrays))
+        results = list(arrays)
+        for each in arrays:
+            if type(each) is not np.ndarray or each.shape != arrays[0].shape:
+                results = list(found(*arrays))
+                break
         for place, each in enumerate(results):
             if isinstance(each, np.ndarray):
                 results[place] = each.view()

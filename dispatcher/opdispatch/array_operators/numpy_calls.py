@@ -153,7 +153,12 @@ NUMPY_CALLS: Final = {
         "0 <= axes <= x1.ndim and axes <= x2.ndim"
         " and x1.shape[x1.ndim - axes :] == x2.shape[:axes]",
     ),
-    "tensordot.dims": NumpyCall("np.tensordot(x1, x2, axes)", _ARE_OF_ONE_EXTENT),
+    "tensordot.dims": NumpyCall(
+        # Of matrices, np.tensordot is that product, too, after four microseconds.
+        "(x1.T if a in (0, -2) else x1).dot(x2.T if b in (1, -1) else x2)"
+        " if x1.ndim == 2 == x2.ndim else np.tensordot(x1, x2, axes)",
+        _ARE_OF_ONE_EXTENT,
+    ),
     "linalg_outer": NumpyCall("np.multiply.outer(x1, x2)", "x1.ndim == 1 == x2.ndim"),
     "linalg_trace": NumpyCall(
         "np.asarray(x.trace(offset, -2, -1, dtype))", _IS_SMALL.format("offset")
