@@ -95,7 +95,7 @@ def _number_of_one(value: Any) -> Any:
     ``Scalar`` it does not. A gradient ends here, as it does at ``item()``.
     """
     if isinstance(value, Tensor) and None not in value.shape and value.size == 1:
-        return _number(np.asarray(value.item()))
+        return _number(value.item())
     return _number(value)
 
 

@@ -106,11 +106,15 @@ class CustomOpDef:
         Without ``fn`` it is a decorator. It covers one that is there. What it returns must not
         share memory with an argument, unless the schema says so: that is a ReturnError.
         """
-        types = [device_types] if device_types is None or isinstance(device_types, str) else None
+        types: Sequence[str | None] = (
+            [device_types]
+            if device_types is None or isinstance(device_types, str)
+            else device_types
+        )
 
         def decorate(fn: F) -> F:
             with self._library.dispatcher.transaction():
-                for each in types or dict.fromkeys(device_types or ()):
+                for each in dict.fromkeys(types):
                     key = "CompositeExplicitAutograd" if each is None else key_of_device_type(each)
                     self._library.impl(self._name, self._checked(fn, each), key)
             return fn

@@ -174,7 +174,11 @@ class RemoteValueTable:
     # -- values ---------------------------------------------------------------------------------
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool = False) -> HeldValue:
-        """The value that a client means. Raises RemoteValueGoneError."""
+        """The value that a client means. Raises RemoteValueGoneError.
+
+        It changes nothing, and may be asked in another thread, for a call that is looked at there:
+        what it finds may have gone when the event loop goes on, as it may at any await.
+        """
         holder = self._find_holder(message.session)
         value = holder.values.get(message.id) if holder is not None else None
         if value is None:
