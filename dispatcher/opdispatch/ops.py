@@ -1,17 +1,17 @@
 """``ops.namespace.name(...)``: operators by attribute, as ``torch.ops`` has them.
 
 Note [What attributes remember]
-    Namespaces keep their packets as attributes, and a packet keeps its only overload, or, of
-    several, the one that is chosen for arguments of some types whatever their values are: none that
-    is tried before it could take them, and it takes them all, or nothing after it could. So a call
-    by name costs little more than a call of a handle. A packet that a namespace makes for an
-    operator with one overload has its call compiled for that overload's schema; for one with
-    several, for the overload that is tried first, if types can say that it takes the arguments.
-    Both forget as soon as an overload of that name comes or goes: ``Ops`` listens to the
-    dispatcher, is told with the registration mutex held, and whatever is kept is looked up with the
-    mutex held. So nothing that is kept can be older than the last change. A compiled packet that
-    has forgotten does not learn again, since the next overload may have another schema: it goes on
-    without compiled code.
+    Namespaces keep their packets as attributes, and packets the overloads that they were asked for.
+    A packet keeps, too, its only overload, or, of several, the one that is chosen for arguments of
+    some types whatever their values are: none that is tried before it could take them, and it takes
+    them all, or nothing after it could. So a call by name costs little more than a call of a
+    handle. A packet that a namespace makes for an operator with one overload has its call compiled
+    for that overload's schema; for one with several, for the overload that is tried first, if types
+    can say that it takes the arguments. Both forget as soon as an overload of that name comes or
+    goes: ``Ops`` listens to the dispatcher, is told with the registration mutex held, and whatever
+    is kept is looked up with the mutex held. So nothing that is kept can be older than the last
+    change. A compiled packet that has forgotten does not learn again, since the next overload may
+    have another schema: it goes on without compiled code.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class OpOverloadPacket:
         # What is called for types of arguments, whatever values of these types are given: the
         # types, then the names of those that are given by name, and their types.
         self._by_types: dict[tuple[type | str, ...], Callable[..., Any]] = {}
+        self._kept: set[str] = set()  # the overloads that are attributes
 
     def __call__(self, x: Any = MISSING, y: Any = MISSING, /, *others: Any, **kwargs: Any) -> Any:
         """Calls the overload that takes the arguments. Raises as ``OperatorHandle`` does."""
@@ -120,6 +121,8 @@ class OpOverloadPacket:
         """Looks its overloads up again at the next call."""
         self._single = self._only = None
         self._by_types = {}
+        while self._kept:
+            delattr(self, self._kept.pop())
         self.__class__ = OpOverloadPacket  # what was compiled has another schema's parameters
 
     def overloads(self) -> list[str]:
@@ -130,8 +133,15 @@ class OpOverloadPacket:
     def __getattr__(self, overload: str) -> OperatorHandle:
         if overload.startswith("__"):
             raise AttributeError(overload)
+        dispatcher = self._dispatcher
         name = OperatorName(self._name, "" if overload == "default" else overload)
-        handle = self._dispatcher.find_schema(name)
+        if dispatcher.in_transaction:  # what only this thread sees must not be kept
+            handle = dispatcher.find_schema(name)
+        else:
+            with dispatcher.hold_publications():
+                if (handle := dispatcher.find_schema(name)) is not None:
+                    setattr(self, overload, handle)
+                    self._kept.add(overload)
         if handle is None:
             raise OperatorNotFoundError(
                 f"operator {self._name} has no overload {overload!r}",

@@ -171,6 +171,32 @@ def test_a_packet_that_is_held_learns_of_everything(ops, add):
         assert packet(X) == 1
 
 
+def test_an_overload_that_was_asked_for_is_an_attribute_until_one_comes_or_goes(ops, add):
+    add("t::f(Tensor x) -> int", 1)
+    second = add("t::f.two(Tensor x, Tensor y) -> int", 2)
+    packet = ops.t.f
+    assert packet.two is packet.two
+    assert {"two", "default"} & set(vars(packet)) == {"two"}
+    assert (packet.default(X), packet.two(X, X)) == (1, 2)
+    close(second)
+    assert not {"two", "default"} & set(vars(packet))
+    with pytest.raises(OperatorNotFoundError, match="t::f has no overload 'two'"):
+        _ = packet.two
+    add("t::f.two(Tensor x, int n) -> int", 3)
+    assert (packet.default(X), packet.two(X, 1)) == (1, 3)
+
+
+@pytest.mark.parametrize("word", ["forget", "kept", "_kept", "_name", "_only", "_dispatcher"])
+def test_overloads_may_have_the_names_of_what_packets_keep(ops, add, word):
+    close(add(f"t::f.{word}(Tensor x) -> str", "f"))
+    add(f"t::f.{word}(Tensor x) -> str", "f")
+    packet = ops.t.f
+    assert packet(X) == "f"
+    assert getattr(packet, word) is not None
+    add("t::f.other(Tensor x, Tensor y) -> str", "g")
+    assert (packet(X), packet(X, X)) == ("f", "g")
+
+
 def test_an_operator_that_comes_later_is_found_where_there_was_none(ops, add):
     namespace = ops.t
     with pytest.raises(OperatorNotFoundError):
