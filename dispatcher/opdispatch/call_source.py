@@ -115,15 +115,24 @@ class CallSource:
         """
         positional = [*self.positional_only, *self.positional]
         given, named = ", ".join(positional), _named(self.keyword_only)
-        call_any = f"return _packet._call_any([{given}], _extra, {{{named}**_more}})"
+        required = [each.name for each in self.arguments if not each.argument.has_default]
+        any_call = f"_packet._call_any([{given}], _extra, {{{named}**_more}})"
+        call_any = f"return {any_call}"
         unusual, otherwise, unknown = "_extra or _more", call_any, call_any
-        if not named and not any(each.argument.has_default for each in self.arguments):
-            # As for numbers beside arrays. A conditional expression reads no more than it needs.
-            unusual = f"{unusual} or {positional[-1]} is _M"
-            types = ", ".join(f"_type({name})" for name in positional)
-            choose = f"_packet._choose(({given},), {{}})"
-            otherwise = f"return (_packet._by_types.get(({types},)) or {choose})({given})"
-            unknown = f"return {choose}({given})"
+        # What is given to other overloads, such as for numbers beside arrays, is mostly as much as
+        # this one must have. A conditional expression reads no more than it needs.
+        if required and required == positional[: len(required)]:
+            types = ", ".join(f"_type({name})" for name in required)
+            args = ", ".join(required)
+            choose = f"_packet._choose(({args},), {{}})"
+            kept_call = f"(_packet._by_types.get(({types},)) or {choose})({args})"
+            if len(required) == len(self.arguments):
+                unusual = f"{unusual} or {required[-1]} is _M"
+                otherwise, unknown = f"return {kept_call}", f"return {choose}({args})"
+            else:
+                optional = [each.name for each in self.arguments if each.argument.has_default]
+                is_usual = f"{required[-1]} is not _M and {' is '.join([*optional, '_M'])}"
+                otherwise = f"return {kept_call} if {is_usual} else {any_call}"
         lines = [
             f"if {unusual}: {call_any}",
             "_op = _packet._only",

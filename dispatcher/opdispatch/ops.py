@@ -113,7 +113,7 @@ class OpOverloadPacket:
 
     def _call_with_dimensions(self, handle: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the overload that is chosen unless an array counts as a number."""
-        if _could_be_number(args, kwargs):
+        if any_could_be_number(args) or (kwargs and any_could_be_number(kwargs.values())):
             handle = self._dispatcher.resolve_overload(self._name, args, kwargs)
         return handle(*args, **kwargs)
 

@@ -459,3 +459,17 @@ def _takes(overload, argument):
         overload(argument)
         return True
     return False
+
+
+def test_what_may_be_left_out_is_no_matter_for_the_choice(ops, add):
+    add("t::f(Tensor x, int n, int m=0, *, int? axis=None) -> str", "number")
+    add("t::f.each(Tensor x, Tensor n, int m=0, *, int? axis=None) -> str", "each")
+    add("t::f.text(Tensor x, str n, *, str more) -> str", "text")
+    for _ in range(3):
+        assert [ops.t.f(X, 2), ops.t.f(X, 2, 1), ops.t.f(X, 2, axis=1)] == ["number"] * 3
+        assert [ops.t.f(X, X), ops.t.f(X, X, 1), ops.t.f(X, X, axis=1)] == ["each"] * 3
+        assert [ops.t.f(X, n=X), ops.t.f(X, np.asarray(2))] == ["each", "number"]
+        assert ops.t.f(X, "n", more="m") == "text"
+        for args in [(X, "n"), (X,), (X, None)]:
+            with pytest.raises(ArgumentError, match="no overload of t::f takes these arguments"):
+                ops.t.f(*args)

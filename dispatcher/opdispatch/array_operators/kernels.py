@@ -101,6 +101,7 @@ def make_kernel(
         "Tensor": Tensor,
         "np": np,
         "isfinite": math.isfinite,
+        "isnan": math.isnan,
         "ndarray": np.ndarray,
         **_USUAL_DTYPES,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,

@@ -124,8 +124,10 @@ NUMPY_CALLS: Final = {
         " or r.size == x2.size and isfinite(np.vdot(r, x2)) else function(x1, x2)",
     ),
     "floor_divide.Scalar": NumpyCall(
-        f"r if {_QUOTIENT}.dtype.kind != 'f' or isfinite(np.vdot(r, r)) else function(x1, x2)",
-        "isfinite(x2)",
+        # That of an infinity is NaN, which is what is largest, and nothing else is amiss.
+        f"r if {_QUOTIENT}.dtype.kind != 'f' or not isnan(r.item(r.argmax()))"
+        " else function(x1, x2)",
+        "x1.size and isfinite(x2)",
     ),
     "clip": NumpyCall(
         "np.maximum(x, min) if max is None else np.minimum(np.maximum(x, min), max)",
