@@ -4,7 +4,6 @@
     session_base                        what both do without asking the daemon
     rpcs, listings                      what both ask of the daemon, and what it tells; no I/O
     endpoint                            where a session goes, and how long it waits
-    library_source, requirements_file   a library and what it needs installed, as an upload
     load_progress                       the steps of a load, as they come
 
     What is called:

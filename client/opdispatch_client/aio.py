@@ -36,10 +36,10 @@ from opdispatch_client.listings import (
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.operator_call import Call
 from opdispatch_client.remote_calls import AsyncRemoteCalls
-from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.status import error_from_rpc
 
 __all__ = ["AsyncSession", "Connecting", "connect"]

@@ -16,12 +16,12 @@ from google.protobuf.message import Message
 
 from opdispatch_client import listings
 from opdispatch_client.endpoint import LONGEST_TIMEOUT
-from opdispatch_client.library_source import load_request, needs_environment
 from opdispatch_client.operator_call import Call
-from opdispatch_client.requirements_file import Requirements
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.library_source import load_request, needs_environment
 from opdispatch_wire.peer import CLIENT_KEY, describe_self
+from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
 P = ParamSpec("P")

@@ -34,10 +34,10 @@ from opdispatch_client.listings import (
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
 from opdispatch_client.remote_calls import RemoteCalls
-from opdispatch_client.requirements_file import Requirements
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.status import error_from_rpc
 
 T = TypeVar("T")

@@ -18,6 +18,7 @@
     profiles    what calls took <-> v1.Profile
     mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status
+    library_source, requirements_file   a library and what it needs installed, as an upload
     v1          generated from proto/opdispatch/v1 by ``make protos``
 
     Where the elements of large tensors are:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -32,6 +32,9 @@ from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
 from opdispatch_server.processes.worker_plan import parse_workers
 from opdispatch_wire.addresses import AddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
+
+if TYPE_CHECKING:
+    from opdispatch_wire.v1.registry_pb2 import LoadLibraryRequest
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -96,12 +99,11 @@ def serve(
         ),
     ] = None,
     library: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="A kernel library to load at the start. Repeat it for several.",
+            metavar="FILE_OR_MODULE",
+            help="A kernel library to load at the start, as `opdispatch load` takes it. Repeat it "
+            "for several.",
             show_default=False,
         ),
     ] = None,
@@ -219,7 +221,7 @@ def serve(
             listen=tuple(listen or [default_address()]),
             workers=wanted,
             state=state or default_state_folder(),
-            libraries=tuple(library or ()),
+            libraries=tuple(map(_read_library, library or ())),
             max_message_bytes=max_message_bytes,
             max_call_bytes=max_call_bytes,
             load_timeout=load_timeout,
@@ -333,6 +335,16 @@ def _parse_workers(text: str | None) -> tuple[str, ...]:
         return parse_workers(str(default_worker_count()) if text is None else text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--workers") from None
+
+
+def _read_library(source: str) -> LoadLibraryRequest:
+    from opdispatch_wire.errors import LibraryLoadError
+    from opdispatch_wire.library_source import load_request
+
+    try:
+        return load_request(source)
+    except LibraryLoadError as error:
+        raise typer.BadParameter(str(error), param_hint="--library") from None
 
 
 def _parse_ports(text: str) -> tuple[int, int] | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
+
+if TYPE_CHECKING:
+    from opdispatch_wire.v1.registry_pb2 import LoadLibraryRequest
 
 LOAD_TIMEOUT_DEFAULT = 60.0
 HEARTBEAT_DEFAULT = 0.5
@@ -21,6 +24,7 @@ CALL_BYTES_AT_MOST = 8 * 1024**3
 
 class DaemonConfiguration(NamedTuple):
     """One daemon's settings. ``workers`` are the devices of its interpreters, see ``worker_plan``.
+    ``libraries`` are loaded at the start.
     ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
 
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
@@ -34,7 +38,7 @@ class DaemonConfiguration(NamedTuple):
     listen: tuple[str, ...]
     workers: tuple[str, ...]
     state: Path
-    libraries: tuple[Path, ...] = ()
+    libraries: tuple[LoadLibraryRequest, ...] = ()
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
     max_call_bytes: int | None = None
     load_timeout: float = LOAD_TIMEOUT_DEFAULT

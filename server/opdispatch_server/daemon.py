@@ -66,9 +66,6 @@ from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueL
 from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
-from opdispatch_wire.v1 import (
-    registry_pb2,
-)
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
 LOG = logging.getLogger("opdispatch.daemon")
@@ -249,9 +246,7 @@ class Daemon:
             )
         if not await self._libraries.restore(RESTORE_WAIT):
             LOG.warning("some libraries are still being loaded; they serve when they are")
-        for path in self._configuration.libraries:
-            content = await asyncio.to_thread(path.read_bytes)
-            request = registry_pb2.LoadLibraryRequest(content=content, filename=path.name)
+        for request in self._configuration.libraries:
             order = await asyncio.to_thread(read_load_request, request)
             await self._libraries.load(order)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_client.library_source import load_request
+from opdispatch_wire.library_source import load_request
 from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant

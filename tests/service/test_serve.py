@@ -238,6 +238,20 @@ def test_libraries_can_be_loaded_at_the_start(
         assert session.ops.second.get(X) == 2
 
 
+def test_a_module_and_a_folder_can_be_loaded_at_the_start(
+    start_daemon: StartDaemon, tmp_path: Path
+):
+    package = tmp_path / "scaling"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import kernels\n")
+    (package / "kernels.py").write_text(constant(3, namespace="scaling"))
+    sources = ("opdispatch.array_library", str(package))
+    daemon = start_daemon(*(each for one in sources for each in ("--library", one)), workers=1)
+    with daemon.connect() as session:
+        assert session.ops.array.add(X, X).tolist() == (X + X).tolist()
+        assert session.ops.scaling.get(X) == 3
+
+
 def test_a_library_that_does_not_load_stops_the_start(tmp_path: Path, write_library: WriteLibrary):
     path = write_library("wrong", "import json\n\njson.loads('{')\n")
     daemon = RunningDaemon(tmp_path, "--library", str(path), workers=1)

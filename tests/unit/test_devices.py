@@ -10,8 +10,8 @@ import pytest
 
 from opdispatch.arrays import backend_of_device, cupy_errors
 from opdispatch.errors import DeviceError
-from opdispatch_client.library_source import load_request
 from opdispatch_server.devices import find_devices, take_devices
+from opdispatch_wire.library_source import load_request
 from tests.unit.cupy_stand_in import CUDARuntimeError, contexts
 
 

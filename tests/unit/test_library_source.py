@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from opdispatch_client.library_source import load_request
 from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_wire.library_source import load_request
 
 
 def test_a_file_is_uploaded_whole(tmp_path):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_client.library_source import load_request, needs_environment
-from opdispatch_client.requirements_file import read_requirements
 from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_wire.library_source import load_request, needs_environment
+from opdispatch_wire.requirements_file import read_requirements
 
 
 def test_a_file_stands_for_itself_wherever_it_is_read(tmp_path: Path):

@@ -16,8 +16,8 @@ import zipfile
 from pathlib import Path
 
 from opdispatch.schema_default import check_device
-from opdispatch_client.requirements_file import Requirements, read_requirements
 from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_wire.requirements_file import Requirements, read_requirements
 from opdispatch_wire.v1 import registry_pb2
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
