@@ -21,7 +21,6 @@ compiled: what it does beside calling the library's own function is what a small
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ from opdispatch.array_operators.dtypes import (
 )
 from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.array_operators.meta_shapes import as_tuple, show
-from opdispatch.array_operators.numpy_calls import NumpyCall
+from opdispatch.array_operators.numpy_calls import CHECKS, NumpyCall
 from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
@@ -64,6 +63,7 @@ def make_kernel(
     returns_tensor = [str(each.type) for each in function.schema.returns] == ["Tensor"]
     name = function.operator.partition(".")[0]
     lines = [f"def kernel({_parameters(arguments)}):"]
+    lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
     if is_tensor := " or ".join(filter(None, map(_has_tensor, arguments))):
         call_plain = f"kernel({_passed(arguments, _unwrapped)})"
         written = next((each.name for each in arguments if each.is_write), None)
@@ -74,7 +74,6 @@ def make_kernel(
             else [call_plain, f"return {written}"]
         )
         unwrap = [f"if {is_tensor}:", *(f"    {line}" for line in unwrap)]
-        lists = [each.name for each in arguments if str(each.type) == "Tensor[]"]
         if lists:
             checks = _list_checks(function, name, lists[0], unwrap)
         else:
@@ -86,6 +85,9 @@ def make_kernel(
                 '    if dtype is not None and x.dtype.kind == "c":',
                 f"        check_complex({name!r}, x.dtype, dtype)",
             ]
+    functions: dict[str, Any] = {}
+    if short and sum(argument.type.dispatches for argument in arguments) < 2 and not lists:
+        short, functions = short.for_its_own()
     lines += [
         "    try:",
         *(f"        {line}" for line in (_shortened(arguments, short) if short else ())),
@@ -100,8 +102,8 @@ def make_kernel(
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
         "np": np,
-        "isfinite": math.isfinite,
-        "isnan": math.isnan,
+        **CHECKS,
+        **functions,
         "ndarray": np.ndarray,
         **_USUAL_DTYPES,
         "DOUBTFUL_KINDS": DOUBTFUL_KINDS,
