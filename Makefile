@@ -16,8 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # another process could use. 2 to the power of so many cycles; the default is 26.
 export OPENBLAS_THREAD_TIMEOUT := 4
 
-# They compare with PyTorch itself, and skip where it is not installed.
-TORCH_TESTS := $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py \
+# They compare with PyTorch itself, or take arrays of it and JAX, and skip where it is not installed.
+TORCH_TESTS := tests/unit/test_foreign_arrays.py $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py \
 	autograd_engine.py autograd_functions.py autograd_writes.py digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
 	registered_autograd.py saved_tensors.py schema_tags.py tracing.py vmap.py)
 
@@ -77,8 +77,9 @@ peers: ## install Ray and Triton, for `make bench` to compare with
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
 .venv-conformance/.torch:
 	@test -x .venv-conformance/bin/python || $(PYTHON) -m venv .venv-conformance
-	@echo "setting up .venv-conformance with torch ..."
+	@echo "setting up .venv-conformance with torch and jax ..."
 	@.venv-conformance/bin/python $(INSTALL) $(TORCH_OPTIONS) 'torch==2.13.0'
+	@.venv-conformance/bin/python $(INSTALL) 'jax>=0.5'
 	@touch $@
 
 .venv-conformance/.stamp: pyproject.toml .venv-conformance/.torch

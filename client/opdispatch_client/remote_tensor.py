@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, Self
 import numpy as np
 
 from opdispatch import DispatchKey, DispatchKeySet, ForceDispatchKeyGuard
-from opdispatch.arrays import LAYOUTS, register_tensor_type, split_device
+from opdispatch.arrays import LAYOUTS, give_by_dlpack, register_tensor_type, split_device
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
@@ -275,7 +275,7 @@ class RemoteTensor(RemoteValue, TensorOperators):
     def __dlpack__(self, **options: Any) -> Any:
         if options.get("copy") is False:
             raise BufferError("the elements of a remote tensor are elsewhere: they are a copy")
-        return self.__array__().__dlpack__(**options)
+        return give_by_dlpack(self.__array__(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # what is fetched is in this host's memory

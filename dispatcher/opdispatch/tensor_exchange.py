@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opdispatch.arrays import FakeArray, find_backend
+from opdispatch.arrays import FakeArray, find_backend, give_by_dlpack
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import AutogradError, DeviceError
@@ -130,6 +130,8 @@ class TensorExchange:
         }
         asked = {name: value for name, value in given.items() if value is not None}
         try:
+            if type(array) is np.ndarray:
+                return give_by_dlpack(array, **asked)
             return self._of_dlpack("__dlpack__", array)(**asked)
         except ValueError as error:  # what NumPy raised for another device before 2.4
             raise BufferError(str(error)) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opdispatch.arrays import describe_type, find_backend, is_foreign
+from opdispatch.arrays import describe_type, find_backend, is_foreign, view_by_dlpack
 from opdispatch.errors import ArgumentError
 from opdispatch.tensor import Tensor
 from opdispatch_wire.errors import WireError
@@ -201,7 +201,7 @@ def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
 
 def _view_foreign(value: Any) -> np.ndarray[Any, Any]:
     """The memory of another library's array, writable where that can be had."""
-    view: np.ndarray[Any, Any] = np.from_dlpack(value)
+    view = view_by_dlpack(value)
     if not view.flags.writeable and hasattr(type(value), "__array__"):
         # NumPy before 2.1 never writes through DLPack; the older way may share the memory too.
         array = np.asarray(value)

@@ -99,6 +99,18 @@ def test_arrays_of_pytorch_arrive_by_dlpack():
     np.testing.assert_array_equal(tensor_from_proto(tensor_to_proto(x)), x.numpy())
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_short_numbers_of_pytorch_arrive_and_go_by_dlpack(name: str):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(6.0).reshape(2, 3).to(getattr(torch, name)).T
+    tensor = Tensor(x)
+    assert (tensor.dtype.name, tensor.shape) == (name, (3, 2))
+    assert tensor.array.astype(np.float32).tolist() == x.float().tolist()
+    assert tensor_from_proto(tensor_to_proto(x)).tobytes() == tensor.array.tobytes()
+    back = torch.from_dlpack(tensor)
+    assert (back.dtype, back.data_ptr()) == (x.dtype, x.data_ptr())
+
+
 def test_arrays_of_jax_arrive_by_dlpack():
     jnp = pytest.importorskip("jax.numpy")
     x = jnp.arange(4.0)
@@ -106,3 +118,13 @@ def test_arrays_of_jax_arrive_by_dlpack():
     assert not tensor.array.flags.writeable
     np.testing.assert_array_equal(tensor.array, x)
     np.testing.assert_array_equal(tensor_from_proto(tensor_to_proto(x)), np.arange(4.0))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_short_numbers_of_jax_arrive_and_go_by_dlpack(name: str):
+    jnp = pytest.importorskip("jax.numpy")
+    x = jnp.arange(4.0).astype(getattr(jnp, name))
+    tensor = Tensor(x)
+    assert tensor.dtype.name == name
+    assert tensor.tolist() == [0, 1, 2, 3]
+    assert jnp.from_dlpack(Tensor(tensor.array.copy())).dtype == x.dtype

@@ -18,6 +18,7 @@ common_device    where all tensors of a call must be
 lazy_array       arrays whose elements are computed when they are needed
 zero_array       zeros
 math_bits        conjugates and negatives that are not computed yet
+dlpack_dtypes    host memory by DLPack, with element types that NumPy's has not
 foreign          arrays of other libraries that arrive from outside, by DLPack
 layout           what a layout has to answer: tensors that consist of several dense arrays
 sparse, sparse_coo, sparse_csr,
@@ -53,6 +54,7 @@ from opdispatch.arrays.device_transfers import (
     device_transfers,
 )
 from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
+from opdispatch.arrays.dlpack_dtypes import give_by_dlpack, view_by_dlpack
 from opdispatch.arrays.fake_array import FAKE_BIT, FakeArray
 from opdispatch.arrays.foreign import adopt, is_foreign
 from opdispatch.arrays.layout import Facts, Layout
@@ -123,6 +125,7 @@ __all__ = [
     "find_key_bits",
     "find_layout",
     "find_lost_device",
+    "give_by_dlpack",
     "is_foreign",
     "key_bits_of",
     "on_device",
@@ -133,4 +136,5 @@ __all__ = [
     "run_on_device",
     "split_device",
     "use_device",
+    "view_by_dlpack",
 ]

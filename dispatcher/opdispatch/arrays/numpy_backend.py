@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend, HostArray
+from opdispatch.arrays.dlpack_dtypes import view_by_dlpack
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import DeviceMemoryError
 
@@ -70,8 +71,7 @@ class NumpyBackend(ArrayBackend):
 
     def adopt(self, value: Any) -> HostArray:
         """A view, writable where the other library lets it be."""
-        view: HostArray = np.from_dlpack(value)
-        return view
+        return view_by_dlpack(value)
 
 
 def _copy(array: Any, order: Literal["C", "K"]) -> HostArray:
