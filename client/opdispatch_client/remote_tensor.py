@@ -257,6 +257,17 @@ class RemoteTensor(RemoteValue, TensorOperators):
         _refuse_stream(stream)
         return self.to(device)
 
+    def cpu(self) -> Self:
+        """``to("cpu")``."""
+        return self.to("cpu")
+
+    def detach(self) -> Self:
+        """The same elements, of which nothing is recorded: a call of ``array::detach``."""
+        from opdispatch.array_api.operators import OPERATORS
+
+        detached: Self = OPERATORS.detach.default(self)
+        return detached
+
     @property
     def array(self) -> Array:
         """``numpy()``."""
@@ -328,6 +339,10 @@ class AsyncRemoteTensor(RemoteValue):
     async def to(self, device: str) -> AsyncRemoteTensor:
         """The tensor on ``device``; see ``RemoteTensor.to``."""
         return self if self._is_on(device) else await self._elsewhere.move(self, device)
+
+    async def cpu(self) -> AsyncRemoteTensor:
+        """``to("cpu")``."""
+        return await self.to("cpu")
 
     async def to_device(self, device: str, /, *, stream: Any = None) -> AsyncRemoteTensor:
         """``to``, by the array API standard's name. Raises ArgumentError for a stream."""

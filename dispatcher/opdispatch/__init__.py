@@ -156,7 +156,7 @@ from opdispatch.library import (
 # isort: on
 
 if TYPE_CHECKING:
-    from opdispatch import func
+    from opdispatch import array_api, func
     from opdispatch.autocast_registration import register_autocast
     from opdispatch.custom_operator import CustomOpDef, custom_op
     from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
@@ -245,6 +245,7 @@ __all__ = [
     "Transaction",
     "TransformError",
     "WaitTimeoutError",
+    "array_api",
     "autocast",
     "capture_dispatch_trace",
     "clear_autocast_cache",
@@ -302,6 +303,7 @@ __all__ = [
 
 
 _LATER = {
+    "array_api": (),
     "func": (),
     "profiler": ("profile", "record_function"),
     "autocast_registration": ("register_autocast",),

@@ -99,6 +99,8 @@ def test_where_it_is_it_stays_itself(shared: oc.Session):
     there = x.to("privateuseone")
     assert x.to_device("cpu") is x
     assert x.to("cpu:0") is x
+    assert x.cpu() is x
+    assert there.cpu().device == "cpu"
     assert there.device == "privateuseone:0"
     for device in ("privateuseone", "privateuseone:0"):
         assert there.to_device(device) is there

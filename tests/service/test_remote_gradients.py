@@ -48,6 +48,17 @@ def test_one_call_goes_back_through_what_was_called_there(standard: oc.Session):
         standard.grad(loss, w)
 
 
+def test_what_is_detached_is_not_recorded(standard: oc.Session):
+    w = standard.put(Tensor(X, requires_grad=True))
+    y = w * w
+    constant = y.detach()
+    assert (y.requires_grad, constant.requires_grad) == (True, False)
+    assert constant.interpreter == w.interpreter
+    np.testing.assert_array_equal(constant.cpu().numpy(), X * X)
+    [gradient] = standard.grad(xp.sum(y * constant), w)
+    np.testing.assert_array_equal(gradient.numpy(), 2 * X * X * X)
+
+
 def test_views_and_intermediate_values_are_part_of_the_graph(standard: oc.Session):
     w = standard.put(Tensor(X, requires_grad=True))
     row = (w * 3)[0]  # kept as a copy, since it is a view
