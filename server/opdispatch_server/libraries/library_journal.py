@@ -23,7 +23,8 @@ class LibraryJournal:
     """What the registry tells the journal, under the line of the name. See journal.py.
 
     Each change is a context: recorded on entering, undone if its body raises. Entering raises
-    JournalError, and then nothing has changed. Belongs to the event loop.
+    JournalError, and then nothing has changed. Those that publish something are entered in the
+    order of publication, which is that of their positions. Belongs to the event loop.
     """
 
     def __init__(self, journal: Journal, catalog: LibraryCatalog) -> None:
@@ -51,10 +52,12 @@ class LibraryJournal:
         return self._changing("load", version, [*left, version][-KEPT_VERSIONS:])
 
     def unloading(
-        self, gone: LibraryVersion, left: Sequence[LibraryVersion]
+        self, gone: LibraryVersion, left: Sequence[LibraryVersion], *, publishes: bool
     ) -> AbstractAsyncContextManager[None]:
-        """Versions go; the last one of those that are ``left`` becomes active, or stays so."""
-        return self._changing("unload", gone, left)
+        """Versions go; of those that are ``left``, the last one is active, and becomes so if the
+        change ``publishes`` it.
+        """
+        return self._changing("unload", gone, left, publishes=publishes)
 
     def rolling_back(
         self, version: LibraryVersion, replaced: LibraryVersion

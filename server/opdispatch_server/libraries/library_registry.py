@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
@@ -19,7 +21,7 @@ from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.libraries.library_replicas import LibraryReplicas
 from opdispatch_server.libraries.library_settling import LibrarySettling
-from opdispatch_server.libraries.library_transaction import LibraryTransaction
+from opdispatch_server.libraries.library_transaction import LibraryTransaction, Recording
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
@@ -172,15 +174,18 @@ class LibraryRegistry:
                 raise self.catalog.not_found(name, number)
             meter = await self._start_measuring(gone, staying=measure)
             below = [version for version in versions if version not in gone]
-            top = versions[-1]
-            if below and top in gone:
-                below[-1].interpreters_wanted = top.interpreters_wanted
-            async with self._journal.unloading(gone[-1], below):
-                if below and top in gone:
-                    await self._bring_back(below[-1], top)
+            active, top = below[-1] if below else None, versions[-1]
+            brings_back = active is not None and top in gone
+            recording = functools.partial(
+                self._journal.unloading, gone[-1], below, publishes=brings_back
+            )
+            if active is not None and brings_back:
+                active.interpreters_wanted = top.interpreters_wanted
+                await self._bring_back(active, top, recording)
+            async with nullcontext() if brings_back else recording():
                 self.catalog.remember_gone(
                     {operator for version in gone for operator in version.operators}
-                    - set(below[-1].operators if below else ()),
+                    - set(active.operators if active else ()),
                     f"library {name!r}, which had it, was unloaded",
                 )
                 async with self._transaction.routes.closed(), self._transaction.publication:
@@ -190,11 +195,10 @@ class LibraryRegistry:
             await self.settling.announce()
             busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
-        await self._health.library(name, serving=below[-1].is_active if below else None)
-        for version in gone:
-            LOG.info("unloaded %s", version)
+        await self._health.library(name, serving=active.is_active if active else None)
+        LOG.info("unloaded %s", ", ".join(map(str, gone)))
         self._replicas.look_after_all()
-        return below[-1] if below else None, await meter.finish(busy=busy)
+        return active, await meter.finish(busy=busy)
 
     async def rollback(self, name: str) -> tuple[LibraryVersion, LibraryVersion]:
         """Makes the version before the active one active again; that one, and what was active.
@@ -212,8 +216,8 @@ class LibraryRegistry:
                 )
             before = older.pop()
             before.interpreters_wanted = top.interpreters_wanted
-            async with self._journal.rolling_back(before, top):
-                await self._bring_back(before, top)
+            recording = functools.partial(self._journal.rolling_back, before, top)
+            await self._bring_back(before, top, recording)
             self.catalog.set_versions(name, [*older, top, before])
             self._supersede(top, [])
             self.catalog.remember_gone(
@@ -294,17 +298,20 @@ class LibraryRegistry:
             self._interpreter_wait,
         )
 
-    async def _bring_back(self, version: LibraryVersion, top: LibraryVersion) -> None:
+    async def _bring_back(
+        self, version: LibraryVersion, top: LibraryVersion, recording: Recording
+    ) -> None:
+        """Publishes a version in the place of the one above it, and has that in the journal."""
         await self._pools.provide_for(version)
         session = await self.placement.claim_holder(version)
         if session is None:
             if version.pool is None:
                 await self._wait_for_interpreters()
             version.start_over(self.catalog.new_load_id())
-            await self._replicas.bring_up_locked(version, top)
+            await self._replicas.bring_up_locked(version, top, recording)
             return
         try:
-            await self._transaction.bring_back(version, session, top)
+            await self._transaction.bring_back(version, session, top, recording)
         finally:
             self.placement.release(session)
 

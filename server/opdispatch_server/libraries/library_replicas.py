@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
@@ -13,7 +14,7 @@ from opdispatch_server.health import HealthBoard
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_restoration import restore_in_order
-from opdispatch_server.libraries.library_transaction import LibraryTransaction
+from opdispatch_server.libraries.library_transaction import LibraryTransaction, Recording
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.placement import Place, Placement
 from opdispatch_server.libraries.replica import Replica, ReplicaState
@@ -209,11 +210,14 @@ class LibraryReplicas:
         await self._published(version)
 
     async def bring_up_locked(
-        self, version: LibraryVersion, replaced: LibraryVersion | None
+        self,
+        version: LibraryVersion,
+        replaced: LibraryVersion | None,
+        recording: Recording = nullcontext,
     ) -> None:
         """Loads a version that no interpreter holds, in the place of ``replaced``.
 
-        Raises as LibraryLoading.load.
+        ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load.
         """
         await self._pools.provide_for(version)
         session = await self._placement.claim(Place(device=version.device, pool=version.pool))
@@ -221,7 +225,7 @@ class LibraryReplicas:
             batch = await self._transaction.stage(
                 version, session, replaced, timeout=self._load_timeout
             )
-            await self._transaction.publish(version, session, batch, replaced)
+            await self._transaction.publish(version, session, batch, replaced, recording=recording)
         finally:
             self._placement.release(session)
 

@@ -184,14 +184,16 @@ class LibraryTransaction:
         version: LibraryVersion,
         session: InterpreterSession,
         replaced: LibraryVersion,
+        recording: Recording,
     ) -> None:
-        """Publishes a kept version again, in the place of ``replaced``. Raises as ``publish``.
+        """Publishes a kept version again, in the place of ``replaced``. As ``publish``.
 
         ``session`` holds it, and imports nothing now; other replicas follow.
         """
         restore = pb.Restore(load_id=version.load_id, replaces=replaced.load_id)
-        async with self._order:
+        async with self._order, AsyncExitStack() as recorded:
             await asyncio.to_thread(self._operators.check, version.registrations, replaced.handles)
+            await recorded.enter_async_context(recording())
             others = [r for r in version.replicas if r.session is not session and r.is_serving]
             for replica in others:  # their nested calls are not this version's yet
                 replica.state = ReplicaState.JOINING

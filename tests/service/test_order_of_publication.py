@@ -1,0 +1,80 @@
+"""Of several kernels for one slot the newest counts: also after a restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+
+from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.libraries import constant
+from tests.service.running_daemon import Background, wait_for
+from tests.service.test_replicas import pid_of
+
+X = np.zeros(2)
+
+OVER = """\
+from opdispatch import Library
+
+lib = Library("const", "IMPL", "CPU")
+lib.impl("get", lambda x: {value})
+"""
+
+# Its import takes as long as a test likes, once there is a file "slow".
+SLOW = """\
+import os, time
+from opdispatch import Library
+
+lib = Library("const", "DEF")
+lib.define("get(Tensor x) -> int")
+lib.impl("get", lambda x: 1, "CPU")
+folder = {folder!r}
+if os.path.exists(os.path.join(folder, "slow")):
+    open(os.path.join(folder, "entered"), "w").close()
+    while not os.path.exists(os.path.join(folder, "open")):
+        time.sleep(0.005)
+"""
+
+
+def test_unloading_a_kept_version_leaves_the_order_as_it_was(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon(workers=1)
+    with first.connect() as session:
+        session.load(write_library("const", constant(1)))
+        session.load(write_library("const", constant(2)))
+        session.load(write_library("over", OVER.format(value=3)))
+        assert session.ops.const.get(X) == 3
+        session.unload("const", version=1)
+        assert session.ops.const.get(X) == 3
+    first.signal(signal.SIGKILL)
+    first.wait()
+    with start_daemon(workers=1).connect() as session:
+        assert session.ops.const.get(X) == 3
+
+
+def test_what_is_published_during_a_long_rollback_comes_before_it(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    first = start_daemon(workers=2)
+    first.expects_errors = True
+    with first.connect() as session:
+        text = SLOW.format(folder=str(tmp_path))
+        session.load(write_library("const", text), interpreter="worker-1")
+        session.load(write_library("const", constant(2)), interpreter="worker-2")
+        os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+        assert wait_for(lambda: any(i.restarts for i in session.interpreters()))
+        (tmp_path / "slow").touch()
+        with Background(session.rollback, "const") as rollback:
+            assert wait_for((tmp_path / "entered").exists)
+            with first.connect() as other:
+                other.load(write_library("over", OVER.format(value=3)))
+            (tmp_path / "open").touch()
+            rollback.result()
+        assert session.ops.const.get(X) == 1
+    first.signal(signal.SIGKILL)
+    first.wait()
+    with start_daemon(workers=2).connect() as session:
+        assert session.ops.const.get(X) == 1
