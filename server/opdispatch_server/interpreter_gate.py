@@ -12,7 +12,8 @@ Note [Calls of several libraries]
     that no two can wait for each other. It is never sent ahead, and while it runs, nothing else
     is; in the interpreter it waits for calls that came there directly. It runs in one thread, so
     its first slot alone counts among those of the interpreter; if each did, programs that have
-    some of theirs could use them up.
+    some of theirs could use them up. For the same reason they pass the calls of a library that wait
+    for one of the interpreter's: who has a thread may be waiting for that library alone.
 """
 
 from __future__ import annotations
@@ -87,11 +88,16 @@ class _Waiter:
         self.kind = kind
         self.future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was cancelled, and its task has not run since."""
+        return self.future.done()
+
 
 class _Lane:
     """What runs and waits of one version of one library."""
 
-    __slots__ = ("ahead", "limit", "load_id", "running", "seconds", "shared", "waiting")
+    __slots__ = ("ahead", "further", "limit", "load_id", "running", "seconds", "shared", "waiting")
 
     def __init__(self, load_id: int, limit: int) -> None:
         self.load_id = load_id
@@ -103,6 +109,8 @@ class _Lane:
         self.ahead: OrderedDict[Slot, None] = OrderedDict()
         # In the order of their arrival.
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
+        # Of these, those that have a thread.
+        self.further: OrderedDict[_Waiter, None] = OrderedDict()
         # How long a call takes, on average; not known before the first has ended.
         self.seconds = QUICK
 
@@ -115,8 +123,9 @@ class _Lane:
 class InterpreterGate:
     """The queue of one interpreter. Belongs to the event loop; no method but ``enter`` waits.
 
-    Within a library calls start in the order in which they came. Libraries that wait for the
-    interpreter take turns. Invariants, between any two steps of the loop:
+    Within a library calls start in the order in which they came, but for programs that have a
+    thread already. Libraries that wait for the interpreter take turns. Invariants, between any two
+    steps of the loop:
 
     - a lane runs at most ``limit`` calls, and has at most ``calls_ahead`` more; all lanes
       together have at most KERNEL_THREADS;
@@ -174,6 +183,8 @@ class InterpreterGate:
         waiter = _Waiter(operator, size(), kind)
         self._make_room(lane, waiter)
         self._add(lane, waiter)
+        if kind is SlotKind.FURTHER:  # those before it may be waiting for a thread
+            self._admit_next()
         try:
             return await waiter.future
         except BaseException:
@@ -181,6 +192,7 @@ class InterpreterGate:
             if waiter in lane.waiting:
                 self._remove(lane, waiter)
                 self._forget_if_empty(lane)
+                self._admit_next()  # it may have kept those behind it waiting
             elif not waiter.future.cancelled() and waiter.future.exception() is None:
                 waiter.future.result().release()
             raise
@@ -198,7 +210,7 @@ class InterpreterGate:
         idle = [
             lane
             for lane in lanes
-            if lane.waiting and self._can_run(lane, next(iter(lane.waiting)).kind)
+            if (waiter := self._find_next(lane)) is not None and not waiter.is_gone
         ]
         claims = {
             "a lane is over its limit": all(
@@ -269,21 +281,31 @@ class InterpreterGate:
     def _take_next(self, lane: _Lane) -> _Waiter | None:
         """Takes the one whose turn it is off the queue, if it can run."""
         while lane.waiting:
-            waiter = next(iter(lane.waiting))
-            is_gone = waiter.future.done()  # cancelled, and its task has not run since
-            if not is_gone and not self._can_run(lane, waiter.kind):
+            waiter = self._find_next(lane)
+            if waiter is None:
                 return None
             self._remove(lane, waiter)
             if lane.waiting:
                 self._turns.move_to_end(lane.load_id)
-            if not is_gone:
+            if not waiter.is_gone:
                 return waiter
         self._forget_if_empty(lane)
+        return None
+
+    def _find_next(self, lane: _Lane) -> _Waiter | None:
+        """The first who waits, if he can run, or has gone; else the first who has a thread."""
+        for waiting in (lane.waiting, lane.further):
+            if waiting:
+                waiter = next(iter(waiting))
+                if waiter.is_gone or self._can_run(lane, waiter.kind):
+                    return waiter
         return None
 
     def _add(self, lane: _Lane, waiter: _Waiter) -> None:
         self._lanes[lane.load_id] = lane
         lane.waiting[waiter] = None
+        if waiter.kind is SlotKind.FURTHER:
+            lane.further[waiter] = None
         self._turns[lane.load_id] = lane
         self.calls_queued += 1
         self.bytes_queued += waiter.size
@@ -291,6 +313,7 @@ class InterpreterGate:
 
     def _remove(self, lane: _Lane, waiter: _Waiter) -> None:
         del lane.waiting[waiter]
+        lane.further.pop(waiter, None)
         self.calls_queued -= 1
         self.bytes_queued -= waiter.size
         if not lane.waiting:

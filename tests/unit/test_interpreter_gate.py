@@ -280,12 +280,13 @@ def test_whatever_happens_the_invariants_hold_and_nothing_is_left(seed, limit, c
     asyncio.run(scenario())
 
 
-async def enter_all(gate, load_ids, *, limit=1):
-    """Takes a slot of each library, as a program does."""
+async def enter_all(gate, load_ids, *, limit=1, limits=None):
+    """Takes a slot of each library, as a program does; ``limits`` are those of each, by load id."""
     slots = []
     for load_id in sorted(load_ids):
         kind = SlotKind.FURTHER if slots else SlotKind.FIRST
-        slots.append(await gate.enter(load_id, limit, "a program", lambda: 1, kind))
+        own = (limits or {}).get(load_id, limit)
+        slots.append(await gate.enter(load_id, own, "a program", lambda: 1, kind))
         assert gate.check_invariants() == []
     return slots
 
@@ -338,3 +339,26 @@ async def test_programs_that_use_the_same_libraries_never_wait_for_each_other_fo
         await asyncio.gather(*(run() for _ in range(3 * KERNEL_THREADS)))
     assert (gate.calls_running, gate.calls_queued) == (0, 0)
     assert gate.check_invariants() == []
+
+
+async def test_a_program_that_has_a_thread_passes_calls_that_wait_for_one():
+    """They would wait for each other: it for its turn after them, they for its thread."""
+    gate = make_gate()
+
+    def start_program():
+        return asyncio.ensure_future(enter_all(gate, [1, 2], limits={1: 2 * KERNEL_THREADS}))
+
+    programs = [start_program()]
+    await settle()
+    call = start(gate, 2)
+    programs += [start_program() for _ in range(KERNEL_THREADS)]
+    await settle()
+    assert gate.calls_running == KERNEL_THREADS
+    call.add_done_callback(lambda call: call.result().release())
+    for program in programs:
+        for slot in program.result():
+            slot.release()
+        await settle()
+        assert gate.check_invariants() == []
+    assert call.done()
+    assert (gate.calls_running, gate.calls_queued) == (0, 0)
