@@ -153,6 +153,8 @@ class FrameStream:
         self._is_corked = False
         if self._outbox and not self._is_writing and not self._is_closed:
             self._flush()
+            if not self._outbox:
+                self._on_drained()
 
     def _flush(self) -> None:
         outbox = self._outbox
