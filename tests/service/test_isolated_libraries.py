@@ -219,3 +219,75 @@ def test_racing_loads_of_an_isolated_library_share_its_interpreter(
     assert len(shared.interpreters()) == 3
     shared.unload("raced")
     assert wait_for(lambda: len(shared.interpreters()) == 2)
+
+
+WAITS = """\
+import os, time
+from opdispatch import Library
+
+lib = Library("late", "DEF")
+lib.define("get(Tensor x) -> int")
+lib.impl("get", lambda x: 1, "CPU")
+open({entered!r}, "w").close()
+while not os.path.exists({open!r}):
+    time.sleep(0.005)
+"""
+
+
+def test_whoever_gave_up_waiting_for_its_turn_leaves_the_interpreters_of_the_next_alone(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    entered, gate = tmp_path / "entered", tmp_path / "open"
+    first = write_library("late", WAITS.format(entered=str(entered), open=str(gate)))
+    (tmp_path / "next").mkdir()
+    second = tmp_path / "next" / "late.py"
+    second.write_text(constant(2, namespace="late"))
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session, daemon.connect() as other:
+        with Background(session.load, first, isolated=True) as load:
+            assert wait_for(entered.exists)
+            with daemon.connect(timeout=3.0) as hasty, pytest.raises(oc.OpdispatchError):
+                hasty.load(second, isolated=True)
+            with Background(other.load, second, isolated=True) as again:
+                assert wait_for(
+                    lambda: sum(i.name.startswith("late@") for i in session.interpreters()) == 2
+                )
+                gate.touch()
+                assert load.result().version == 1
+                assert again.result().version == 2
+        assert session.ops.late.get(X) == 2
+        session.unload("late")
+        assert wait_for(lambda: [i.name for i in session.interpreters()] == ["worker-1"])
+
+
+BREAKABLE = """\
+import os
+from opdispatch import Library
+
+if os.path.exists({broken!r}):
+    raise RuntimeError("broken")
+lib = Library("frail", "DEF")
+lib.define("get(Tensor x) -> int")
+lib.impl("get", lambda x: 1, "CPU")
+"""
+
+
+def test_a_failed_library_that_fails_again_keeps_no_interpreters(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon.expects_errors = True
+    broken = tmp_path / "broken"
+    path = write_library("frail", BREAKABLE.format(broken=str(broken)))
+    session.load(path, isolated=True)
+    broken.touch()
+    (own,) = (i for i in session.interpreters() if i.name == "frail@1")
+    assert own.pid is not None
+    os.kill(own.pid, signal.SIGKILL)
+    assert wait_for(lambda: session.libraries()[0].state == "failed")
+    with pytest.raises(oc.LibraryLoadError, match="broken"):
+        session.load(path, isolated=True)
+    assert wait_for(lambda: len(session.interpreters()) == 2)
+    broken.unlink()
+    assert session.load(path, isolated=True).version == 1
+    session.unload("frail")
+    assert wait_for(lambda: len(session.interpreters()) == 2)

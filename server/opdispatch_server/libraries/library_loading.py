@@ -121,9 +121,12 @@ class LibraryLoading:
     async def _hold_line(self, race: LoadRace) -> None:
         try:
             async with self._catalog.line(race.name):
+                if race.ended.is_set():
+                    return  # everybody has given up, and nobody holds its pool open any more
                 self._open(race)
                 await race.ended.wait()
-                if race.version.state is VersionState.LOADING:  # nobody could import it
+                # Nobody could import it.
+                if race.version.state in (VersionState.LOADING, VersionState.FAILED):
                     self._pools.let_go(race.version)
         finally:
             if self._last_race.get(race.name) is race:
