@@ -36,3 +36,21 @@ async def test_nothing_is_left_of_one_whose_output_cannot_be_read(
         await WorkerProcess.start("worker-1", SLEEPS)
     assert children() == others
     assert open_descriptors() <= before
+
+
+async def test_nothing_is_left_where_there_are_descriptors_for_one_pipe_alone(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    before, pipe = open_descriptors(), os.pipe
+
+    def refuse() -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def first() -> tuple[int, int]:
+        monkeypatch.setattr(os, "pipe", refuse)
+        return pipe()
+
+    monkeypatch.setattr(os, "pipe", first)
+    with pytest.raises(OSError, match="Too many open files"):
+        await WorkerProcess.start("worker-1", SLEEPS)
+    assert open_descriptors() <= before

@@ -276,4 +276,5 @@ def _empty_package(name: str) -> ModuleType:
 
 
 def _names_below(name: str) -> list[str]:
-    return [known for known in sys.modules if known == name or known.startswith(f"{name}.")]
+    known = list(sys.modules)  # at once: threads may import something meanwhile
+    return [each for each in known if each == name or each.startswith(f"{name}.")]

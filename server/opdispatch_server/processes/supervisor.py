@@ -43,7 +43,12 @@ class WorkerProcess:
         """Starts ``command`` in a session of its own. Raises OSError."""
         # stdin is never written to: its end tells the interpreter that the daemon is gone.
         child_in, lifeline = os.pipe()
-        output, child_out = os.pipe()
+        try:
+            output, child_out = os.pipe()
+        except BaseException:
+            os.close(child_in)
+            os.close(lifeline)
+            raise
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
