@@ -121,7 +121,7 @@ def status_from_error(error: BaseException) -> status_pb2.Status:
         status.message = _cut_message(error.message)
         info.reason = error.code.upper()
         facts = {"hint": error.hint, **error.facts}
-        traceback = _as_text(facts.pop("traceback", ""))
+        traceback = protobuf_text(facts.pop("traceback", ""))
         _fill_metadata(info, facts)
     else:
         status.message = f"internal error ({type(error).__name__}); the log has the traceback"
@@ -301,7 +301,7 @@ def _cut(text: str, limit: int) -> str:
 
 def _cut_message(text: str) -> str:
     """A message that gRPC's header for it, which is percent-encoded, has room for."""
-    text = _as_text(text)
+    text = protobuf_text(text)
     limit = _MAX_MESSAGE_BYTES
     while len(quote(cut := _cut(text, limit), safe=_PLAIN_CHARACTERS)) > _MAX_MESSAGE_BYTES:
         limit = limit * 3 // 4
@@ -312,14 +312,14 @@ def _fill_metadata(info: error_details_pb2.ErrorInfo, facts: dict[str, str]) -> 
     """Takes as many facts, in their order, as there is room for."""
     room = _MAX_FACTS_BYTES
     for name, fact in facts.items():
-        text = _cut(_as_text(fact), _MAX_FACT_BYTES)
+        text = _cut(protobuf_text(fact), _MAX_FACT_BYTES)
         size = len(name.encode()) + len(text.encode()) + 8
         if text and size <= room:
             info.metadata[name] = text
             room -= size
 
 
-def _as_text(value: object) -> str:
+def protobuf_text(value: object) -> str:
     """``value`` as text that protobuf takes: without halves of surrogate pairs."""
     return str(value).encode(errors="backslashreplace").decode()
 

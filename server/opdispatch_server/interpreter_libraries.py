@@ -111,6 +111,10 @@ class InterpreterLibraries:
             transaction.rollback()
         try:
             max_concurrency = read_max_concurrency(imported.main_module(), stage)
+            kinds = [each.backend.device_type for each in backends]
+            batch = batch_to_proto(registrations, max_concurrency, kinds)
+            if stage.WhichOneof("source") == "module":
+                batch.sha256 = digest_module(stage.module)
         except BaseException as error:  # a module may hide anything behind an attribute
             imported.abandon()
             for backend in backends:
@@ -119,10 +123,6 @@ class InterpreterLibraries:
         self._staged = LoadedLibrary(
             stage.load_id, stage.name, registrations, imported, max_concurrency, backends
         )
-        kinds = [each.backend.device_type for each in backends]
-        batch = batch_to_proto(registrations, max_concurrency, kinds)
-        if stage.WhichOneof("source") == "module":
-            batch.sha256 = digest_module(stage.module)
         return batch
 
     def _commit(self, commit: pb.Commit) -> None:

@@ -17,6 +17,7 @@ from opdispatch import (
     parse_schema,
 )
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.status import protobuf_text
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MakeKernel = Callable[[int, str], KernelFunction]
@@ -49,7 +50,7 @@ def batch_from_proto(batch: pb.RegistrationBatch, make_kernel: MakeKernel) -> li
 
 def registration_to_proto(registration: Registration) -> pb.Registration:
     """One registration."""
-    message = pb.Registration(site=registration.site)
+    message = pb.Registration(site=protobuf_text(registration.site))
     match registration.kind:
         case "library":
             message.namespace.namespace = registration.namespace
@@ -103,7 +104,7 @@ def _traits_of(kernel: KernelFunction | None) -> pb.KernelTraits:
     return pb.KernelTraits(
         fallthrough=kernel.is_fallthrough,
         with_keyset=kernel.with_keyset,
-        documentation=kernel.documentation,
+        documentation=protobuf_text(kernel.documentation),
     )
 
 

@@ -237,3 +237,26 @@ def test_a_client_that_gives_up_a_load_leaves_nothing_behind(
         session.load(write_library("next", constant(2, namespace="next")))
         assert [library.name for library in session.libraries()] == ["next"]
         assert [operator.name for operator in session.operators()] == ["next::get"]
+
+
+def test_what_cannot_be_sent_of_a_library_fails_its_load_and_leaves_nothing_behind(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    odd = constant(1, extra='lib.define("odd(Tensor x) -> int", tags=("\\ud800",))')
+    write_library("odd", odd)
+    with pytest.raises(oc.OpdispatchError, match="surrogate"):
+        session.load("odd", interpreter="worker-1")
+    look = constant(2, namespace="look", extra="import sys").replace("2", "'odd' in sys.modules")
+    session.load(write_library("look", look), interpreter="worker-1")
+    assert session.ops.look.get(X) == 0
+    write_library("odd", constant(3))
+    assert session.load("odd", interpreter="worker-1").version == 1
+    assert session.ops.const.get(X) == 3
+
+
+def test_half_a_surrogate_pair_in_a_docstring_is_shown_as_such(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    text = constant(1, namespace="odd").replace("lambda x: 1", "get")
+    shared.load(write_library("odd", f"def get(x):\n    '\\ud800'\n    return 1\n\n{text}"))
+    assert shared.describe("odd::get").documentation == "\\ud800"
