@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from tests.service.conftest import WriteLibrary
+from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
@@ -45,6 +45,13 @@ def pids(session: oc.Session) -> dict[str, int]:
 
 def importing(folder: Path, *numbers: int) -> Callable[[], bool]:
     return lambda: all((folder / f"importing-{number}").exists() for number in numbers)
+
+
+def awaited(session: oc.Session) -> str:
+    """Who is expected to register something: whoever is importing a library now."""
+    with pytest.raises(oc.WaitTimeoutError) as error:
+        session.wait_for_def("nobody::registers_this", timeout=0)
+    return str(error.value)
 
 
 def race(functions: list[Callable[[], Any]]) -> list[Any]:
@@ -207,3 +214,31 @@ def test_other_content_of_the_same_name_waits_for_its_turn_and_becomes_a_version
         versions = {load.result().version: number for number, load in enumerate(others, 1)}
     assert sorted(versions) == [version + 1, version + 2, version + 3]
     assert shared.ops.const.get(X) == versions[version + 3]
+
+
+def test_an_interpreter_that_dies_before_its_turn_is_no_replica(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    """The first one's publication takes a moment, since a third one does not listen."""
+    daemon = start_daemon("--heartbeat", "60", workers=3)
+    daemon.expects_errors = True
+    path = write_library("const", gated(tmp_path, constant(1)))
+    with daemon.connect() as session, daemon.connect() as other:
+        pid = pids(session)
+        with (
+            Background(session.load, path, interpreter="worker-1") as first,
+            Background(other.load, path, interpreter="worker-2") as second,
+        ):
+            assert wait_for(importing(tmp_path, pid["worker-1"], pid["worker-2"]))
+            os.kill(pid["worker-3"], signal.SIGSTOP)
+            (tmp_path / "open").touch()
+            assert wait_for(lambda: "being imported" not in awaited(session))
+            os.kill(pid["worker-2"], signal.SIGKILL)
+            struck_off = f"interpreter worker-2 (pid {pid['worker-2']}) went away"
+            assert wait_for(lambda: struck_off in daemon.log())
+            os.kill(pid["worker-3"], signal.SIGCONT)
+            with pytest.raises(oc.InterpreterDiedError, match="worker-2"):
+                second.result()
+            first.result()
+        assert session.libraries()[0].interpreters == ("worker-1",)
+        assert session.check_invariants() == []

@@ -163,6 +163,8 @@ class LibraryTransaction:
         except LibraryLoadError:
             await self.abandon(version, session)
             raise
+        if not session.alive:  # and struck off, perhaps, while it waited for its turn
+            raise session.death(f"joining {version}")
         replica = version.add_replica(session, ReplicaState.JOINING)
         commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
         try:
