@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -25,6 +25,8 @@ from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
+
+T = TypeVar("T")
 
 
 class DaemonFacts(NamedTuple):
@@ -54,6 +56,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._view = view
         self._waits = waits
         self._revive = revive
+        self._changes: set[asyncio.Task[Any]] = set()
 
     @answers
     async def GetServerInfo(  # noqa: N802
@@ -117,10 +120,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.UnloadLibraryRequest, context: Context
     ) -> pb.UnloadLibraryReply:
         """Unloads a library, or one version of it."""
-        unload = asyncio.create_task(
-            self._libraries.unload(request.name, request.version, measure=request.measure_memory)
+        unload = self._libraries.unload(
+            request.name, request.version, measure=request.measure_memory
         )
-        active, memory = await asyncio.shield(unload)
+        active, memory = await self._to_the_end(unload)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(
             active=active.to_proto() if active else None,
@@ -133,8 +136,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.ScaleLibraryRequest, context: Context
     ) -> pb.ScaleLibraryReply:
         """Has more interpreters, or fewer, hold a library."""
-        scale = asyncio.create_task(self._libraries.scale(request.name, request.interpreters))
-        version = await asyncio.shield(scale)
+        scale = self._libraries.scale(request.name, request.interpreters)
+        version = await self._to_the_end(scale)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.ScaleLibraryReply(library=version.to_proto())
 
@@ -143,8 +146,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.RollbackLibraryRequest, context: Context
     ) -> pb.RollbackLibraryReply:
         """Makes the version before the active one active again."""
-        rollback = asyncio.create_task(self._libraries.rollback(request.name))
-        active, replaced = await asyncio.shield(rollback)
+        active, replaced = await self._to_the_end(self._libraries.rollback(request.name))
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
 
@@ -155,9 +157,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Empties an interpreter, or ends that."""
         session: InterpreterSession | None
         if request.undo:
-            session = await self._libraries.end_drain(request.name)
+            session = await self._to_the_end(self._libraries.end_drain(request.name))
         else:
-            session = await self._libraries.drain(request.name, patience=_patience(context))
+            drain = self._libraries.drain(request.name, patience=_patience(context))
+            session = await self._to_the_end(drain)
         if session is None:
             away = pb.Interpreter(name=request.name, state="away")
             return pb.DrainInterpreterReply(interpreter=away)
@@ -230,6 +233,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         reply.violations.extend(self._view.check_queues())
         reply.violations.extend(await self._libraries.find_disagreements())
         return reply
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """What is under way is not broken off because nobody waits for it any more."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
 
 
 def _patience(context: Context) -> float | None:

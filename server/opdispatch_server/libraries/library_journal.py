@@ -14,7 +14,6 @@ from opdispatch_server.libraries.library_version import LibraryVersion, VersionS
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.journal_record import LibraryRecord, VersionRecord
-from opdispatch_wire.errors import JournalError
 
 LOG = logging.getLogger("opdispatch.journal")
 
@@ -73,7 +72,7 @@ class LibraryJournal:
         try:
             async with self._changing("scale", version, versions, publishes=False):
                 pass
-        except JournalError:
+        except BaseException:  # or it was cancelled, and will be undone
             version.interpreters_wanted = before
             raise
 
