@@ -275,6 +275,7 @@ class InterpreterSession:
         for answer in list(self._answers.values()):
             if not answer.done():
                 answer.set_exception(self.death())
+                answer.exception()  # nobody may wait for it any more
         for callback in self._at_end:
             callback()
 

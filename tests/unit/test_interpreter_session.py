@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -122,4 +123,18 @@ async def test_a_session_that_has_ended_meanwhile_keeps_no_stream(session: Inter
     await session.open_lane("")
     with pytest.raises(LaneClosedError):
         session.call(CALL, CallContext())
+    await session.close()
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_no_error_of_the_daemons():
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, about: reported.append(about))
+    hello = interpreter_pb2.Hello(address="unix:/nowhere", pid=1)
+    limit = MAX_MESSAGE_BYTES_DEFAULT
+    session = InterpreterSession(hello, "worker-1", supervised=False, max_message_bytes=limit)
+    session.post(interpreter_pb2.DaemonMessage(trim=interpreter_pb2.TrimMemory()))
+    session.end("it has gone")
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []
     await session.close()
