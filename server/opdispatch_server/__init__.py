@@ -58,6 +58,7 @@ Both:
 
     call_context, nested_time                   what a call carries, and what it takes by itself
     loop_slices                                 long work that lets the event loop go on
+    lifted_kernels                              kernels that are registered below others
     lane_listener                               takes the connections of a local lane
     fault_points                                where a test makes a process die
 """

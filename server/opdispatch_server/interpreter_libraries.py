@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
 from opdispatch import Dispatcher, KernelFunction
@@ -19,6 +20,7 @@ from opdispatch_server.library_code.user_traceback import (
     find_user_line,
     format_user_traceback,
 )
+from opdispatch_server.lifted_kernels import LiftedKernels
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
@@ -129,7 +131,7 @@ class InterpreterLibraries:
         staged = self._staged
         if staged is None or staged.imported is None or staged.load_id != commit.load_id:
             raise InternalError(f"load {commit.load_id} was not staged")
-        self._publish(staged)
+        self._publish(staged, commit.above)
         staged.imported.confirm()
         self._staged = None
 
@@ -156,7 +158,8 @@ class InterpreterLibraries:
     def _mirror(self, mirror: pb.Mirror) -> None:
         registrations = batch_from_proto(mirror.batch, self._make_forwarding_kernel)
         before = self._libraries.get(mirror.load_id)
-        self._publish(LoadedLibrary(mirror.load_id, mirror.name, registrations))
+        library = LoadedLibrary(mirror.load_id, mirror.name, registrations)
+        self._publish(library, mirror.above)
         if before is not None:
             before.release()
 
@@ -166,16 +169,20 @@ class InterpreterLibraries:
         if library.imported is not None:
             library.imported.reinstate()
 
-    def _publish(self, library: LoadedLibrary) -> None:
+    def _publish(self, library: LoadedLibrary, above: Iterable[int] = ()) -> None:
+        """Puts a version in force, below those with the load ids ``above`` that are here."""
         before = self._libraries.get(library.load_id)
         if before is not None and before is not library and before.in_force:
             self._exchange(before, library)
             return
         others = [other for other in self._libraries.values() if other is not library]
-        library.publish(self.dispatcher, others)
+        later = [self._libraries[i] for i in above if i in self._libraries]
+        with self._below(later, library):
+            library.publish(self.dispatcher, others)
         # The order is that of publication.
-        self._libraries.pop(library.load_id, None)
-        self._libraries[library.load_id] = library
+        for each in (library, *later):
+            self._libraries.pop(each.load_id, None)
+            self._libraries[each.load_id] = each
 
     def _report(self) -> pb.RegistryReport:
         return pb.RegistryReport(
@@ -191,14 +198,19 @@ class InterpreterLibraries:
         """
         ids = list(self._libraries)
         later = [self._libraries[i] for i in ids[ids.index(library.load_id) + 1 :]]
-        with self.dispatcher.transaction():
-            for other in reversed(later):
-                other.lift(library)
+        with self._below(later, library):
             before.retire(self.dispatcher)
             library.publish(self.dispatcher, ())
-            for other in later:
-                other.put_back(self.dispatcher)
         self._libraries[library.load_id] = library
+
+    @contextmanager
+    def _below(self, later: Sequence[LoadedLibrary], library: LoadedLibrary) -> Iterator[None]:
+        """Within it ``library`` is published, below the kernels of ``later``."""
+        with self.dispatcher.transaction():
+            lifted = [LiftedKernels(each.handles, library.registrations) for each in later]
+            yield
+            for each, kernels in zip(later, lifted, strict=True):
+                each.handles = kernels.put_back(self.dispatcher)
 
 
 def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:

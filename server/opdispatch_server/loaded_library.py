@@ -14,6 +14,7 @@ from opdispatch.signature import Signature
 from opdispatch_server.chosen_kernel import ChosenKernels
 from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.library_turns import LibraryTurns
+from opdispatch_server.lifted_kernels import operator_of
 from opdispatch_wire.errors import WireError
 
 
@@ -49,8 +50,6 @@ class LoadedLibrary:
         }
         # Unboxed kernels by place, fitted to the signature they were last called with.
         self._adapted: dict[int, tuple[Signature, Callable[..., Any]]] = {}
-        # Places of registrations that are off for a moment, within one transaction.
-        self._lifted: list[int] = []
         self.turns: LibraryTurns[Any] = LibraryTurns()
         self.kernels = ChosenKernels(self)
         self._lock = threading.Lock()
@@ -66,7 +65,7 @@ class LoadedLibrary:
         daemon has checked that it is on its way out.
         Raises RegistrationError, and then changes nothing.
         """
-        operators = {_operator_of(registration) for registration in self.registrations}
+        operators = {operator_of(registration) for registration in self.registrations}
         unique = {part for each in self.registrations for part in _unique_parts_of(each)}
         with dispatcher.transaction():
             for handle in self.handles:
@@ -75,7 +74,7 @@ class LoadedLibrary:
                 for handle in other.handles:
                     same = other.name == self.name
                     registration = handle.registration
-                    if (same and _operator_of(registration) in operators) or (
+                    if (same and operator_of(registration) in operators) or (
                         not unique.isdisjoint(_unique_parts_of(registration))
                     ):
                         handle.close()
@@ -93,27 +92,6 @@ class LoadedLibrary:
         """Whether all of the registrations are."""
         is_published = bool(self.handles) or not self.registrations
         return is_published and all(handle.live for handle in self.handles)
-
-    def lift(self, below: LoadedLibrary) -> None:
-        """Takes the kernels that are above some of ``below`` off, until ``put_back``."""
-        operators = {_operator_of(registration) for registration in below.registrations} - {None}
-        fallback = any(registration.kind == "fallback" for registration in below.registrations)
-        for place, handle in reversed(list(enumerate(self.handles))):
-            registration = handle.registration
-            if handle.live and (
-                (registration.kind == "impl" and registration.name in operators)
-                or (registration.kind == "fallback" and fallback)
-            ):
-                handle.close()
-                self._lifted.append(place)
-
-    def put_back(self, dispatcher: Dispatcher) -> None:
-        """Registers again what ``lift`` took off."""
-        handles = list(self.handles)
-        for place in reversed(self._lifted):
-            handles[place] = dispatcher.register(handles[place].registration)
-        self._lifted.clear()
-        self.handles = handles
 
     def retire(self, dispatcher: Dispatcher) -> None:
         """Undoes the registrations, in one publication. Idempotent."""
@@ -182,19 +160,13 @@ class LoadedLibrary:
             self.imported.forget()
 
 
-def _operator_of(registration: Registration) -> OperatorName | None:
-    if registration.schema is not None:
-        return registration.schema.name
-    return registration.name
-
-
 def _unique_parts_of(registration: Registration) -> Collection[Hashable]:
     """What no two registrations in force have in common; nothing for kernels, which pile up."""
     match registration.kind:
         case "library":
             return (registration.namespace,)
         case "def":
-            return (_operator_of(registration),)
+            return (operator_of(registration),)
         case "fallback":
             return runtime_keys_of_fallback(registration.key)  # several, of an alias key
         case "impl":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registration, SchemaError
 from opdispatch.registration import RegistrationHandle
+from opdispatch_server.lifted_kernels import LiftedKernels
 
 if TYPE_CHECKING:
     from opdispatch_server.libraries.library_version import LibraryVersion
@@ -51,19 +52,25 @@ class OperatorRegistry:
             transaction.rollback()
 
     def publish(
-        self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
-    ) -> Sequence[RegistrationHandle]:
-        """Puts ``registrations`` in the place of what the handles own; returns their handles.
+        self,
+        registrations: Sequence[Registration],
+        replacing: Sequence[RegistrationHandle],
+        above: Sequence[Sequence[RegistrationHandle]] = (),
+    ) -> list[Sequence[RegistrationHandle]]:
+        """Puts ``registrations`` in the place of what the handles own, below the kernels of those
+        ``above``, which are in their order; returns their handles, and all those above.
 
         Raises RegistrationError, and then changes nothing.
         """
         self.epoch += 1  # what was found out before does not hold any more from here on ...
         with self.dispatcher.transaction():
-            handles = self._swap(registrations, replacing)
+            lifted = [LiftedKernels(handles, registrations) for handles in above]
+            published = [self._swap(registrations, replacing)]
+            published += [kernels.put_back(self.dispatcher) for kernels in lifted]
         self.epoch += 1  # ... nor does what was found out meanwhile
         names = (r.schema.name if r.schema is not None else r.name for r in registrations)
         self.on_published({name for name in names if name is not None})
-        return handles
+        return published
 
     def _swap(
         self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]

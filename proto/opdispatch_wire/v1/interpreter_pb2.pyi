@@ -190,10 +190,12 @@ class Stage(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., replaces: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("load_id",)
+    __slots__ = ("load_id", "above")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
     load_id: int
-    def __init__(self, load_id: _Optional[int] = ...) -> None: ...
+    above: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, load_id: _Optional[int] = ..., above: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Abort(_message.Message):
     __slots__ = ("load_id",)
@@ -234,16 +236,18 @@ class RegistryReport(_message.Message):
     def __init__(self, load_ids: _Optional[_Iterable[int]] = ..., violations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Mirror(_message.Message):
-    __slots__ = ("load_id", "name", "batch", "replaces")
+    __slots__ = ("load_id", "name", "batch", "replaces", "above")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
     load_id: int
     name: str
     batch: RegistrationBatch
     replaces: int
-    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., replaces: _Optional[int] = ...) -> None: ...
+    above: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., replaces: _Optional[int] = ..., above: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RegistrationBatch(_message.Message):
     __slots__ = ("registrations", "sha256", "max_concurrency", "device_types")

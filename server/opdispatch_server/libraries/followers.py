@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
@@ -39,25 +39,33 @@ class Followers:
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def mirror_everywhere(
-        self, version: LibraryVersion, replaced: LibraryVersion | None
+        self,
+        version: LibraryVersion,
+        replaced: LibraryVersion | None,
+        above: Sequence[LibraryVersion] = (),
     ) -> Following:
         """Tells every interpreter that does not hold a version of its publication."""
         return [
             task
             for session in self._sessions.ready()
             if version.find_replica(session) is None
-            for task in self.mirror(session, version, replaced)
+            for task in self.mirror(session, version, replaced, above)
         ]
 
     def mirror(
-        self, session: InterpreterSession, version: LibraryVersion, replaced: LibraryVersion | None
+        self,
+        session: InterpreterSession,
+        version: LibraryVersion,
+        replaced: LibraryVersion | None,
+        above: Sequence[LibraryVersion] = (),
     ) -> Following:
-        """Tells one interpreter of a version's publication."""
+        """Tells one interpreter of a version's publication, below that of those ``above``."""
         mirror = pb.Mirror(
             load_id=version.load_id,
             name=version.name,
             batch=version.batch,
             replaces=replaced.load_id if replaced else 0,
+            above=[each.load_id for each in above],
         )
         return self.post(session, pb.DaemonMessage(mirror=mirror))
 

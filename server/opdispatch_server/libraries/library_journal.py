@@ -29,7 +29,6 @@ class LibraryJournal:
     def __init__(self, journal: Journal, catalog: LibraryCatalog) -> None:
         self._journal = journal
         self._catalog = catalog
-        self._positions: dict[str, int] = {}
         self._next_position = 1
 
     def restore_catalog(self) -> list[LibraryVersion]:
@@ -38,8 +37,7 @@ class LibraryJournal:
         Returns what is to be active, in the order of publication. Blocks. Raises as Journal.open.
         """
         records = sorted(self._journal.open().values(), key=lambda record: record.position)
-        self._positions = {record.name: record.position for record in records}
-        self._next_position = max(self._positions.values(), default=0) + 1
+        self._next_position = max((record.position for record in records), default=0) + 1
         return [version for record in records for version in self._adopt(record)[-1:]]
 
     def loading(
@@ -95,7 +93,7 @@ class LibraryJournal:
         publishes: bool = True,
     ) -> AsyncIterator[None]:
         name = version.name
-        position = self._positions.get(name, 0)
+        before = position = left[-1].position if left else 0
         if publishes:
             position = self._next_position
             self._next_position += 1
@@ -107,8 +105,14 @@ class LibraryJournal:
             tuple(_record_version(each) for each in left),
         )
         async with self._journal.recording(f"{event} v{version.version}", record):
-            yield
-            self._positions[name] = position
+            for active in left[-1:]:
+                active.position = position
+            try:
+                yield
+            except BaseException:
+                for active in left[-1:]:
+                    active.position = before
+                raise
 
     def _adopt(self, record: LibraryRecord) -> list[LibraryVersion]:
         versions = [
@@ -118,6 +122,7 @@ class LibraryJournal:
         for version in versions:
             active = version.version == record.active
             version.state = VersionState.WAITING if active else VersionState.KEPT
+            version.position = record.position if active else 0
         versions.sort(key=lambda version: version.state is VersionState.WAITING)
         self._catalog.set_versions(record.name, versions)
         self._catalog.note_last_version(record.name, record.last_version)

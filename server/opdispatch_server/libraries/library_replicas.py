@@ -111,7 +111,7 @@ class LibraryReplicas:
 
     def look_after_all(self) -> None:
         """Sees to whatever lacks interpreters, or holds one that is being drained."""
-        newest = sorted(self._catalog.newest(), key=lambda version: version.epoch)
+        newest = sorted(self._catalog.newest(), key=lambda version: version.position)
         for version in newest:
             if self._needs_care(version) and version.name not in self._cared_for:
                 self._cared_for.add(version.name)
@@ -225,9 +225,27 @@ class LibraryReplicas:
             batch = await self._transaction.stage(
                 version, session, replaced, timeout=self._load_timeout
             )
-            await self._transaction.publish(version, session, batch, replaced, recording=recording)
+            await self._transaction.publish(
+                version,
+                session,
+                batch,
+                replaced,
+                recording=recording,
+                published_after=lambda: self._published_after(version),
+            )
         finally:
             self._placement.release(session)
+
+    def _published_after(self, version: LibraryVersion) -> list[LibraryVersion]:
+        """The active versions whose kernels are above its own, in their order."""
+        newest = sorted(self._catalog.newest(), key=lambda version: version.position)
+        return [
+            each
+            for each in newest
+            if each.is_active
+            and each.position > version.position
+            and each.shares_slots_with(version)
+        ]
 
     # -- more and fewer ---------------------------------------------------------------------------
 

@@ -36,13 +36,7 @@ async def restore_in_order(versions: Sequence[LibraryVersion], recover: Recover)
 
 def find_related(version: LibraryVersion, earlier: Iterable[LibraryVersion]) -> list[int]:
     """The places of those ``earlier`` ones whose kernels may share a slot with ``version``'s."""
-    operators = frozenset(version.operators)
-    return [
-        place
-        for place, other in enumerate(earlier)
-        if not operators.isdisjoint(other.operators)
-        or (version.has_fallbacks and other.has_fallbacks)
-    ]
+    return [place for place, other in enumerate(earlier) if version.shares_slots_with(other)]
 
 
 async def _restore(

@@ -18,7 +18,7 @@ else changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from opdispatch_server.direct_routes import DirectRoutes
@@ -121,12 +121,14 @@ class LibraryTransaction:
         still_wanted: Callable[[], bool] = lambda: True,
         recording: Recording = nullcontext,
         on_published: Callable[[], None] = lambda: None,
+        published_after: Callable[[], Sequence[LibraryVersion]] = tuple,
     ) -> None:
         """Publishes what ``session`` has staged, in the place of ``replaced``.
 
         ``still_wanted`` is asked before that; ``recording`` is entered once every check has
         passed, and left when it is published; ``on_published`` is called with it, while
-        ``publication`` is held. Raises the RegistrationError of a registration that does not
+        ``publication`` is held. ``published_after`` says, for a version that comes back, which
+        ones its kernels belong below. Raises the RegistrationError of a registration that does not
         fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
         """
         fault_point(FaultPoint.STAGED)
@@ -146,9 +148,11 @@ class LibraryTransaction:
             except Exception:
                 await self.abandon(version, session)
                 raise
-            commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
-            await self._publish(version, session, replaced, commit, on_published)
-            mirrors = self._followers.mirror_everywhere(version, replaced)
+            above = published_after()
+            commit = pb.Commit(load_id=version.load_id, above=[each.load_id for each in above])
+            message = pb.DaemonMessage(commit=commit)
+            await self._publish(version, session, replaced, message, on_published, above)
+            mirrors = self._followers.mirror_everywhere(version, replaced, above)
         await finish(mirrors)
 
     async def join(
@@ -225,7 +229,7 @@ class LibraryTransaction:
         async with self._order:
             mirrors = [
                 task
-                for version in sorted(versions(), key=lambda version: version.epoch)
+                for version in sorted(versions(), key=lambda version: version.position)
                 if version.is_active
                 for task in self._followers.mirror(session, version, None)
             ]
@@ -318,6 +322,7 @@ class LibraryTransaction:
         replaced: LibraryVersion | None,
         instruction: pb.DaemonMessage,
         on_published: Callable[[], None] = lambda: None,
+        above: Sequence[LibraryVersion] = (),
     ) -> None:
         """Has the interpreter publish a version that passed every check, then publishes it."""
         try:
@@ -332,11 +337,17 @@ class LibraryTransaction:
                     session, ReplicaState.SERVING
                 )
                 replica.state = ReplicaState.SERVING
-                version.handles = await asyncio.to_thread(
-                    self._operators.publish, version.registrations, old
+                stay = [each for each in above if each.is_active]
+                version.handles, *others = await asyncio.to_thread(
+                    self._operators.publish,
+                    version.registrations,
+                    old,
+                    [each.handles for each in stay],
                 )
+                for each, handles in zip(stay, others, strict=True):
+                    each.handles = handles
                 version.content = None
-                version.become_active(self._operators.epoch)
+                version.become_active()
                 self._operators.own(version)
                 if replaced is not None:
                     self._operators.disown(replaced)

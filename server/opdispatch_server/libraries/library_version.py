@@ -85,8 +85,8 @@ class LibraryVersion:
         # The upload, until the library store has it.
         self.content = content
         self.loaded_at = datetime.now(UTC)
-        # The publication that made it active: the order of kernels for one slot.
-        self.epoch = 0
+        # Its place among all publications: of kernels for one slot, that of the last one counts.
+        self.position = 0
         self.failed_attempts = 0
         # Held while replicas are added, so that no two decide how many are missing.
         self.filling = asyncio.Lock()
@@ -123,6 +123,12 @@ class LibraryVersion:
     def has_operator(self, name: str) -> bool:
         """Whether it defines or implements the operator."""
         return name in self._operators
+
+    def shares_slots_with(self, other: LibraryVersion) -> bool:
+        """Whether kernels of both may be for one slot."""
+        return not self._operators.isdisjoint(other.operators) or (
+            self.has_fallbacks and other.has_fallbacks
+        )
 
     @property
     def interpreter(self) -> InterpreterSession | None:
@@ -177,10 +183,9 @@ class LibraryVersion:
         """Whether it is active in an interpreter that is live."""
         return self.is_active and any(replica.is_serving for replica in self.replicas)
 
-    def become_active(self, epoch: int) -> None:
+    def become_active(self) -> None:
         """Notes that its registrations have been published."""
         self.state = VersionState.ACTIVE
-        self.epoch = epoch
         self.error = ""
         self.failed_attempts = 0
 

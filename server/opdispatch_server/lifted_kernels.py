@@ -1,0 +1,46 @@
+"""Of several kernels for one slot the newest counts: how one is registered below others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opdispatch import Dispatcher, OperatorName, Registration
+from opdispatch.registration import RegistrationHandle
+
+
+class LiftedKernels:
+    """Those of ``handles`` that are above some of ``below``: off, until ``put_back`` registers them
+    again. Both within one transaction, so that nobody sees them missing.
+    """
+
+    def __init__(
+        self, handles: Sequence[RegistrationHandle], below: Sequence[Registration]
+    ) -> None:
+        kinds = {registration.kind for registration in below}
+        operators = {operator_of(registration) for registration in below} - {None}
+        self._handles = handles
+        self._places = [
+            place
+            for place, handle in enumerate(handles)
+            if handle.live
+            and (
+                (handle.registration.kind == "impl" and handle.registration.name in operators)
+                or (handle.registration.kind == "fallback" and "fallback" in kinds)
+            )
+        ]
+        for place in reversed(self._places):
+            handles[place].close()
+
+    def put_back(self, dispatcher: Dispatcher) -> Sequence[RegistrationHandle]:
+        """All of the handles, with new ones of the kernels that were off."""
+        handles = list(self._handles)
+        for place in self._places:
+            handles[place] = dispatcher.register(handles[place].registration)
+        return handles
+
+
+def operator_of(registration: Registration) -> OperatorName | None:
+    """The operator that it defines, or is a kernel of."""
+    if registration.schema is not None:
+        return registration.schema.name
+    return registration.name
