@@ -63,6 +63,8 @@ class BlockingCalls:
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
         self._callbacks = ThreadPoolExecutor(1, "call-callbacks")
+        # Not with those, which may wait for a call that is to be made again.
+        self._second_ways = ThreadPoolExecutor(1, "call-second-ways")
 
     @property
     def lane(self) -> str:
@@ -86,6 +88,7 @@ class BlockingCalls:
         self._tender.stop()
         self.memory.close()
         self._callbacks.shutdown(wait=False)
+        self._second_ways.shutdown(wait=False)
 
     def call(self, call: Call) -> Any:
         """Makes a call and waits for its result. Raises what went wrong."""
@@ -259,7 +262,7 @@ class BlockingCalls:
                 return
             try:
                 # Not in this thread, which reads replies: sending may have to wait.
-                self._callbacks.submit(ask_daemon, why)
+                self._second_ways.submit(ask_daemon, why)
             except RuntimeError:
                 future.fail(self._endpoint.closed_error())
 

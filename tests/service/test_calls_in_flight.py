@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, as_completed, wait
+from concurrent.futures import CancelledError, Future, as_completed, wait
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +151,25 @@ def test_a_callback_may_make_calls(
         assert done.wait(20)
         np.testing.assert_array_equal(answers, [X * 2, X * 3])
         assert "exception calling callback" in caplog.text
+
+
+def test_a_callback_may_wait_for_a_call_whose_route_does_not_hold_any_more(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
+):
+    session.load(write_library("const", constant(1)))
+    for _ in range(3):
+        assert session.ops.const.get(X) == 1
+    answers: Future[int] = Future()
+
+    def callback(future: object) -> None:
+        session.load(write_library("const", constant(2)))
+        try:
+            answers.set_result(session.submit("const::get", X).result(20))
+        except BaseException as error:
+            answers.set_exception(error)
+
+    session.submit("const::get", X).add_done_callback(callback)
+    assert answers.result(30) == 2
 
 
 @each_lane
