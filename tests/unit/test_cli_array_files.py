@@ -7,6 +7,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+import scipy.sparse
 from PIL import Image
 
 from opdispatch_client.cli.array_files import (
@@ -74,6 +75,27 @@ def test_npy_and_npz_are_not_mixed_up(tmp_path):
         np.savez(file, x=np.zeros(1))
     with pytest.raises(UsageError, match=r"archive needs that suffix"):
         read_array(str(tmp_path / "a.npy"))
+
+
+@pytest.mark.parametrize("kept", ["coo", "csr", "csc", "dia"])
+def test_sparse_arrays_are_read_as_such(tmp_path, kept):
+    array = scipy.sparse.coo_array(np.diag([1.0, 0.0, 3.0])).asformat(kept)
+    scipy.sparse.save_npz(tmp_path / "a.npz", array)
+    read = read_array(str(tmp_path / "a.npz"))
+    assert read.format == ("coo" if kept == "coo" else "csr")
+    np.testing.assert_array_equal(read.toarray(), array.toarray())
+
+
+@pytest.mark.parametrize("kept", [b"csr", b"coo", b"dia"])
+def test_broken_sparse_arrays_are_wrong_usage(tmp_path, kept):
+    np.savez(tmp_path / "a.npz", format=kept, shape=(2, 2), data=np.ones(1))
+    with pytest.raises(UsageError, match=r"cannot read .*a\.npz"):
+        read_array(str(tmp_path / "a.npz"))
+
+
+def test_an_array_may_have_the_name_that_tells_sparse_ones(tmp_path):
+    np.savez(tmp_path / "a.npz", format=np.array([1, 2]), shape=(2, 2))
+    assert read_array(f"{tmp_path}/a.npz:format").tolist() == [1, 2]
 
 
 def test_nothing_is_unpickled(tmp_path):

@@ -21,10 +21,14 @@ Array = np.ndarray[Any, Any]
 WRITTEN_SUFFIXES = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 _IMAGE_SUFFIXES = frozenset(WRITTEN_SUFFIXES[2:])
 _CHANNELS = frozenset({1, 2, 3, 4})
+_SPARSE_FORMATS = frozenset({b"bsr", b"coo", b"csc", b"csr", b"dia"})
+"""What ``scipy.sparse.save_npz`` writes as the array ``format``."""
 
 
 def read_array(spec: str) -> Array:
     """The one array of a file; ``FILE.npz:NAME`` chooses one of several.
+
+    It is sparse if ``scipy.sparse.save_npz`` has written the file.
 
     Raises UsageError if there is no such file or array, or it is none that can be read.
     """
@@ -58,7 +62,7 @@ def read_arrays(spec: str) -> dict[str, Array]:
                     arrays = _read_npz(file, path)
                 case _:
                     arrays = {path.stem: _read_image(file, path)}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot read {text!r}: {reason}") from None
     if name is None:
@@ -146,7 +150,22 @@ def _read_npz(file: BinaryIO, path: Path) -> dict[str, Array]:
     if isinstance(archive, np.ndarray):
         raise UsageError(f"{str(path)!r} is one array; such a file needs the suffix .npy")
     with archive:
+        if "format" in archive.files and archive["format"].tobytes() in _SPARSE_FORMATS:
+            return {path.stem: _read_sparse(file)}
         return {name: _check_array(archive[name], path) for name in archive.files}
+
+
+def _read_sparse(file: BinaryIO) -> Any:
+    """What ``scipy.sparse.save_npz`` has written: as it is, or of CSR, if it is no COO."""
+    try:
+        import scipy.sparse  # type: ignore[import-untyped]
+    except ImportError:
+        raise CommandError(
+            "sparse arrays need SciPy, which is not installed (install opdispatch[sparse])"
+        ) from None
+    file.seek(0)
+    array = scipy.sparse.load_npz(file)
+    return array if array.format == "coo" else array.tocsr()
 
 
 def _check_array(array: Any, path: Path) -> Array:
