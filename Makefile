@@ -17,8 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 # They compare with PyTorch itself, or take arrays of it and JAX, and skip where it is not installed.
-TORCH_TESTS := tests/unit/test_foreign_arrays.py $(addprefix tests/conformance/test_,autocast_dtypes.py autograd.py \
-	autograd_engine.py autograd_functions.py autograd_writes.py digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py profiler.py \
+TORCH_TESTS := tests/unit/test_foreign_arrays.py $(addprefix tests/conformance/test_, \
+	autocast_dtypes.py autograd.py autograd_engine.py autograd_functions.py autograd_writes.py \
+	digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py \
+	opcheck.py profiler.py \
 	registered_autograd.py saved_tensors.py schema_tags.py tracing.py vmap.py)
 
 .DEFAULT_GOAL := help

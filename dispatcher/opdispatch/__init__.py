@@ -58,6 +58,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     array_api/                                  the array API standard over them
     random_operators/, random_library           random numbers
     fake_tensor, deferred_init                  shapes without elements, and those later
+    optests/                                    whether operators are what they are said to be
 """
 
 from importlib import import_module
@@ -81,6 +82,7 @@ from opdispatch.errors import (
     KernelTypeError,
     LibraryError,
     NoKernelError,
+    OpCheckError,
     OpdispatchError,
     OperatorNotFoundError,
     RegistrationError,
@@ -177,6 +179,7 @@ if TYPE_CHECKING:
         sparse_csr_tensor,
     )
     from opdispatch.logging_mode import LoggingMode
+    from opdispatch.optests.opcheck import opcheck
     from opdispatch.profiler.profile import profile
     from opdispatch.profiler.record_function import record_function
     from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
@@ -224,6 +227,7 @@ __all__ = [
     "MetaArray",
     "NestedArray",
     "NoKernelError",
+    "OpCheckError",
     "OpOverload",
     "OpdispatchError",
     "OperatorHandle",
@@ -276,6 +280,7 @@ __all__ = [
     "nested_tensor_from_jagged",
     "no_grad",
     "numpy_dtype_promotion",
+    "opcheck",
     "ops",
     "parse_dispatch_key",
     "parse_schema",
@@ -322,6 +327,7 @@ _LATER = {
         "sparse_csr_tensor",
     ),
     "logging_mode": ("LoggingMode",),
+    "optests.opcheck": ("opcheck",),
     "tracing": ("Graph", "Tracer", "load_graph", "save_graph", "trace"),
     "vmap_registration": ("register_vmap",),
 }

@@ -16,6 +16,7 @@ from opdispatch.fake_registration import register_fake
 from opdispatch.function_schema import OperatorName
 from opdispatch.infer_schema import infer_schema
 from opdispatch.library import Library, ops
+from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor import Tensor
 from opdispatch.vmap_registration import register_vmap
 
@@ -97,6 +98,11 @@ class CustomOpDef:
 
     def __repr__(self) -> str:
         return f"<CustomOpDef {self._schema}>"
+
+    @property
+    def overload(self) -> OperatorHandle:
+        """The operator itself. Raises OperatorNotFoundError if it is not there any more."""
+        return self._library.dispatcher.get_schema(self._name)
 
     def register_kernel(
         self, device_types: str | Sequence[str] | None, fn: Callable[..., Any] | None = None, /

@@ -17,6 +17,7 @@
     ├── DataDependentOutputError         a tensor without elements was read (also RuntimeError)
     ├── TransformError                   vmap or grad cannot transform this (also a RuntimeError)
     ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
+    ├── OpCheckError                     opcheck has found something (also an AssertionError)
     ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
     │   ├── DeviceMemoryError            a device has no room (also a MemoryError)
     │   └── DeviceLostError              a device is lost for the process that used it
@@ -142,6 +143,12 @@ class ReturnError(OpdispatchError, RuntimeError):
     """A kernel returned something that the operator's schema does not promise."""
 
     code = "return"
+
+
+class OpCheckError(OpdispatchError, AssertionError):
+    """What ``opcheck`` has found: an operator is not what its registrations say."""
+
+    code = "op_check"
 
 
 class AutogradError(OpdispatchError, RuntimeError):

@@ -77,6 +77,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "transform": _C.FAILED_PRECONDITION,
     "kernel_raised": _C.UNKNOWN,
     "return": _C.INTERNAL,
+    "op_check": _C.FAILED_PRECONDITION,
     "device": _C.FAILED_PRECONDITION,
     "device_memory": _C.RESOURCE_EXHAUSTED,
     "device_lost": _C.UNAVAILABLE,

@@ -33,6 +33,7 @@ CODES = {
     "data_dependent_output": "DataDependentOutputError",
     "transform": "TransformError",
     "return": "ReturnError",
+    "op_check": "OpCheckError",
     "device": "DeviceError",
     "device_memory": "DeviceMemoryError",
     "device_lost": "DeviceLostError",
