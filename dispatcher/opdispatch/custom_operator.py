@@ -34,20 +34,21 @@ def custom_op(
     mutates_args: str | Iterable[str],
     device_types: str | Sequence[str] | None = None,
     schema: str | None = None,
-    tags: str | Sequence[str] = (),
+    tags: str | Sequence[str] | None = (),
 ) -> Any:
     """Defines the operator ``name``, such as ``"image::sobel"``, with ``fn`` as its kernel.
 
     Without ``fn`` it is a decorator. Its schema is that of ``infer_schema``, or ``schema``, such as
     ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it writes to.
-    The kernel is for ``device_types``, ``"cpu"`` for instance; without them, for all devices. A
-    definition of the same name replaces the one before. Returns a CustomOpDef, which is called as
-    the operator is. Raises SchemaError, DuplicateDefinitionError if somebody else has defined it,
-    and as ``Library.define`` does. As ``torch.library.custom_op``.
+    With the tag "inplace" or "out", it returns these. The kernel is for ``device_types``, ``"cpu"``
+    for instance; without them, for all devices. A definition of the same name replaces the one
+    before. Returns a CustomOpDef, which is called as the operator is. Raises SchemaError,
+    DuplicateDefinitionError if somebody else has defined it, and as ``Library.define`` does. As
+    ``torch.library.custom_op``.
     """
 
     def decorate(fn: Callable[..., Any]) -> CustomOpDef:
-        return CustomOpDef(name, fn, mutates_args, device_types, schema, tags)
+        return CustomOpDef(name, fn, mutates_args, device_types, schema, tags or ())
 
     return decorate if fn is None else decorate(fn)
 
@@ -70,7 +71,8 @@ class CustomOpDef:
         self._name = name
         self._fn = fn
         self._disabled: set[str | None] = set()
-        text = infer_schema(fn, mutates_args=mutates_args) if schema is None else schema
+        if (text := schema) is None:
+            text = infer_schema(fn, mutates_args=mutates_args, tags=tags)
         self._library = Library(parsed.namespace, "FRAGMENT")
         dispatcher = self._library.dispatcher
         # Whoever began a transaction, such as the loader of a library, undoes it as a whole.
@@ -84,8 +86,8 @@ class CustomOpDef:
             if schema is not None:
                 self._check_mutated(mutates_args)
             self.register_kernel(device_types, fn)
-            if not self._schema.returns:
-                self.register_fake(lambda *args, **kwargs: None)
+            if (fake := _trivial_fake(self.overload)) is not None:
+                self.register_fake(fake)
             if is_own:
                 _libraries[name] = self._library
         if before is not None:
@@ -207,6 +209,23 @@ class CustomOpDef:
                     hint="return a copy",
                     operator=self._name,
                 )
+
+
+def _trivial_fake(op: OperatorHandle) -> Callable[..., Any] | None:
+    """The kernel for tensors without elements, if it is known: of nothing to return, or of what is
+    written to.
+    """
+    if not op.schema.returns:
+        return lambda *args, **kwargs: None
+    if "inplace" in op.tags:
+        return lambda written, *args, **kwargs: written
+    if "out" in op.tags:
+        names = [each.name for each in op.schema.arguments if each.is_write]
+        first = names[0] if len(names) == 1 else None
+        return lambda *args, **kwargs: (
+            kwargs[first] if first is not None else tuple(kwargs[name] for name in names)
+        )
+    return None
 
 
 def _arrays(value: Any) -> Iterator[Any]:

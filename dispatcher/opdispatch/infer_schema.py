@@ -13,7 +13,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from opdispatch.errors import SchemaError
 from opdispatch.function_schema import AliasInfo, Argument
 from opdispatch.scalar_type import CODE_OF_NAME
 from opdispatch.schema_parser import parse_schema
+from opdispatch.schema_tags import RETURNS_WRITTEN, checked_tags
 from opdispatch.schema_type import (
     BOOL,
     COMPLEX,
@@ -53,27 +54,50 @@ _READABLE = (
 
 
 def infer_schema(
-    fn: Callable[..., Any], /, *, mutates_args: str | Iterable[str] = (), op_name: str | None = None
+    fn: Callable[..., Any],
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    op_name: str | None = None,
+    tags: str | Sequence[str] | None = (),
 ) -> str:
     """The schema of an operator whose kernel is ``fn``, from its annotations and defaults.
 
     ``mutates_args`` names the tensor arguments that the function writes to, or is ``"unknown"``:
-    then it may write to all of them. Without ``op_name`` the text begins with the bracket. An
-    int becomes ``SymInt``, as in PyTorch. Raises SchemaError, which names the parameter.
+    then it may write to all of them. Without ``op_name`` the text begins with the bracket. With the
+    tag ``"inplace"`` or ``"out"`` among ``tags``, it returns what it writes to. An int becomes
+    ``SymInt``, as in PyTorch. Raises SchemaError, which names the parameter.
     """
     signature = inspect.signature(fn)
+    kind = _kind_of(fn, signature, tags or (), mutates_args)
     inference = _Inference(fn, signature, _mutated_names(fn, signature, mutates_args))
     parts: list[str] = []
     for place, parameter in enumerate(signature.parameters.values()):
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
         parts.append(inference.argument_text(place, parameter))
-    text = f"({', '.join(parts)}) -> {inference.returns_text()}"
+    returns = inference.written_text(kind) if kind else inference.returns_text()
+    text = f"({', '.join(parts)}) -> {returns}"
     try:
-        parse_schema(f"f{text}", allow_typevars=False)
+        checked_tags(parse_schema(f"f{text}", allow_typevars=False), kind)
     except SchemaError as error:
         raise inference.error(f"the schema would be {text!r}, but {error}") from None
     return text if op_name is None else f"{op_name}{text}"
+
+
+def _kind_of(
+    fn: Callable[..., Any],
+    signature: inspect.Signature,
+    tags: str | Sequence[str],
+    mutates_args: str | Iterable[str],
+) -> str:
+    """The tag that says what the function returns, or none: ""."""
+    kinds = [tag for tag in RETURNS_WRITTEN if tag in ((tags,) if isinstance(tags, str) else tags)]
+    if len(kinds) > 1:
+        raise _error(fn, signature, "no operator has the tags 'out' and 'inplace'")
+    if kinds == ["inplace"] and mutates_args == UNKNOWN:
+        raise _error(fn, signature, "with the tag 'inplace', mutates_args is the first parameter")
+    return kinds[0] if kinds else ""
 
 
 def _mutated_names(
@@ -114,6 +138,8 @@ class _Inference:
         self._fn = fn
         self._signature = signature
         self._mutated = mutated
+        # What it writes to, in the order of the parameters that ``argument_text`` was asked for.
+        self._written: dict[str, AliasInfo] = {}
         owner: Any = inspect.unwrap(fn)
         if not hasattr(owner, "__globals__"):  # an object with a __call__, or a partial
             owner = getattr(owner, "func", type(owner).__call__)
@@ -137,6 +163,8 @@ class _Inference:
                 raise self.error(
                     f"{what} is in mutates_args, but {type_} has no tensor to write to"
                 )
+        if alias is not None:
+            self._written[parameter.name] = alias
         text = str(Argument(parameter.name, type_, alias_info=alias))
         if parameter.default is parameter.empty:
             return text
@@ -152,8 +180,26 @@ class _Inference:
         members = typing.get_args(annotation)
         if typing.get_origin(annotation) is tuple and Ellipsis not in members:
             types_ = [self._type_of(m, f"return {i}") for i, m in enumerate(members)]
-            return f"({', '.join(map(str, types_))})"
+            text = f"({', '.join(map(str, types_))})"
+            return f"({text})" if len(types_) == 1 else text  # else it would be no tuple
         return str(self._type_of(annotation, "the return"))
+
+    def written_text(self, kind: str) -> str:
+        """The returns of an operator with the tag ``kind``: what it writes to, in that order."""
+        written = list(self._written)
+        if not written:
+            raise self.error(
+                f"with the tag {kind!r}, it writes to a tensor, and mutates_args is ()"
+            )
+        returned = self.returns_text()
+        expected = ", ".join(["Tensor"] * len(written))
+        if returned != (expected if len(written) == 1 else f"({expected})"):
+            raise self.error(
+                f"with the tag {kind!r}, it returns the tensors that it writes to, "
+                f"{', '.join(map(repr, written))}, and its return is {returned}"
+            )
+        aliased = ", ".join(f"Tensor{alias}" for alias in self._written.values())
+        return aliased if len(written) == 1 else f"({aliased})"
 
     def _resolve(self, annotation: Any, what: str) -> Any:
         """The annotation itself for one that is written as a string."""

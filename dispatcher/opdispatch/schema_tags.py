@@ -11,11 +11,14 @@ from opdispatch.errors import SchemaError
 from opdispatch.function_schema import Argument, FunctionSchema
 from opdispatch.schema_type import TENSOR
 
+RETURNS_WRITTEN = ("out", "inplace")
+"""The tags of operators that return just what they write to."""
+
 
 def checked_tags(schema: FunctionSchema, tags: str | Sequence[str]) -> tuple[str, ...]:
     """Tags of a definition, one or several. Raises SchemaError if the schema is another's."""
     tags = (tags,) if isinstance(tags, str) else tuple(tags)
-    for tag, find_reason in (("out", _why_not_out), ("inplace", _why_not_inplace)):
+    for tag, find_reason in zip(RETURNS_WRITTEN, (_why_not_out, _why_not_inplace), strict=True):
         if tag in tags and (reason := find_reason(schema)):
             raise SchemaError(f"{schema} has the tag {tag!r}, and {reason}", tag=tag)
     return tags

@@ -1,10 +1,11 @@
-"""Definitions with the tags "out" and "inplace" are taken and refused as in PyTorch."""
+"""Definitions with the tags "out" and "inplace" are taken, refused and inferred as in PyTorch."""
 
 import random
 
 import pytest
+from infer_cases import define
 
-from opdispatch import Dispatcher, Library, SchemaError
+from opdispatch import Dispatcher, Library, SchemaError, Tensor, infer_schema
 
 torch = pytest.importorskip("torch")
 
@@ -49,3 +50,50 @@ def test_schemas_with_a_tag_are_taken_as_in_pytorch(tag):
             ours.define(schema, tags=tag)
             taken += 1
     assert taken > 10
+
+
+ANNOTATIONS = ["Tensor", "Tensor", "Tensor", "Optional[Tensor]", "list[Tensor]", "int"]
+ANNOTATED_RETURNS = ["Tensor", "Tensor", "Tensor", "None", "int", "list[Tensor]"]
+
+
+def random_function(seed):
+    """The source of a function, and which of its arguments it writes to."""
+    rng = random.Random(seed)
+    names = [f"x{place}" for place in range(rng.randrange(4))]
+    kinds = rng.choice([ANNOTATIONS, ANNOTATIONS[:1]])
+    parameters = [f"{name}: {rng.choice(kinds)}" for name in names]
+    written = [name for name in names if rng.random() < 0.5]
+    star = rng.randrange(len(names) + 1)
+    if star < len(names):
+        parameters.insert(star, "*")
+    count = rng.choice([1, 1, 2, len(written)])
+    returns = rng.choice(ANNOTATED_RETURNS)
+    if count > 1 or rng.random() < 0.1:
+        returns = (
+            f"tuple[{', '.join(rng.choice(ANNOTATED_RETURNS[:4]) for _ in range(count or 1))}]"
+        )
+    source = f"def f({', '.join(parameters)}) -> {returns}: ..."
+    return source, rng.choice([written, written, written, "unknown"])
+
+
+@pytest.mark.parametrize("tags", [(), ("out",), ("inplace",), ("out", "core"), ("out", "inplace")])
+def test_schemas_are_inferred_with_tags_as_in_pytorch(tags):
+    theirs = tuple(getattr(torch.Tag, tag) for tag in tags)
+    inferred = 0
+    for seed in range(1000):
+        source, mutates_args = random_function(seed)
+        ours = define(source, {"Tensor": Tensor})
+        try:
+            expected = torch.library.infer_schema(
+                define(source, {"Tensor": torch.Tensor}), mutates_args=mutates_args, tags=theirs
+            )
+        except (ValueError, AssertionError):
+            with pytest.raises(SchemaError):
+                print(
+                    source, mutates_args, infer_schema(ours, mutates_args=mutates_args, tags=tags)
+                )
+        else:
+            found = infer_schema(ours, mutates_args=mutates_args, tags=tags)
+            assert found == expected, (source, mutates_args)
+            inferred += 1
+    assert inferred > 10 or tags == ("out", "inplace")

@@ -16,6 +16,7 @@ from opdispatch import (
     Tensor,
     custom_op,
     default_dispatcher,
+    opcheck,
     ops,
     vmap,
 )
@@ -201,3 +202,42 @@ def test_a_name_is_a_namespace_and_a_name(name):
 def test_a_function_without_annotations_needs_a_schema():
     with pytest.raises(SchemaError, match="annotation"):
         custom_op("custom::bare", lambda x: x, mutates_args=())
+
+
+def test_one_that_returns_what_it_writes_to():
+    def add_(x: Tensor, y: Tensor) -> Tensor:
+        x.array[:] += y.array
+        return x
+
+    def halves(x: Tensor, *, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        low.array[:], high.array[:] = np.split(x.array, 2)
+        return low, high
+
+    first = custom_op("custom::add_", add_, mutates_args=["x"], tags="inplace")
+    second = custom_op("custom::halves", halves, mutates_args=["low", "high"], tags=["out"])
+    try:
+        x = Tensor(np.ones(2))
+        assert first(x, x) is x
+        np.testing.assert_array_equal(x.array, [2.0, 2.0])
+        low, high = Tensor(np.zeros(1)), Tensor(np.zeros(1))
+        assert second(x, low=low, high=high) == (low, high)
+        on_meta = x.to("meta")
+        assert first(on_meta, on_meta) is on_meta
+        assert second(on_meta, low=on_meta, high=low.to("meta"))[0] is on_meta
+        assert set(opcheck(first, (x, x)).values()) == {"SUCCESS"}
+        assert set(opcheck(second, (x,), {"low": low, "high": high}).values()) == {"SUCCESS"}
+    finally:
+        first.close()
+        second.close()
+
+
+def test_one_that_returns_a_tuple_of_one():
+    @custom_op("custom::single", mutates_args=())
+    def single(x: Tensor) -> tuple[Tensor]:
+        return (Tensor(x.array + 1),)
+
+    try:
+        (result,) = single(Tensor(np.ones(1)))
+        np.testing.assert_array_equal(result.array, [2.0])
+    finally:
+        single.close()

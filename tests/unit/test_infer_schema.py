@@ -166,6 +166,52 @@ def test_mutates_args_must_name_tensors(mutates_args, message):
     assert message in str(caught.value)
 
 
+def add_(x: Tensor, y: Tensor) -> Tensor: ...
+def split(x: Tensor, *, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]: ...
+def parts(x: Tensor, *, out: list[Tensor]) -> list[Tensor]: ...
+def one(x: Tensor, *, out: Tensor) -> Tensor: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "mutates_args", "tags", "schema"),
+    [
+        (add_, ["x"], "inplace", "(Tensor(a0!) x, Tensor y) -> Tensor(a0!)"),
+        (one, ["out"], ("core", "out"), "(Tensor x, *, Tensor(a1!) out) -> Tensor(a1!)"),
+        (one, ["out"], None, "(Tensor x, *, Tensor(a1!) out) -> Tensor"),
+        (
+            *(split, ["b", "a"], ["out"]),
+            "(Tensor x, *, Tensor(a1!) a, Tensor(a2!) b) -> (Tensor(a1!), Tensor(a2!))",
+        ),
+    ],
+)
+def test_a_tag_says_that_what_is_written_to_is_returned(function, mutates_args, tags, schema):
+    assert infer_schema(function, mutates_args=mutates_args, tags=tags) == schema
+
+
+@pytest.mark.parametrize(
+    ("function", "mutates_args", "tags", "message"),
+    [
+        (add_, ["y"], "inplace", "no Tensor that is written to"),
+        (add_, [], "inplace", "with the tag 'inplace', it writes to a tensor"),
+        (add_, "unknown", "inplace", "mutates_args is the first parameter"),
+        (add_, ["x"], "out", "writes to 'x', which is not keyword-only"),
+        (split, ["a"], "out", "it returns the tensors that it writes to, 'a', and its return is"),
+        (parts, ["out"], "out", "and its return is Tensor[]"),
+        (one, ["out"], ["out", "inplace"], "no operator has the tags 'out' and 'inplace'"),
+    ],
+)
+def test_what_a_tag_asks_for_and_is_not_there(function, mutates_args, tags, message):
+    with pytest.raises(SchemaError) as caught:
+        infer_schema(function, mutates_args=mutates_args, tags=tags)
+    assert message in str(caught.value)
+
+
+def test_a_tuple_of_one_tensor_is_one():
+    def f(x: Tensor) -> tuple[Tensor]: ...
+
+    assert infer_schema(f) == "(Tensor x) -> ((Tensor))"
+
+
 def test_a_parameter_with_a_reserved_name_is_an_error():
     namespace: dict[str, Any] = {}
     exec("def f(None_: int, Ellipsis: int) -> None: ...", namespace)
