@@ -21,7 +21,7 @@ TORCH_TESTS := tests/unit/test_foreign_arrays.py $(addprefix tests/conformance/t
 	autocast_dtypes.py autograd.py autograd_engine.py autograd_functions.py autograd_writes.py \
 	digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py \
 	opcheck.py profiler.py \
-	registered_autograd.py saved_tensors.py schema_tags.py tracing.py vmap.py)
+	registered_autograd.py safe_kernels.py saved_tensors.py schema_tags.py tracing.py vmap.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types check fix bench gpu peers conformance stress protos clean

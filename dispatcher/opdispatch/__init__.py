@@ -31,7 +31,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     basic_conversion, argument_conversion,
     infer_schema                                Python's values and functions in its terms
     signature, boxing, kernel_function          arguments, stacks and kernels
-    registration, dispatch_table                what is registered, and which kernel wins
+    registration, registration_listener,
+    dispatch_table                              what is registered, and which kernel wins
     operator_state, operator_dump, operator_entry,
     call_watch, operator_handle, inspection,
     argument_source, call_source,
@@ -44,7 +45,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     dispatcher                                  all operators
     overload_types, ops, library,
     autocast_registration, fake_registration,
-    vmap_registration, custom_operator          how they are called and registered
+    vmap_registration, custom_operator,
+    safe_kernel_function                        how they are called and registered
     func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
@@ -145,7 +147,8 @@ from opdispatch.operator_handle import OperatorHandle
 from opdispatch.functionalization import functionalize
 from opdispatch.functionalities.batching import BatchingFallbackWarning
 from opdispatch.transaction import Transaction
-from opdispatch.dispatcher import Dispatcher, RegistrationListener
+from opdispatch.registration_listener import RegistrationListener
+from opdispatch.dispatcher import Dispatcher
 from opdispatch.library import (
     Library,
     default_dispatcher,
@@ -182,6 +185,7 @@ if TYPE_CHECKING:
     from opdispatch.optests.opcheck import opcheck
     from opdispatch.profiler.profile import profile
     from opdispatch.profiler.record_function import record_function
+    from opdispatch.safe_kernel_function import SafeKernelFunction, get_kernel
     from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
     from opdispatch.vmap_registration import register_vmap
 
@@ -239,6 +243,7 @@ __all__ = [
     "RegistrationHandle",
     "RegistrationListener",
     "ReturnError",
+    "SafeKernelFunction",
     "SchemaError",
     "SchemaMismatchError",
     "Tensor",
@@ -266,6 +271,7 @@ __all__ = [
     "func",
     "functionalize",
     "get_autocast_dtype",
+    "get_kernel",
     "impl",
     "infer_schema",
     "inference_mode",
@@ -328,6 +334,7 @@ _LATER = {
     ),
     "logging_mode": ("LoggingMode",),
     "optests.opcheck": ("opcheck",),
+    "safe_kernel_function": ("SafeKernelFunction", "get_kernel"),
     "tracing": ("Graph", "Tracer", "load_graph", "save_graph", "trace"),
     "vmap_registration": ("register_vmap",),
 }

@@ -10,7 +10,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 from opdispatch.compiled_call import handle_class_for
 from opdispatch.dispatch_key import DispatchKey
@@ -29,27 +29,13 @@ from opdispatch.operator_entry import OperatorEntry
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.operator_state import OperatorState
 from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.registration_listener import RegistrationListener, tell
 from opdispatch.registry import Registry
 from opdispatch.similar_names import similar_operators
 from opdispatch.transaction import Transaction
 from opdispatch.waiting import wait_until
 
 LOG = logging.getLogger("opdispatch")
-
-
-class RegistrationListener(Protocol):
-    """Is told of operators that are defined, and of those about to lose their definition.
-
-    Both are called with the registration mutex held, so that their order is the order of the
-    changes: they must be quick, must not wait for another thread, and must not register. What
-    they raise is logged.
-    """
-
-    def on_operator_registered(self, name: OperatorName) -> None:
-        """The operator can be called from now on."""
-
-    def on_operator_deregistered(self, name: OperatorName) -> None:
-        """The operator can still be called, but not much longer."""
 
 
 class Dispatcher:
@@ -291,6 +277,11 @@ class Dispatcher:
                 for place, handle in enumerate(kernels[key])
             ]
 
+    def find_handle(self, registration: Registration) -> RegistrationHandle | None:
+        """What undoes a kernel's registration, covered or not; None if it is not in force."""
+        with self._registry.mutex:
+            return self._registry.find_handle(registration)
+
     def skipped(self) -> list[Registration]:
         """The registrations for keys that are not allowed, newest first."""
         with self._registry.mutex:
@@ -369,11 +360,11 @@ class Dispatcher:
 
     def _tell_registered(self, name: OperatorName) -> None:
         for listener in self._listeners:
-            _tell(listener.on_operator_registered, name)
+            tell(listener.on_operator_registered, name)
 
     def _tell_deregistered(self, name: OperatorName) -> None:
         for listener in self._listeners:
-            _tell(listener.on_operator_deregistered, name)
+            tell(listener.on_operator_deregistered, name)
 
     # -- looking inside -------------------------------------------------------------------------
 
@@ -384,14 +375,6 @@ class Dispatcher:
     def state_of(self, entry: OperatorEntry) -> OperatorState | None:
         """What the calling thread should see of ``entry``; None if it is dead."""
         return self._registry.state_seen(entry)
-
-
-def _tell(event: Callable[[OperatorName], None], name: OperatorName) -> None:
-    """Tells a listener. One that raises must not stop a publication half-way."""
-    try:
-        event(name)
-    except Exception:
-        LOG.exception("a registration listener failed at %s", name)
 
 
 def normalize_key(key: DispatchKey | None) -> DispatchKey:

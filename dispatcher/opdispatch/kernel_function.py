@@ -49,6 +49,7 @@ class KernelFunction:
         "_keys_below",
         "_make",
         "function",
+        "is_elsewhere",
         "is_fallthrough",
         "signature",
         "with_keyset",
@@ -63,12 +64,14 @@ class KernelFunction:
         make: Callable[[], UnboxedFunction] | None = None,
         with_keyset: bool = False,
         is_fallthrough: bool = False,
+        is_elsewhere: bool = False,
         signature: FunctionSchema | None = None,
     ) -> None:
         self.function = function
         self.signature = signature
         self.with_keyset = with_keyset
         self.is_fallthrough = is_fallthrough
+        self.is_elsewhere = is_elsewhere
         self._boxed = boxed
         self._keys_below = keys_below
         self._make = make
@@ -103,9 +106,12 @@ class KernelFunction:
         return cls(None, make=_callable(make))
 
     @classmethod
-    def from_boxed(cls, function: BoxedFunction) -> KernelFunction:
-        """A kernel from ``function(op, keys, stack)``, which changes the stack in place."""
-        return cls(_callable(function), boxed=function)
+    def from_boxed(cls, function: BoxedFunction, *, is_elsewhere: bool = False) -> KernelFunction:
+        """A kernel from ``function(op, keys, stack)``, which changes the stack in place.
+
+        ``is_elsewhere`` says that it only passes the call on, to be dispatched in another process.
+        """
+        return cls(_callable(function), boxed=function, is_elsewhere=is_elsewhere)
 
     @classmethod
     def from_fallback(

@@ -173,6 +173,13 @@ class Registry:
         allowed, key = self.allowed_keys, registration.key
         return allowed is not None and bool(key) and key not in allowed
 
+    def find_handle(self, registration: Registration) -> RegistrationHandle | None:
+        """The live handle of a kernel's registration. The caller holds the mutex."""
+        entry = self.entries.get(registration.name) if registration.name is not None else None
+        lists = entry.kernels if entry is not None else self.fallbacks
+        found = (h for handles in lists.values() for h in handles if h.registration is registration)
+        return next(found, None)
+
     def _lists_of(self, registration: Registration) -> list[Handles]:
         """The lists that hold ``registration``'s handle while it is live."""
         if self.is_skipped(registration):

@@ -75,7 +75,7 @@ class DaemonLane:
 
     def kernel(self, place: int, documentation: str) -> KernelFunction:
         """A kernel that forwards the stack to the daemon, which knows where the kernel is."""
-        return KernelFunction.from_boxed(_ForwardingKernel(self, documentation))
+        return KernelFunction.from_boxed(_ForwardingKernel(self, documentation), is_elsewhere=True)
 
     def call(self, op: OperatorHandle, keys: DispatchKeySet, stack: Sequence[Any]) -> list[Any]:
         """The returns of ``op`` with exactly ``keys``. Raises the errors of a call."""
