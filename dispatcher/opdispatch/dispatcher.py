@@ -194,7 +194,8 @@ class Dispatcher:
         """The overloads of ``"namespace::name"`` that are defined, in order of definition."""
         if self._registry.is_mine:
             entries = self._registry.entries.values()
-            return tuple(e.name for e in entries if e.definitions and e.name.name == name)
+            found = [e for e in entries if e.definitions and e.name.name == name]
+            return tuple(e.name for e in sorted(found, key=lambda e: e.definitions[0].number))
         return self._registry.names.read(lambda names: names.overloads.get(name, ()))
 
     def resolve_overload(

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class NameChange(NamedTuple):
-    """What a name leads to from now on: an entry, defined or not, or nothing (None)."""
+    """What a name leads to from now on: an entry, defined or not, or nothing (None).
+
+    ``number`` is that of the definition, if there is one.
+    """
 
     name: OperatorName
     entry: OperatorEntry | None
-    defined: bool
+    number: int | None = None
 
 
 class NameTable:
@@ -29,35 +32,38 @@ class NameTable:
         self.entries: dict[OperatorName, OperatorEntry] = {}
         # In order of definition: the overloads of a call by name are tried in this order.
         self.overloads: dict[str, tuple[OperatorName, ...]] = {}
+        self._numbers: dict[OperatorName, int] = {}
 
     def copy(self) -> NameTable:
         """An equal table."""
         table = NameTable()
         table.entries, table.overloads = dict(self.entries), dict(self.overloads)
+        table._numbers = dict(self._numbers)
         return table
 
     def update(self, changes: Iterable[NameChange]) -> None:
         """Applies changes."""
-        for name, entry, defined in changes:
+        for name, entry, number in changes:
             if entry is None:
                 self.entries.pop(name, None)
             else:
                 self.entries[name] = entry
-            known = self.overloads.get(name.name, ())
-            if defined and name not in known:
-                self.overloads[name.name] = (*known, name)
-            elif not defined and name in known:
-                rest = tuple(other for other in known if other != name)
-                if rest:
-                    self.overloads[name.name] = rest
-                else:
-                    del self.overloads[name.name]
+            if number == self._numbers.get(name):
+                continue
+            overloads = [other for other in self.overloads.get(name.name, ()) if other != name]
+            if number is None:
+                del self._numbers[name]
+            else:
+                self._numbers[name] = number
+                overloads.append(name)
+                overloads.sort(key=self._numbers.__getitem__)
+            if overloads:
+                self.overloads[name.name] = tuple(overloads)
+            else:
+                del self.overloads[name.name]
 
     def agrees_with(self, entries: Iterable[OperatorEntry]) -> bool:
         """Whether it leads to exactly these entries, and to the overloads they define."""
         expected = NameTable()
-        expected.update(NameChange(e.name, e, bool(e.definitions)) for e in entries)
-        return self.entries == expected.entries and (
-            {name: set(overloads) for name, overloads in self.overloads.items()}
-            == {name: set(overloads) for name, overloads in expected.overloads.items()}
-        )
+        expected.update(NameChange(e.name, e, e.newest_definition_number) for e in entries)
+        return (self.entries, self.overloads) == (expected.entries, expected.overloads)

@@ -41,6 +41,7 @@ class OperatorEntry:
         "__weakref__",
         "boxed_redispatches",
         "calls",
+        "definition_number",
         "definitions",
         "dispatcher",
         "handle",
@@ -63,6 +64,8 @@ class OperatorEntry:
         self.schema: FunctionSchema | None = None
         self.signature: Signature | None = None
         self.state: OperatorState | None = None
+        # That of the published definition; None without one.
+        self.definition_number: int | None = None
         self.calls = NO_CALLS
         self.redispatches = NO_CALLS
         self.boxed_redispatches = NO_CALLS
@@ -79,6 +82,11 @@ class OperatorEntry:
     def is_registered(self) -> bool:
         """Whether anything is registered for the name."""
         return bool(self.definitions) or any(self.kernels.values())
+
+    @property
+    def newest_definition_number(self) -> int | None:
+        """The number of its definition, published or not; None without one."""
+        return self.definitions[0].number if self.definitions else None
 
     def kernels_for(self, key: DispatchKey) -> list[RegistrationHandle]:
         """The list of registrations for ``key``, newest first; made if need be."""
@@ -106,6 +114,7 @@ class OperatorEntry:
             self.schema, self.signature = state.schema, state.signature
             self.handle = None  # it was made when there was no schema to compile
         self.state = state
+        self.definition_number = None if state is None else self.newest_definition_number
         self.redispatches = state.redispatches if state is not None else NO_CALLS
         self.boxed_redispatches = state.boxed_redispatches if state is not None else NO_CALLS
         # Last: compiled code reads one memo a call, and nothing else.

@@ -66,12 +66,14 @@ class RegistrationHandle:
     ``Dispatcher.skipped()`` until it is undone, and serves no call.
     """
 
-    __slots__ = ("_dispatcher", "live", "registration", "skipped")
+    __slots__ = ("_dispatcher", "live", "number", "registration", "skipped")
 
     def __init__(self, dispatcher: Dispatcher, registration: Registration) -> None:
         self._dispatcher = weakref.ref(dispatcher)
         self.registration = registration
         self.live = False  # guarded by the dispatcher's mutex
+        self.number = 0
+        """Of two registrations, the later one has the higher number."""
         self.skipped = False
 
     def close(self) -> None:

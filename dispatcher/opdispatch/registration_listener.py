@@ -20,7 +20,9 @@ class RegistrationListener(Protocol):
     """
 
     def on_operator_registered(self, name: OperatorName) -> None:
-        """The operator can be called from now on."""
+        """The operator can be called from now on; or is the last of several overloads from now on,
+        since it was defined anew.
+        """
 
     def on_operator_deregistered(self, name: OperatorName) -> None:
         """The operator can still be called, but not much longer."""

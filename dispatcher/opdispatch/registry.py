@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -55,6 +56,7 @@ class Registry:
         self.epoch = 0
         self.on_defined: Callable[[OperatorName], None] = lambda name: None
         self.on_undefined: Callable[[OperatorName], None] = lambda name: None
+        self._numbers = itertools.count(1)
         self._log: ChangeLog | None = None
         self._depth = 0
         self._busy = False  # see Note [Finalizers may undo]
@@ -113,6 +115,7 @@ class Registry:
         self._busy = True
         try:
             self._check(registration)
+            handle.number = next(self._numbers)
             for handles in self._lists_of(registration):
                 self.log.insert(handles, handle)
             self._touch(registration)
@@ -286,27 +289,30 @@ class Registry:
         touched = list(log.touched)
         for name in [e.name for e in touched if _is_defined(e) and _is_known_otherwise(e)]:
             self.on_undefined(name)
-        gained = [e.name for e in touched if e.definitions and _is_known_otherwise(e)]
+        gained = [
+            e.name
+            for e in touched
+            if e.definitions and (_is_known_otherwise(e) or self._has_moved(e))
+        ]
         changes: list[NameChange] = []
         dead: list[OperatorEntry] = []
         for entry in touched:
             entry.prune()
-            known, was_defined = entry.state is not None, _is_defined(entry)
+            known, was_number = entry.state is not None, entry.definition_number
             if not entry.is_registered:
                 del self.entries[entry.name]
                 if known:
-                    changes.append(NameChange(entry.name, None, defined=False))
+                    changes.append(NameChange(entry.name, None))
                     dead.append(entry)
             elif entry.needs_successor:
                 successor = self.entries[entry.name] = entry.successor()
                 successor.publish(successor.snapshot(self.published_fallbacks))
-                changes.append(NameChange(entry.name, successor, defined=True))
+                changes.append(NameChange(entry.name, successor, successor.definition_number))
                 dead.append(entry)
             else:
-                if not known or was_defined != bool(entry.definitions):
-                    defined = bool(entry.definitions)
-                    changes.append(NameChange(entry.name, entry, defined))
                 entry.publish(entry.snapshot(self.published_fallbacks))
+                if not known or was_number != entry.definition_number:
+                    changes.append(NameChange(entry.name, entry, entry.definition_number))
         if changes:
             self.names.write(lambda names: names.update(changes))
         for entry in dead:
@@ -316,6 +322,13 @@ class Registry:
             self.on_defined(name)
         self.epoch += 1
         self.changed.notify_all()
+
+    def _has_moved(self, entry: OperatorEntry) -> bool:
+        """Whether it is defined anew, and so the last one of several overloads."""
+        if entry.definition_number == entry.newest_definition_number:
+            return False
+        name = entry.name.name
+        return len(self.names.read(lambda names: names.overloads.get(name, ()))) > 1
 
     def find_violations(self) -> list[str]:
         """What does not hold, in words: every state is recomputed and compared."""

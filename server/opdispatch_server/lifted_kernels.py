@@ -1,4 +1,7 @@
-"""Of several kernels for one slot the newest counts: how one is registered below others."""
+"""Of several kernels for one slot the newest counts: how one is registered below others.
+
+Overloads of one name are tried in the order of their definitions: those are put below, too.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from opdispatch.registration import RegistrationHandle
 class LiftedKernels:
     """Those of ``handles`` that are above some of ``below``: off, until ``put_back`` registers them
     again. Both within one transaction, so that nobody sees them missing.
+
+    Of definitions, those of overloads beside some of ``below``.
     """
 
     def __init__(
         self, handles: Sequence[RegistrationHandle], below: Sequence[Registration]
     ) -> None:
         kinds = {registration.kind for registration in below}
-        operators = {operator_of(registration) for registration in below} - {None}
+        operators = {name for each in below if (name := operator_of(each)) is not None}
+        names = {operator.name for operator in operators}
         self._handles = handles
         self._places = [
             place
@@ -26,6 +32,9 @@ class LiftedKernels:
             and (
                 (handle.registration.kind == "impl" and handle.registration.name in operators)
                 or (handle.registration.kind == "fallback" and "fallback" in kinds)
+                or (
+                    (schema := handle.registration.schema) is not None and schema.name.name in names
+                )
             )
         ]
         for place in reversed(self._places):

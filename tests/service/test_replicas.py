@@ -331,6 +331,51 @@ def test_a_replica_whose_library_was_overridden_stays_overridden(
         assert session.check_invariants() == []
 
 
+def test_which_overload_is_meant_is_the_same_everywhere(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    """In the daemon, and in kernels of interpreters that were there all the time or came later."""
+
+    def overload(name: str, value: int) -> str:
+        return (
+            'from opdispatch import Library\nlib = Library("over", "FRAGMENT")\n'
+            f'lib.define("get.{name}(Tensor x) -> int")\n'
+            f'lib.impl("get.{name}", lambda x: {value}, "CPU")\n'
+        )
+
+    outer = (
+        "from opdispatch import Library, ops\nlib = Library('outer', 'DEF')\n"
+        "lib.define('get(Tensor x) -> int')\n"
+        "lib.impl('get', lambda x: ops.over.get(x), 'CPU')\n"
+    )
+    daemon = start_daemon(workers=3)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+
+        def answers() -> set[int]:
+            return {session.ops.over.get(X), *(session.ops.outer.get(X) for _ in range(6))}
+
+        session.load(write_library("one", overload("one", 1)), interpreter="worker-1")
+        session.load(write_library("two", overload("two", 2)), interpreter="worker-2")
+        session.load(write_library("outer", outer), interpreters=3)
+        assert answers() == {1}
+        for count in (3, 1, 3):  # takes the place of what was mirrored, and is taken out again
+            session.scale("one", count)
+            assert answers() == {1}
+        session.load(write_library("one", overload("one", 11)))  # is defined anew: the last one
+        assert answers() == {2}
+        [worker] = [each for each in session.interpreters() if each.name == "worker-3"]
+        os.kill(worker.pid, signal.SIGKILL)
+        assert wait_for(lambda: sum(each.restarts for each in session.interpreters()) == 1)
+        assert wait_for(lambda: len(holders(session, "outer")) == 3)
+        assert answers() == {2}
+        session.rollback("one")
+        assert answers() == {2}
+        session.unload("two")
+        assert answers() == {1}
+        assert session.check_invariants() == []
+
+
 def test_a_call_that_kills_every_interpreter_is_not_given_a_fourth_one(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):

@@ -131,6 +131,30 @@ def test_the_newest_kernel_of_a_slot_is_still_the_newest(
         assert session.ops.const.get(X) == 0
 
 
+def test_overloads_of_several_libraries_are_tried_in_the_order_that_they_were(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    def overload(name: str) -> str:
+        return (
+            "import time\n"
+            "from opdispatch import Library\n"
+            f"time.sleep({0.3 if name == 'slow' else 0})\n"
+            'lib = Library("const", "FRAGMENT")\n'
+            f'lib.define("get.{name}(Tensor x) -> str")\n'
+            f'lib.impl("get.{name}", lambda x: "{name}", "CPU")\n'
+        )
+
+    first = start_daemon(workers=2)
+    with first.connect() as session:
+        session.load(write_library("slow", overload("slow")))
+        session.load(write_library("quick", overload("quick")))
+        assert session.ops.const.get(X) == "slow"
+    kill(first)
+    second = start_daemon(workers=2)
+    with second.connect() as session:
+        assert session.ops.const.get(X) == "slow"
+
+
 def test_a_library_that_needs_another_at_its_import_is_loaded_after_it(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):

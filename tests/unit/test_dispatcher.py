@@ -144,6 +144,46 @@ def test_the_overload_without_a_name_is_tried_first_then_the_first_defined(dispa
     assert chosen == ["t::f", "t::f.a"]
 
 
+def in_order(dispatcher):
+    return [str(each) for each in dispatcher.overloads("t::f")]
+
+
+def test_the_order_is_that_of_definitions_and_not_of_kernels(dispatcher):
+    """Also in a transaction, which is how a service publishes libraries."""
+    dispatcher.register_impl(name("t::f.c"), K.CPU, KERNEL)
+    with dispatcher.transaction():
+        dispatcher.register_impl(name("t::f.b"), K.CPU, KERNEL)
+        for schema in ("t::f.a() -> ()", "t::f.b() -> ()", "t::f.c() -> ()"):
+            dispatcher.register_def(parse_schema(schema))
+        assert in_order(dispatcher) == ["t::f.a", "t::f.b", "t::f.c"]
+    assert in_order(dispatcher) == ["t::f.a", "t::f.b", "t::f.c"]
+
+
+@pytest.mark.parametrize("schema", ["t::f.a(float s) -> ()", "t::f.a(Scalar s) -> ()"])
+def test_what_is_defined_anew_is_the_last_one(dispatcher, schema):
+    """As in PyTorch; in one transaction, too: so whoever sees only what is left has the same."""
+    first = dispatcher.register_def(parse_schema("t::f.a(float s) -> ()"))
+    dispatcher.register_def(parse_schema("t::f.b(float s) -> ()"))
+    assert dispatcher.resolve_overload("t::f", [1.5], {}).name == name("t::f.a")
+    with dispatcher.transaction():
+        first.close()
+        dispatcher.register_def(parse_schema(schema))
+        assert in_order(dispatcher) == ["t::f.b", "t::f.a"]
+    assert in_order(dispatcher) == ["t::f.b", "t::f.a"]
+    assert dispatcher.resolve_overload("t::f", [1.5], {}).name == name("t::f.b")
+    assert dispatcher.check_invariants() == []
+
+
+def test_a_definition_that_is_undone_and_not_meant_stays_where_it_was(dispatcher):
+    first = dispatcher.register_def(parse_schema("t::f.a(float s) -> ()"))
+    dispatcher.register_def(parse_schema("t::f.b(float s) -> ()"))
+    with dispatcher.transaction() as transaction:
+        first.close()
+        dispatcher.register_def(parse_schema("t::f.a(float s) -> ()"))
+        transaction.rollback()
+    assert in_order(dispatcher) == ["t::f.a", "t::f.b"]
+
+
 def test_an_overload_that_is_named_is_meant_whatever_the_arguments(overloads):
     assert str(overloads.resolve_overload("t::f.two", [], {}).name) == "t::f.two"
     with pytest.raises(OperatorNotFoundError, match=r"there is no operator t::f\.three"):
@@ -251,6 +291,19 @@ def test_a_definition_with_another_schema_is_another_operator(dispatcher, diary)
         handle.close()
         dispatcher.register_def(parse_schema("t::f(int n) -> ()"))
     assert diary.read() == ["+t::f", "-t::f", "+t::f"]
+
+
+def test_a_definition_that_changes_the_order_of_overloads_is_news(dispatcher, diary):
+    def define_anew(handle):
+        with dispatcher.transaction():
+            handle.close()
+            return dispatcher.register_def(parse_schema("t::f.a() -> ()"))
+
+    handle = define_anew(dispatcher.register_def(parse_schema("t::f.a() -> ()")))
+    assert diary.read() == ["+t::f.a"]
+    dispatcher.register_def(parse_schema("t::f.b() -> ()"))
+    define_anew(handle)
+    assert diary.read() == ["+t::f.b", "+t::f.a"]
 
 
 def test_a_listener_may_call_the_operator_it_is_told_of(dispatcher, caller):

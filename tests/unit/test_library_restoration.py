@@ -47,6 +47,7 @@ def test_libraries_are_related_by_operators_and_fallbacks():
     assert find_related(library("d", "n::g", "n::h"), earlier) == [1]
     assert find_related(library("d", "n::f", fallbacks=True), earlier) == [0, 2]
     assert find_related(library("d", "n::h"), earlier) == []
+    assert find_related(library("d", "n::f.other"), earlier) == [0]  # overloads have an order
 
 
 async def test_related_libraries_are_loaded_one_after_the_other_and_others_at_once():

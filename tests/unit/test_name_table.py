@@ -1,5 +1,7 @@
 """Names: to entries, and from names without overload to the overloads that are defined."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from opdispatch import Dispatcher, OperatorName
 from opdispatch.name_table import NameChange, NameTable
 from opdispatch.operator_entry import OperatorEntry
+from opdispatch.registration import Registration, RegistrationHandle
 
 DISPATCHER = Dispatcher()
-DEFINITION = DISPATCHER.register_library("t")
+NUMBERS = itertools.count(1)
 
 
 def name(text):
@@ -18,16 +21,19 @@ def name(text):
 
 def entry(text, *, defined=True):
     made = OperatorEntry(DISPATCHER, name(text))
-    made.definitions += [DEFINITION] * defined  # only whether there is one counts here
+    if defined:  # only the numbers of handles count here
+        handle = RegistrationHandle(DISPATCHER, Registration("def"))
+        handle.number = next(NUMBERS)
+        made.definitions.append(handle)
     return made
 
 
 def came(entry):
-    return NameChange(entry.name, entry, bool(entry.definitions))
+    return NameChange(entry.name, entry, entry.newest_definition_number)
 
 
 def went(text):
-    return NameChange(name(text), None, defined=False)
+    return NameChange(name(text), None)
 
 
 @pytest.fixture
@@ -67,11 +73,17 @@ def test_a_definition_may_come_and_go_while_the_entry_stays(table):
     assert [str(n) for n in table.overloads["t::f"]] == ["t::f.b", "t::f.a", "t::f"]
 
 
-def test_a_successor_takes_the_place_of_its_entry(table):
+def test_what_is_defined_anew_is_the_last_one(table):
     successor = entry("t::f.b")
     table.update([came(successor)])
     assert table.entries[name("t::f.b")] is successor
-    assert [str(n) for n in table.overloads["t::f"]] == ["t::f", "t::f.b", "t::f.a"]
+    assert [str(n) for n in table.overloads["t::f"]] == ["t::f", "t::f.a", "t::f.b"]
+
+
+def test_changes_may_come_in_any_order(table):
+    first, second = came(entry("t::f.c")), came(entry("t::f.d"))
+    table.update([second, first])
+    assert [str(n) for n in table.overloads["t::f"]][-2:] == ["t::f.c", "t::f.d"]
 
 
 def test_a_copy_is_equal_and_apart(table):

@@ -473,3 +473,15 @@ def test_what_may_be_left_out_is_no_matter_for_the_choice(ops, add):
         for args in [(X, "n"), (X,), (X, None)]:
             with pytest.raises(ArgumentError, match="no overload of t::f takes these arguments"):
                 ops.t.f(*args)
+
+
+@pytest.mark.parametrize("schema", ["t::f.a(float s) -> str", "t::f.a(Scalar s) -> str"])
+def test_an_overload_that_is_defined_anew_is_the_last_to_be_tried(ops, dispatcher, add, schema):
+    first = add("t::f.a(float s) -> str", "a")
+    add("t::f.b(float s) -> str", "b")
+    packet = ops.t.f
+    assert [packet(1.5), packet(1.5), ops.t.f(1.5)] == ["a", "a", "a"]
+    with dispatcher.transaction():
+        close(first)
+        add(schema, "new a")
+    assert [packet(1.5), packet(1.5), ops.t.f(1.5)] == ["b", "b", "b"]

@@ -244,7 +244,7 @@ class LibraryReplicas:
             for each in newest
             if each.is_active
             and each.position > version.position
-            and each.shares_slots_with(version)
+            and each.shares_names_with(version)
         ]
 
     # -- more and fewer ---------------------------------------------------------------------------

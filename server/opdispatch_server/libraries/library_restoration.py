@@ -1,11 +1,12 @@
 """What a daemon has acknowledged before, brought back at its start.
 
 Note [The order of restoration]
-    For one slot, the kernel that was published last wins. So libraries that touch the same
-    operators, and any two that register fallbacks, are loaded one after the other, in the order
-    in which they were published; all others at the same time. One that does not load may have
-    needed another at its import: it is tried again when all before it are there, and those
-    after it that touch its operators wait for that.
+    For one slot, the kernel that was published last wins, and overloads of one name are tried in
+    order of definition. So libraries that touch the same names, and any two that register
+    fallbacks, are loaded one after the other, in the order in which they were published; all
+    others at the same time. One that does not load may have needed another at its import: it is
+    tried again when all before it are there, and those after it that touch its names wait for
+    that.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ async def restore_in_order(versions: Sequence[LibraryVersion], recover: Recover)
 
 
 def find_related(version: LibraryVersion, earlier: Iterable[LibraryVersion]) -> list[int]:
-    """The places of those ``earlier`` ones whose kernels may share a slot with ``version``'s."""
-    return [place for place, other in enumerate(earlier) if version.shares_slots_with(other)]
+    """The places of those ``earlier`` ones that have overloads or kernels beside ``version``'s."""
+    return [place for place, other in enumerate(earlier) if version.shares_names_with(other)]
 
 
 async def _restore(

@@ -77,6 +77,7 @@ class LibraryVersion:
         # The operators that it defines or implements, sorted.
         self.operators: Sequence[str] = ()
         self._operators: frozenset[str] = frozenset()
+        self._names: frozenset[str] = frozenset()  # without those of overloads
         self.handles: Sequence[RegistrationHandle] = ()
         # Whether it has kernels for all operators of a dispatch key.
         self.has_fallbacks = False
@@ -118,15 +119,16 @@ class LibraryVersion:
         """Notes what it registers, or did the last time."""
         self.operators = operators
         self._operators = frozenset(operators)
+        self._names = frozenset(operator.partition(".")[0] for operator in operators)
         self.has_fallbacks = has_fallbacks
 
     def has_operator(self, name: str) -> bool:
         """Whether it defines or implements the operator."""
         return name in self._operators
 
-    def shares_slots_with(self, other: LibraryVersion) -> bool:
-        """Whether kernels of both may be for one slot."""
-        return not self._operators.isdisjoint(other.operators) or (
+    def shares_names_with(self, other: LibraryVersion) -> bool:
+        """Whether their order counts: that of kernels for one slot, and of overloads of one name."""
+        return not self._names.isdisjoint(other._names) or (
             self.has_fallbacks and other.has_fallbacks
         )
 
