@@ -43,8 +43,9 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     signature_check, left_right, name_table, transaction,
     registry, waiting, similar_names,
     dispatcher                                  all operators
-    overload_types, ops, library,
+    overload_types, ops, library_arguments, library,
     autocast_registration, fake_registration,
+    torch_dispatch_registration,
     vmap_registration, custom_operator,
     safe_kernel_function                        how they are called and registered
     func                                        vmap, grad and kin, by the names of torch.func
@@ -186,6 +187,7 @@ if TYPE_CHECKING:
     from opdispatch.profiler.profile import profile
     from opdispatch.profiler.record_function import record_function
     from opdispatch.safe_kernel_function import SafeKernelFunction, get_kernel
+    from opdispatch.torch_dispatch_registration import register_torch_dispatch
     from opdispatch.tracing import Graph, Tracer, load_graph, save_graph, trace
     from opdispatch.vmap_registration import register_vmap
 
@@ -298,6 +300,7 @@ __all__ = [
     "register_backend",
     "register_fake",
     "register_flop_formula",
+    "register_torch_dispatch",
     "register_vmap",
     "save_graph",
     "set_grad_enabled",
@@ -335,6 +338,7 @@ _LATER = {
     "logging_mode": ("LoggingMode",),
     "optests.opcheck": ("opcheck",),
     "safe_kernel_function": ("SafeKernelFunction", "get_kernel"),
+    "torch_dispatch_registration": ("register_torch_dispatch",),
     "tracing": ("Graph", "Tracer", "load_graph", "save_graph", "trace"),
     "vmap_registration": ("register_vmap",),
 }

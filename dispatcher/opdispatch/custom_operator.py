@@ -17,6 +17,7 @@ from opdispatch.function_schema import OperatorName
 from opdispatch.infer_schema import infer_schema
 from opdispatch.library import Library, ops
 from opdispatch.operator_handle import OperatorHandle
+from opdispatch.registration import RegistrationHandle
 from opdispatch.tensor import Tensor
 from opdispatch.vmap_registration import register_vmap
 
@@ -71,6 +72,7 @@ class CustomOpDef:
         self._name = name
         self._fn = fn
         self._disabled: set[str | None] = set()
+        self._rules: dict[type, RegistrationHandle] = {}
         if (text := schema) is None:
             text = infer_schema(fn, mutates_args=mutates_args, tags=tags)
         self._library = Library(parsed.namespace, "FRAGMENT")
@@ -151,6 +153,25 @@ class CustomOpDef:
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
         """Has autocast cast its tensors: see ``register_autocast``."""
         register_autocast(self._name, device_type, cast_inputs, lib=self._library)
+
+    def register_torch_dispatch(
+        self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /
+    ) -> Any:
+        """Has modes or tensors of a class handle it otherwise, also as a decorator.
+
+        See ``register_torch_dispatch``. A function that was registered before is replaced.
+        """
+
+        def decorate(fn: F) -> F:
+            with self._library.dispatcher.transaction():
+                if (before := self._rules.get(torch_dispatch_class)) is not None:
+                    before.close()
+                self._rules[torch_dispatch_class] = self._library.register_torch_dispatch(
+                    self._name, torch_dispatch_class, fn
+                )
+            return fn
+
+        return decorate if fn is None else decorate(fn)
 
     @contextmanager
     def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:

@@ -283,6 +283,11 @@ class Dispatcher:
         with self._registry.mutex:
             return self._registry.find_handle(registration)
 
+    def find_dispatch_rule(self, name: OperatorName, cls: type) -> Callable[..., Any] | None:
+        """What is registered for calls of an operator that a mode or tensor of a class is asked."""
+        registration = self._registry.rule_seen(name, cls)
+        return registration.rule if registration is not None else None
+
     def skipped(self) -> list[Registration]:
         """The registrations for keys that are not allowed, newest first."""
         with self._registry.mutex:

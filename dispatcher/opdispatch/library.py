@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from opdispatch.caller_frames import caller_site
-from opdispatch.dispatch_key import DispatchKey, key_of_device_type, parse_dispatch_key
+from opdispatch.dispatch_key import DispatchKey, key_of_device_type
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import (
     DispatchKeyError,
@@ -26,9 +26,10 @@ from opdispatch.function_schema import OperatorName
 from opdispatch.functionalities.registered_autograd import make_registered_kernel
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
+from opdispatch.library_arguments import check_rule, kernel_of, key_of, namespace_of
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.ops import Ops
-from opdispatch.registration import RegistrationHandle
+from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.schema_parser import parse_schema
 from opdispatch.schema_tags import checked_tags
 
@@ -79,7 +80,7 @@ class Library:
             raise LibraryError("a library of the namespace '_' can only be of kind IMPL")
         self.ns = ns
         self.kind = kind
-        self.dispatch_key = _key(dispatch_key)
+        self.dispatch_key = key_of(dispatch_key)
         if self.dispatch_key and kind != "IMPL":
             raise LibraryError(
                 f"a library of kind {kind} has no dispatch key, and {ns!r} was given "
@@ -149,7 +150,7 @@ class Library:
         key = self._choose_key(dispatch_key) or DispatchKey.CompositeImplicitAutograd
         if not allow_override:
             self._refuse_override(name, key)
-        kernel = _kernel(fn, with_keyset)
+        kernel = kernel_of(fn, with_keyset=with_keyset)
         return self._keep(self.dispatcher.register_impl(name, key, kernel, site=caller_site()))
 
     def fallback(
@@ -174,7 +175,7 @@ class Library:
         if not key:
             raise RegistrationError("a fallback needs the dispatch key that it is for")
         if isinstance(fn, KernelFunction) or fn is fallthrough_kernel:
-            kernel = _kernel(fn, with_keyset=False)
+            kernel = kernel_of(fn, with_keyset=False)
         else:
             kernel = KernelFunction.from_fallback(fn, with_keyset=with_keyset)
         return self._keep(self.dispatcher.register_fallback(key, kernel, site=caller_site()))
@@ -192,6 +193,23 @@ class Library:
         schema = self.dispatcher.get_schema(name).schema
         kernel = make_registered_kernel(schema, backward, setup_context)
         return self.impl(op_name, kernel, "Autograd")
+
+    def register_torch_dispatch(
+        self, op_name: str | OperatorHandle, torch_dispatch_class: type, func: Callable[..., Any]
+    ) -> RegistrationHandle:
+        """Registers what a mode does with an operator: ``opdispatch.register_torch_dispatch``."""
+        self._check_open()
+        check_rule(torch_dispatch_class, func)
+        registration = Registration(
+            "dispatch_rule",
+            caller_site(),
+            name=self._qualify(op_name),
+            rule_class=torch_dispatch_class,
+            rule=func,
+        )
+        return self._keep(self.dispatcher.register(registration))
+
+    _register_torch_dispatch_rule = register_torch_dispatch  # PyTorch's name
 
     @property
     def handles(self) -> Sequence[RegistrationHandle]:
@@ -237,7 +255,7 @@ class Library:
 
     def _choose_key(self, dispatch_key: str | DispatchKey) -> DispatchKey:
         """The key of a kernel: what is given, or else the library's. They must not differ."""
-        key = _key(dispatch_key)
+        key = key_of(dispatch_key)
         if key and self.dispatch_key and key is not self.dispatch_key:
             raise DispatchKeyError(
                 f"the library of {self.ns!r} is for {self.dispatch_key}, and cannot register "
@@ -283,7 +301,7 @@ def define(
     is a decorator, which also registers the function as the kernel for the library's key, or
     CompositeImplicitAutograd. Raises as ``Library.define`` does.
     """
-    namespace = _namespace_of(qualname)
+    namespace = namespace_of(qualname)
     if not schema.startswith("("):
         raise SchemaError(
             f"the schema of {qualname} has no name of its own, and looks like "
@@ -317,7 +335,7 @@ def impl(
     decorator for one dispatch key of a library. Raises as ``Library.impl`` does.
     """
     keys = dict.fromkeys(map(key_of_device_type, (types,) if isinstance(types, str) else types))
-    namespace = _namespace_of(qualname)
+    namespace = namespace_of(qualname)
 
     def decorate(fn: F) -> F:
         library = lib or Library(namespace, "FRAGMENT")
@@ -362,29 +380,8 @@ def register_autograd(
     OperatorNotFoundError, RegistrationError. As ``torch.library.register_autograd``.
     """
     name = str(op.name) if isinstance(op, OperatorHandle) else op
-    library = lib or Library(_namespace_of(name), "FRAGMENT")
+    library = lib or Library(namespace_of(name), "FRAGMENT")
     library.register_autograd(name, backward, setup_context=setup_context)
-
-
-def _namespace_of(qualname: object) -> str:
-    namespace, colons, _ = str(qualname).partition("::")
-    if not colons or not isinstance(qualname, str):
-        raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
-    return namespace
-
-
-def _key(key: str | DispatchKey) -> DispatchKey:
-    if isinstance(key, DispatchKey):
-        return key
-    return parse_dispatch_key(key) if key else DispatchKey.Undefined
-
-
-def _kernel(fn: Callable[..., Any] | KernelFunction, with_keyset: bool) -> KernelFunction:
-    if isinstance(fn, KernelFunction):
-        return fn
-    if fn is fallthrough_kernel:
-        return KernelFunction.fallthrough()
-    return KernelFunction.from_unboxed(fn, with_keyset=with_keyset)
 
 
 __all__ = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.function_schema import FunctionSchema, OperatorName
@@ -21,11 +22,13 @@ class Registration:
 
     ``kind`` says which of the fields count: "library" takes ``namespace``; "def" gives an
     operator its ``schema``, ``alias_analysis`` and ``tags``; "impl" gives the operator ``name`` a
-    ``kernel`` for ``key``; "fallback" gives every operator a ``kernel`` for ``key``. ``site`` is
-    the place, "FILE:LINE", and ``debug_text`` what dumps show instead of it.
+    ``kernel`` for ``key``; "fallback" gives every operator a ``kernel`` for ``key``;
+    "dispatch_rule" is a ``rule`` for calls of the operator ``name`` that a mode or a tensor of
+    ``rule_class`` is asked for. ``site`` is the place, "FILE:LINE", and ``debug_text`` what dumps
+    show instead of it.
     """
 
-    kind: Literal["library", "def", "impl", "fallback"]
+    kind: Literal["library", "def", "impl", "fallback", "dispatch_rule"]
     site: str = ""
     namespace: str = ""
     schema: FunctionSchema | None = None
@@ -35,6 +38,8 @@ class Registration:
     tags: tuple[str, ...] = ()
     alias_analysis: str = "FROM_SCHEMA"
     debug_text: str = ""
+    rule_class: type[Any] | None = None
+    rule: Callable[..., Any] | None = None
 
     @property
     def debug(self) -> str:
@@ -53,6 +58,9 @@ class Registration:
                 return f"impl {self.name} for {self.key}"
             case "fallback":
                 return f"fallback for {self.key}"
+            case "dispatch_rule":
+                of = self.rule_class.__qualname__ if self.rule_class is not None else None
+                return f"dispatch rule of {of} for {self.name}"
 
 
 class RegistrationHandle:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from opdispatch.dispatch_key import DispatchKey, is_alias_key
 from opdispatch.dispatch_key_set import RUNTIME_KEYS, get_runtime_dispatch_key_set
@@ -19,6 +20,8 @@ from opdispatch.signature_check import check_signatures
 from opdispatch.transaction import ChangeLog, Transaction
 
 Handles = list[RegistrationHandle]
+RuleKey = tuple[OperatorName, type[Any]]
+"""The operator, and the class of the mode or the tensor that is asked."""
 
 # As in PyTorch: a backend from outside may bring its own autograd, and a fallback for a
 # functionality such as Dense serves no slot, so that two are not in each other's way.
@@ -50,6 +53,8 @@ class Registry:
         self.namespaces: dict[str, Handles] = {}
         self.fallbacks: dict[DispatchKey, Handles] = {}
         self.published_fallbacks = Fallbacks({})
+        self.rules: dict[RuleKey, Handles] = {}
+        self.published_rules: Mapping[RuleKey, Registration] = {}
         self.names: LeftRight[NameTable] = LeftRight(NameTable)
         self.allowed_keys: frozenset[DispatchKey] | None = None  # None allows every key
         self.skipped: Handles = []
@@ -200,6 +205,8 @@ class Registry:
             case "fallback":
                 keys = runtime_keys_of_fallback(registration.key)
                 return [self.fallbacks.setdefault(key, []) for key in keys]
+            case "dispatch_rule":
+                return [self.rules.setdefault(_rule_key(registration), [])]
 
     def _entry(self, name: OperatorName) -> OperatorEntry:
         entry = self.entries.get(name)
@@ -214,6 +221,9 @@ class Registry:
             self.log.fallbacks_changed = True
         if registration.kind == "library":
             self.log.namespaces_changed = True
+        if registration.kind == "dispatch_rule":  # the operator itself need not be there
+            self.log.rules_changed = True
+            return
         name = registration.schema.name if registration.schema else registration.name
         if name is not None:
             self.log.touched[self._entry(name)] = None
@@ -245,6 +255,11 @@ class Registry:
                         continue
                     what = f"the dispatch key {key} has a fallback"
                     self._refuse_second(self.fallbacks.get(key), registration, what)
+            case "dispatch_rule":
+                key_of_rule = _rule_key(registration)
+                name, cls = key_of_rule
+                what = f"{cls.__qualname__} has a rule for {name}"
+                self._refuse_second(self.rules.get(key_of_rule), registration, what)
 
     def _refuse_second(
         self, taken: Handles | None, registration: Registration, what: str, hint: str = ""
@@ -275,6 +290,13 @@ class Registry:
             return None
         return entry.snapshot(self._newest_fallbacks())
 
+    def rule_seen(self, name: OperatorName, cls: type[Any]) -> Registration | None:
+        """The rule of exactly that class for an operator, as the calling thread should see it."""
+        if self.is_mine:
+            handles = self.rules.get((name, cls))
+            return handles[0].registration if handles else None
+        return self.published_rules.get((name, cls))
+
     def _newest_fallbacks(self) -> Fallbacks:
         return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
 
@@ -286,6 +308,9 @@ class Registry:
             self.published_fallbacks = self._newest_fallbacks()
             for entry in self.entries.values():
                 log.touched[entry] = None
+        if log.rules_changed:
+            self.rules = {key: handles for key, handles in self.rules.items() if handles}
+            self.published_rules = {key: h[0].registration for key, h in self.rules.items()}
         touched = list(log.touched)
         for name in [e.name for e in touched if _is_defined(e) and _is_known_otherwise(e)]:
             self.on_undefined(name)
@@ -342,6 +367,9 @@ class Registry:
             newest = {key: h[0].registration for key, h in self.fallbacks.items() if h}
             if newest != self.published_fallbacks.by_key:
                 wrong.append("the published fallbacks are not the registered ones")
+            rules = {key: h[0].registration for key, h in self.rules.items() if h}
+            if rules != self.published_rules:
+                wrong.append("the published rules are not the registered ones")
             return wrong
 
 
@@ -352,6 +380,13 @@ def _is_defined(entry: OperatorEntry) -> bool:
 def _is_known_otherwise(entry: OperatorEntry) -> bool:
     """Whether callers know the operator without its definition, or by another schema."""
     return _is_defined(entry) != bool(entry.definitions) or entry.needs_successor
+
+
+def _rule_key(registration: Registration) -> RuleKey:
+    name, cls = registration.name, registration.rule_class
+    if name is None or cls is None or registration.rule is None:
+        raise RegistrationError("a rule needs an operator, a class and a function")
+    return name, cls
 
 
 def runtime_keys_of_fallback(key: DispatchKey | None) -> list[DispatchKey]:

@@ -33,6 +33,7 @@ class ChangeLog:
         self.touched: dict[OperatorEntry, None] = {}  # a set that keeps its order
         self.fallbacks_changed = False
         self.namespaces_changed = False
+        self.rules_changed = False
 
     @property
     def has_changes(self) -> bool:

@@ -23,7 +23,7 @@ from opdispatch_server.library_code.user_traceback import (
 from opdispatch_server.lifted_kernels import LiftedKernels
 from opdispatch_server.loaded_library import LoadedLibrary
 from opdispatch_server.processes.process_memory import trim_memory
-from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto
+from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto, rules_last
 from opdispatch_wire.errors import LibraryLoadError, RefusedError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
@@ -109,7 +109,7 @@ class InterpreterLibraries:
                     imported.run()
             except BaseException as error:  # sys.exit() too must not end the interpreter
                 raise _load_error(error, stage, imported) from error
-            registrations = list(dict.fromkeys(transaction.registrations))
+            registrations = rules_last(dict.fromkeys(transaction.registrations))
             transaction.rollback()
         try:
             max_concurrency = read_max_concurrency(imported.main_module(), stage)

@@ -169,5 +169,7 @@ def _unique_parts_of(registration: Registration) -> Collection[Hashable]:
             return (operator_of(registration),)
         case "fallback":
             return runtime_keys_of_fallback(registration.key)  # several, of an alias key
+        case "dispatch_rule":
+            return ((registration.name, registration.rule_class),)
         case "impl":
             return ()

@@ -24,14 +24,20 @@ MakeKernel = Callable[[int, str], KernelFunction]
 """From a registration's place in its batch, and the kernel's docstring, to a kernel."""
 
 
+def rules_last(registrations: Iterable[Registration]) -> list[Registration]:
+    """In their order, but for rules of modes, which do not travel: others keep their places."""
+    return sorted(registrations, key=lambda each: each.kind == "dispatch_rule")
+
+
 def batch_to_proto(
     registrations: Iterable[Registration],
     max_concurrency: int = 1,
     device_types: Iterable[str] = (),
 ) -> pb.RegistrationBatch:
-    """The registrations of a library, in their order, and what else it says of itself."""
+    """The registrations of a library, as ``rules_last`` has them, and what else it says."""
+    travelling = [each for each in registrations if each.kind != "dispatch_rule"]
     return pb.RegistrationBatch(
-        registrations=[registration_to_proto(registration) for registration in registrations],
+        registrations=[registration_to_proto(registration) for registration in travelling],
         max_concurrency=max_concurrency,
         device_types=device_types,
     )

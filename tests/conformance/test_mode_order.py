@@ -1,7 +1,8 @@
 """Who is asked in which order, beside PyTorch: modes, classes of tensors, and what they call.
 
 Each side has the same modes and the same classes, which note who was asked for which operator, of
-which classes, and what was excluded there. Programs are random.
+which classes, and what was excluded there; and functions registered in their place. Programs are
+random.
 """
 
 import itertools
@@ -103,6 +104,18 @@ class Ours:
 
         return Mode()
 
+    def register_rule(self, name, cls, rule):
+        self.library.register_torch_dispatch(name, cls, rule)
+
+    def make_rule(self, who, behaviour):
+        notes, side = self.notes, self
+        unwrap = self.unwrap if who in self.classes else lambda x: x
+
+        def rule(asked, func, types, args, kwargs):
+            return handle(notes, f"rule of {who}", behaviour, func, types, args, unwrap, side)
+
+        return rule
+
     def op(self, name):
         return self.dispatcher.get_schema(f"modes::{name}")
 
@@ -164,6 +177,10 @@ class Theirs(Ours):
 
         return Mode()
 
+    def register_rule(self, name, cls, rule):
+        qualified = f"{self.namespace}::{name}"
+        torch.library.register_torch_dispatch(qualified, cls, rule, lib=self.library)
+
     def op(self, name):
         return getattr(getattr(torch.ops, self.namespace), name).default
 
@@ -186,11 +203,17 @@ class Theirs(Ours):
 def run(make_side, program):
     """What was noted, and how the call ended."""
     notes = []
-    modes, behaviours, operator, arguments = program
+    modes, behaviours, operator, arguments, rules = program
     side = make_side(notes, behaviours)
     try:
         given = [side.tensor() if each == "plain" else side.wrapped(each) for each in arguments]
         entered = [side.make_mode(f"mode {n}", each) for n, each in enumerate(modes)]
+        classes = {f"mode {n}": type(mode) for n, mode in enumerate(entered)} | side.classes
+        for (who, name), behaviour in rules.items():
+            if who in side.classes and behaviour == "declines":
+                continue  # PyTorch asks nobody else then: see docs/fidelity.md
+            if who in classes:
+                side.register_rule(name, classes[who], side.make_rule(who, behaviour))
         try:
             for mode in entered:
                 mode.__enter__()
@@ -206,7 +229,7 @@ def run(make_side, program):
                 mode.__exit__(None, None, None)
     finally:
         side.close()
-    is_class = side.classes.keys()
+    is_class = {*side.classes, *(f"rule of {name}" for name in side.classes)}
     return [note[:3] if note[0] in is_class else note for note in notes], end
 
 
@@ -215,11 +238,19 @@ PROGRAMS = st.tuples(
     st.fixed_dictionaries({name: st.sampled_from(BEHAVIOURS) for name in ("Base", "Derived")}),
     st.sampled_from(["f", "f", "make"]),
     st.tuples(*[st.sampled_from(["plain", "Base", "Derived"])] * 2),
+    st.dictionaries(
+        st.tuples(
+            st.sampled_from(["mode 0", "mode 1", "mode 2", "Base", "Derived"]),
+            st.sampled_from(["f", "f", "g", "make"]),
+        ),
+        st.sampled_from(BEHAVIOURS),
+        max_size=3,
+    ),
 )
 
 
 @given(PROGRAMS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_everybody_is_asked_in_the_order_of_pytorch(program):
     assert run(Ours, program) == run(Theirs, program)
 

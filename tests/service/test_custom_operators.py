@@ -55,3 +55,46 @@ def test_they_are_loaded_replaced_rolled_back_and_unloaded(
     shared.unload("custom")
     with pytest.raises(oc.OperatorNotFoundError):
         shared.ops.custom.scale(X)
+
+
+RULES = """\
+from opdispatch import Library, TorchDispatchMode, get_kernel, ops
+
+
+class Zeros(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def under_mode(x):
+    with Zeros():
+        return ops.ruled.f(x)
+
+
+lib = Library("ruled", "DEF")
+lib.register_torch_dispatch("f", Zeros, lambda mode, func, types, args, kwargs: args[0] * BY)
+lib.define("f(Tensor x) -> Tensor")
+lib.define("g(Tensor x) -> Tensor")
+lib.impl("f", lambda x: x + 1, "CPU")
+lib.register_torch_dispatch("g", Zeros, lambda *call: NotImplemented)
+lib.impl("g", under_mode, "CPU")
+first = get_kernel("ruled::f", "CPU")
+lib.impl("f", lambda keys, x: first.call_boxed(keys, x) * 2, "CPU", with_keyset=True)
+"""
+
+
+def test_rules_of_modes_and_held_kernels_are_those_of_the_active_version(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    x = np.ones(2)
+    for by in (3, 5):
+        shared.load(write_library("ruled", RULES.replace("BY", str(by))))
+        np.testing.assert_array_equal(shared.ops.ruled.g(x), x * by)
+        np.testing.assert_array_equal(shared.ops.ruled.f(x), [4, 4])
+    shared.rollback("ruled")
+    np.testing.assert_array_equal(shared.ops.ruled.g(x), x * 3)
+    np.testing.assert_array_equal(shared.ops.ruled.f(x), [4, 4])
+    shared.unload("ruled")
+    shared.load(write_library("ruled", RULES.replace("BY", "7")))
+    np.testing.assert_array_equal(shared.ops.ruled.g(x), x * 7)
+    assert shared.check_invariants() == []

@@ -13,7 +13,8 @@ A call with such a tensor, or under a `TorchDispatchMode`, arrives at the Python
 hands it over: the operator's handle, the classes among the arguments, and the arguments, without
 trailing defaults. The topmost mode is asked first, and is off meanwhile, with every key above
 Python. Whoever returns NotImplemented leaves it to the next one: after the mode come classes,
-subclasses before their bases. Without anybody to ask the call goes on below, with every key above
+subclasses before their bases. ``register_torch_dispatch`` has a function asked in the place of a
+mode or class, for one operator. Without anybody to ask the call goes on below, with every key above
 Python switched off meanwhile.
 
 PyTorch registers these in ``PythonFallbackKernel.cpp``; the order of the classes is that of
@@ -26,7 +27,7 @@ https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-native
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
@@ -109,7 +110,7 @@ def _ask_mode(
     signature = op.call_signature
     args, kwargs = split_without_defaults(signature, stack)
     with top_mode_off(key) as mode:
-        result = mode.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
+        result = _answer_of(op, mode, type(mode), types, args, kwargs)
     if result is NotImplemented:
         return False
     stack[:] = signature.box_returns(result)
@@ -120,11 +121,26 @@ def _ask_classes(op: OperatorHandle, types: list[type[Any]], stack: list[Any]) -
     signature = op.call_signature
     args, kwargs = split_without_defaults(signature, stack)
     for cls in types:
-        result = cls.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
+        result = _answer_of(op, cls, cls, types, args, kwargs)
         if result is not NotImplemented:
             stack[:] = signature.box_returns(result)
             return True
     return False
+
+
+def _answer_of(
+    op: OperatorHandle,
+    asked: Any,
+    cls: type[Any],
+    types: Sequence[type[Any]],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """What a mode or a class of tensors does, or what is registered for it and the operator."""
+    rule = op.dispatcher.find_dispatch_rule(op.name, cls)
+    if rule is not None:
+        return rule(asked, op, tuple(types), tuple(args), kwargs)
+    return asked.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
 
 
 def _nobody(op: OperatorHandle, asked: list[str]) -> ArgumentError:

@@ -1,0 +1,46 @@
+"""What a library is told, in the terms of the dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from opdispatch.dispatch_key import DispatchKey, parse_dispatch_key
+from opdispatch.errors import KernelTypeError, SchemaError
+from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
+
+
+def namespace_of(qualname: object) -> str:
+    """That of an operator's name. Raises SchemaError for a name without."""
+    namespace, colons, _ = str(qualname).partition("::")
+    if not colons or not isinstance(qualname, str):
+        raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
+    return namespace
+
+
+def key_of(key: str | DispatchKey) -> DispatchKey:
+    """A key, or that of a name; of "", Undefined. Raises DispatchKeyError."""
+    if isinstance(key, DispatchKey):
+        return key
+    return parse_dispatch_key(key) if key else DispatchKey.Undefined
+
+
+def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> KernelFunction:
+    """The kernel that is registered for a function. Raises KernelTypeError."""
+    if isinstance(fn, KernelFunction):
+        return fn
+    if fn is fallthrough_kernel:
+        return KernelFunction.fallthrough()
+    return KernelFunction.from_unboxed(fn, with_keyset=with_keyset)
+
+
+def check_rule(torch_dispatch_class: object, func: object) -> None:
+    """Raises KernelTypeError unless modes or tensors of the class are asked, and it is callable."""
+    is_class = isinstance(torch_dispatch_class, type)
+    if not is_class or not hasattr(torch_dispatch_class, "__torch_dispatch__"):
+        raise KernelTypeError(
+            f"a rule is for a class of modes or of tensors that has a __torch_dispatch__, and "
+            f"{torch_dispatch_class!r} is none"
+        )
+    if not callable(func):
+        raise KernelTypeError(f"a rule must be callable, and {func!r} is not")

@@ -1,0 +1,39 @@
+"""``register_torch_dispatch``: what a mode or a class of tensors does with one operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from opdispatch.library import Library
+from opdispatch.library_arguments import namespace_of
+from opdispatch.operator_handle import OperatorHandle
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def register_torch_dispatch(
+    op: str | OperatorHandle,
+    torch_dispatch_class: type,
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    lib: Library | None = None,
+) -> Any:
+    """Has calls of an operator handled by a function, where modes or tensors of a class are asked.
+
+    ``func(mode, func, types, args, kwargs)`` is called in the place of the ``__torch_dispatch__``
+    of a TorchDispatchMode of just that class, and ``func(cls, func, types, args, kwargs)`` in that
+    of a class of tensors; NotImplemented leaves the call to the next one. Without ``func`` it is a
+    decorator. ``op`` is an operator or its name, ``"image::sobel"``, and need not be defined yet.
+    It is undone with ``lib``; without one, it stays. Raises KernelTypeError for another class,
+    DuplicateDefinitionError if there is one already. As ``torch.library.register_torch_dispatch``.
+    """
+    name = str(op.name) if isinstance(op, OperatorHandle) else op
+    library = lib or Library(namespace_of(name), "FRAGMENT")
+
+    def decorate(fn: F) -> F:
+        library.register_torch_dispatch(name, torch_dispatch_class, fn)
+        return fn
+
+    return decorate if func is None else decorate(func)
