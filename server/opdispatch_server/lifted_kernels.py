@@ -21,21 +21,22 @@ class LiftedKernels:
     def __init__(
         self, handles: Sequence[RegistrationHandle], below: Sequence[Registration]
     ) -> None:
-        kinds = {registration.kind for registration in below}
         operators = {name for each in below if (name := operator_of(each)) is not None}
         names = {operator.name for operator in operators}
+        has_fallbacks = any(each.kind == "fallback" for each in below)
+
+        def is_above(registration: Registration) -> bool:
+            if registration.schema is not None:
+                return registration.schema.name.name in names
+            if registration.kind == "fallback":
+                return has_fallbacks
+            return registration.kind == "impl" and registration.name in operators
+
         self._handles = handles
         self._places = [
             place
             for place, handle in enumerate(handles)
-            if handle.live
-            and (
-                (handle.registration.kind == "impl" and handle.registration.name in operators)
-                or (handle.registration.kind == "fallback" and "fallback" in kinds)
-                or (
-                    (schema := handle.registration.schema) is not None and schema.name.name in names
-                )
-            )
+            if handle.live and is_above(handle.registration)
         ]
         for place in reversed(self._places):
             handles[place].close()

@@ -127,7 +127,7 @@ class LibraryVersion:
         return name in self._operators
 
     def shares_names_with(self, other: LibraryVersion) -> bool:
-        """Whether their order counts: that of kernels for one slot, and of overloads of one name."""
+        """Whether their order counts, of kernels for one slot or overloads of one name."""
         return not self._names.isdisjoint(other._names) or (
             self.has_fallbacks and other.has_fallbacks
         )
