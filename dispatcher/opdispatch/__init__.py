@@ -144,11 +144,11 @@ from opdispatch.tensor import Tensor
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.registration import Registration, RegistrationHandle
+from opdispatch.registration_listener import RegistrationListener
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.functionalization import functionalize
 from opdispatch.functionalities.batching import BatchingFallbackWarning
 from opdispatch.transaction import Transaction
-from opdispatch.registration_listener import RegistrationListener
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.library import (
     Library,

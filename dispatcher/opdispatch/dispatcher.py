@@ -41,12 +41,16 @@ LOG = logging.getLogger("opdispatch")
 class Dispatcher:
     """Takes registrations, finds operators, waits for others. Every method is thread-safe."""
 
-    def __init__(self, *, allowed_keys: Iterable[DispatchKey] | None = None) -> None:
+    def __init__(
+        self, *, allowed_keys: Iterable[DispatchKey] | None = None, compiles: bool = True
+    ) -> None:
         """With ``allowed_keys``, kernels and fallbacks for any other key are skipped.
 
         A key is allowed as it is registered, so an alias key must be listed itself. What
-        opdispatch itself registers is always allowed.
+        opdispatch itself registers is always allowed. Without ``compiles``, every call takes the
+        readable way: for who looks kernels up, and calls none.
         """
+        self._compiles = compiles
         self._registry = Registry(lambda name: OperatorEntry(self, name))
         self._registry.on_defined = self._tell_registered
         self._registry.on_undefined = self._tell_deregistered
@@ -172,9 +176,10 @@ class Dispatcher:
         handle = entry.handle
         if handle is None:
             # Two threads may both make one: they are equal, and either may stay.
-            handle = entry.handle = handle_class_for(entry.schema)(entry)
+            handle = handle_class_for(entry.schema if self._compiles else None)(entry)
+            entry.handle = handle
             if entry.state is None:  # it has died meanwhile, and could not tell this one
-                handle.forget_schema()
+                entry.forget_handle()
         return handle
 
     def find_schema(self, name: OperatorName | str) -> OperatorHandle | None:

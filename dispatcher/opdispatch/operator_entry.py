@@ -119,8 +119,17 @@ class OperatorEntry:
         self.boxed_redispatches = state.boxed_redispatches if state is not None else NO_CALLS
         # Last: compiled code reads one memo a call, and nothing else.
         self.calls = state.calls if state is not None else NO_CALLS
-        if state is None and self.handle is not None:
-            self.handle.forget_schema()
+        if state is None:
+            self.forget_handle()
+
+    def forget_handle(self) -> None:
+        """Leaves the handle of a dead entry to those who hold it.
+
+        Each of the two would keep the other until the garbage collector comes.
+        """
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            handle.forget_schema()
 
     @property
     def needs_successor(self) -> bool:

@@ -1,4 +1,7 @@
-"""Who is told of operators that come and go."""
+"""Who is told of operators that come and go.
+
+Mirrors ``OpRegistrationListener`` of ``ATen/core/dispatch/Dispatcher.h``.
+"""
 
 from __future__ import annotations
 
