@@ -143,11 +143,17 @@ class FrameStream:
         self._socket.close()
         if self.descriptors is not None:
             self.descriptors.close()
+        # Nobody is told anything any more, and who was told has this stream: neither would go
+        # before the garbage collector comes.
+        self._on_frame, self._on_end = _ignore_frame, _ignore_end
+        self._on_drained = _ignore_drained
+        self._reader.close()
 
     def _end(self, error: Exception | None) -> None:
         if not self._is_closed:
+            on_end = self._on_end
             self._shut()
-            self._on_end(error)
+            on_end(error)
 
     def _uncork(self) -> None:
         self._is_corked = False
@@ -261,3 +267,15 @@ class FrameStream:
             if frame is None:
                 return
             yield frame
+
+
+def _ignore_frame(kind: FrameKind, payload: bytes | memoryview) -> None:
+    """In the place of who was told of frames."""
+
+
+def _ignore_end(error: Exception | None) -> None:
+    """In the place of who was told of the end."""
+
+
+def _ignore_drained() -> None:
+    """In the place of who was told that all is sent."""

@@ -136,6 +136,10 @@ class FrameReader:
             self._long = (kind, contents)
         return None
 
+    def close(self) -> None:
+        """Nothing more comes, and nobody is asked whether it may."""
+        self._may_receive = _receive_nothing
+
     def _checked(self, size: int, number: int, padding: bytes) -> FrameKind:
         kind = _KINDS.get(number)
         if kind is None or padding != _PADDING:
@@ -148,3 +152,7 @@ class FrameReader:
                 limit=str(limit),
             )
         return kind
+
+
+def _receive_nothing(size: int) -> bool:
+    return False

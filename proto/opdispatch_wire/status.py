@@ -9,7 +9,7 @@ so it is kept below ``MAX_STATUS_BYTES``.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -229,14 +229,19 @@ def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
     )
 
 
-async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
-    """Ends the call with the status of ``error``. Raises what ``context.abort`` raises."""
-    status = status_from_error(error)
-    await context.abort(
-        find_status_code(error),
-        status.message,
-        ((DETAILS_KEY, status.SerializeToString()),),
-    )
+def end_with(
+    context: grpc.aio.ServicerContext[Any, Any],
+    status: status_pb2.Status,
+    code: grpc.StatusCode,
+) -> None:
+    """Has the call end with that status as soon as its method returns, whatever it returns.
+
+    ``context.abort`` would do so by an exception that the context keeps: its traceback keeps the
+    context, the request and all else of the call until the garbage collector comes.
+    """
+    context.set_code(code)
+    context.set_details(status.message)
+    context.set_trailing_metadata(((DETAILS_KEY, status.SerializeToString()),))
 
 
 def _parts_of(

@@ -202,7 +202,10 @@ class CallLane:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._calls.cancel_all()
+        self._calls.close()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         if self._budget is not None and self._is_waiting:
             self._budget.leave(self._let_in)
         self._owed += self._reserved

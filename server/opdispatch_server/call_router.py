@@ -19,7 +19,7 @@ from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.kernel_runs import KernelRun, KernelRuns, RunningKernel
 from opdispatch_server.libraries.library_registry import LibraryRegistry
-from opdispatch_server.libraries.library_version import KernelRoute, LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_router import ProgramRouter
@@ -82,7 +82,7 @@ class CallRouter:
         self._recovery = recovery
         self._values = values
         self._programs = programs
-        self._quick_calls = QuickCalls(self._chooser, routes, admission, runs)
+        self._quick_calls = QuickCalls(operators, self._chooser, routes, admission, runs)
         self._draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -251,7 +251,7 @@ class CallRouter:
         try:
             return await self._chooser.choose(request, remote.find)
         except OperatorNotFoundError as error:
-            raise self._explain_absence(request.operator, error) from error
+            raise self._explain_absence(request.operator, error) from None
 
     def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
         """The error of a call of an operator that is not there.
@@ -378,9 +378,9 @@ class CallRouter:
         runs where the operator was defined, and continues there.
         """
         resolution = choice.resolution
-        route = resolution.kernel.function
-        if isinstance(route, KernelRoute):
-            return route.library, route.place
+        kernel = self._operators.find_kernel(resolution.registration)
+        if kernel is not None:
+            return kernel
         owner = self._operators.find_owner(choice.op.definition)
         if owner is None:
             raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")

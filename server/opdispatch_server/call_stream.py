@@ -100,9 +100,10 @@ class CallStream:
             await self._write_the_rest(writing, None)
         finally:
             self._incoming.close()
-            self._calls.cancel_all()
+            self._calls.close()
             writing.cancel()
             await asyncio.wait({writing})
+            self._writing = None  # its end has come through this stream, and has it
             if not writing.cancelled():
                 writing.exception()  # the peer has gone; gRPC has told whoever reads
 

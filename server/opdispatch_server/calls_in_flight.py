@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.status_answers import forget_frames
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
@@ -159,10 +160,13 @@ class CallsInFlight:
             self._forget(number)
             on_end()
 
-    def cancel_all(self) -> None:
-        """Nobody waits for any of them any more."""
+    def close(self) -> None:
+        """Nobody waits for any of them any more, and nobody is told anything. Idempotent."""
         for number in list(self._calls):
             self.cancel(number)
+        # Those who are told have this: without them, all of it goes at once.
+        self._send = self._set_full = tell_nobody
+        self._send_large = None
 
     async def wait_until_answered(self) -> None:
         """Returns when none is under way."""
@@ -231,7 +235,9 @@ class CallsInFlight:
         except Exception as error:
             if not isinstance(error, OpdispatchError):
                 LOG.error("the call of %s failed", request.operator, exc_info=error)
-            return execution_pb2.CallReply(error=status_from_error(error))
+            reply = execution_pb2.CallReply(error=status_from_error(error))
+            forget_frames(error)
+            return reply
 
     def _reply(self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors) -> None:
         reply.id = number
@@ -276,6 +282,10 @@ class CallsInFlight:
             if len(payload) <= self.reply_limit:
                 break
         return payload, results
+
+
+def tell_nobody(_: object) -> None:
+    """In the place of who was told."""
 
 
 def _still_under_way(number: int) -> WireError:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.call_router import CallRouter
 from opdispatch_server.call_stream import CallStream
-from opdispatch_server.status_answers import Context, abort_with_status, answers
+from opdispatch_server.status_answers import Context, StatusError, answers
 from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunk_assembler import TensorBudget
@@ -42,7 +42,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
         call = CallContext.of(context).with_tensors(tensors)
         reply = await self._router.call(received.request, call)
         if reply.HasField("error"):
-            await abort_with_status(context, reply.error)
+            raise StatusError(reply.error)
         if not tensors.results:
             return reply
         # They are where they came, and copied but once.

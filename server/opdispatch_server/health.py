@@ -79,7 +79,8 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         """The status now. NOT_FOUND for a name that nobody has, or has any more."""
         status = self._status.get(request.service)
         if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND)
+            context.set_code(grpc.StatusCode.NOT_FOUND)  # as end_with says, this leaves nothing
+            return None
         return _STATUS(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802

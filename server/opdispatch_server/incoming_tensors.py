@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.calls_in_flight import tell_nobody
 from opdispatch_wire.chunk_assembler import CALLS_AT_ONCE, ChunkAssembler, TensorBudget
 from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import DeadlineExceededError, WireError
@@ -69,11 +70,12 @@ class IncomingTensors:
         self._assembler.touch()
 
     def close(self) -> None:
-        """Drops all that is incomplete. Idempotent."""
+        """Drops all that is incomplete; nobody is told anything any more. Idempotent."""
         self._assembler.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._send = tell_nobody
 
     def _refuse(self, number: int, error: OpdispatchError) -> None:
         if len(self._refused) >= CALLS_AT_ONCE:

@@ -23,7 +23,7 @@ from opdispatch_server.processes.process_watch import (
     process_space,
     watch_process,
 )
-from opdispatch_server.status_answers import abort_with_code
+from opdispatch_server.status_answers import StatusError, answers
 from opdispatch_wire.addresses import AddressError, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import RefusedError, WireError
@@ -89,14 +89,15 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
         self._is_stopping = False
 
+    @answers
     async def Session(self, request_iterator: object, context: SessionContext) -> None:  # noqa: N802
         """Serves one interpreter from its hello to its end."""
         message: object = await context.read()  # grpc.aio.EOF, if nothing comes
         if not isinstance(message, pb.InterpreterMessage) or not message.HasField("hello"):
             error = WireError("$.kind is not hello; a session begins with it")
-            await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
+            raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
         hello = message.hello
-        await self._check(hello, context)
+        await self._check(hello)
         name = hello.name or self._sessions.choose_name(self._reserved())
         core_wait = CoreWait(hello.pid) if self._is_near(hello) else None
         session = InterpreterSession(
@@ -210,13 +211,13 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
         return watch_process(session.pid, end)
 
-    async def _check(self, hello: pb.Hello, context: SessionContext) -> None:
+    async def _check(self, hello: pb.Hello) -> None:
         if hello.protocol_version != PROTOCOL_VERSION:
             error = WireError(
                 f"$.hello.protocol_version is {hello.protocol_version}; this daemon speaks "
                 f"{PROTOCOL_VERSION}"
             )
-            await abort_with_code(context, error, grpc.StatusCode.FAILED_PRECONDITION)
+            raise StatusError.with_code(error, grpc.StatusCode.FAILED_PRECONDITION)
         try:
             if not is_loopback(hello.address) and not self._insecure:
                 raise AddressError(
@@ -224,24 +225,24 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
                     hint="start the daemon with --insecure to allow that",
                 )
         except AddressError as error:
-            await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
+            raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT) from None
         if hello.name:
-            await self._check_name(hello, context)
+            await self._check_name(hello)
 
-    async def _check_name(self, hello: pb.Hello, context: SessionContext) -> None:
+    async def _check_name(self, hello: pb.Hello) -> None:
         name = hello.name
         if not _NAME.fullmatch(name):
             error = WireError(
                 f"$.hello.name is {name[:80]!r}; expected at most 64 letters, digits and "
                 "any of _.@:-, the first a letter, digit or _"
             )
-            await abort_with_code(context, error, grpc.StatusCode.INVALID_ARGUMENT)
+            raise StatusError.with_code(error, grpc.StatusCode.INVALID_ARGUMENT)
         hint = "choose another name with --name"
         if name in self._reserved() and self._pid_of(name) != hello.pid:
             refusal = RefusedError(
                 f"the daemon keeps the name {name!r} for an interpreter of its own", hint=hint
             )
-            await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
+            raise StatusError.with_code(refusal, grpc.StatusCode.ALREADY_EXISTS)
         holder = self._sessions.find(name)
         if holder is None:
             return
@@ -255,7 +256,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             refusal = RefusedError(
                 f"another interpreter is named {name!r} (pid {holder.pid})", hint=hint
             )
-            await abort_with_code(context, refusal, grpc.StatusCode.ALREADY_EXISTS)
+            raise StatusError.with_code(refusal, grpc.StatusCode.ALREADY_EXISTS)
 
 
 async def _wait_for_end(

@@ -247,6 +247,7 @@ class KernelRuns:
             raise self._explain_end(run) from error
         finally:
             run.is_abandoned = not answer.done()
+            del answer  # its error has come through here, and has this frame
 
     def _watch(self, run: KernelRun) -> None:
         """Looks at a run again when its time may be up."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from opdispatch import Dispatcher, OperatorName, OperatorNotFoundError, Registration, SchemaError
+from opdispatch.errors import InternalError
 from opdispatch.registration import RegistrationHandle
+from opdispatch_server.kernel_route import KernelRoute
 from opdispatch_server.lifted_kernels import LiftedKernels
 
 if TYPE_CHECKING:
@@ -25,23 +27,36 @@ class OperatorRegistry:
     """
 
     def __init__(self) -> None:
-        self.dispatcher = Dispatcher()
+        self.dispatcher = Dispatcher(compiles=False)
         self.epoch = 0
         self.on_published: Callable[[Collection[OperatorName]], None] = lambda names: None
         self._owners: dict[Registration, LibraryVersion] = {}
 
     def own(self, version: LibraryVersion) -> None:
-        """Notes whose the registrations of ``version`` are."""
+        """Notes whose the registrations of ``version`` are: before they are published."""
         self._owners.update(dict.fromkeys(version.registrations, version))
 
     def disown(self, version: LibraryVersion) -> None:
-        """Forgets the registrations of ``version``."""
+        """Forgets the registrations of ``version``: once they are published no more."""
         for registration in version.registrations:
             self._owners.pop(registration, None)
 
     def find_owner(self, registration: Registration | None) -> LibraryVersion | None:
         """The version that made a registration; None for one that every dispatcher has."""
         return self._owners.get(registration) if registration is not None else None
+
+    def find_kernel(self, registration: Registration) -> tuple[LibraryVersion, int] | None:
+        """The version that has the kernel of a registration, and its place in the batch.
+
+        None for a kernel that every process has, such as the fallback of autograd.
+        """
+        route = registration.kernel.function if registration.kernel is not None else None
+        if not isinstance(route, KernelRoute):
+            return None
+        owner = self._owners.get(registration)
+        if owner is None:
+            raise InternalError(f"{registration} is of no library")
+        return owner, route.place
 
     def check(
         self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]

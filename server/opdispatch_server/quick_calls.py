@@ -12,8 +12,9 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.interpreter_gate import Slot
 from opdispatch_server.kernel_runs import KernelRun, KernelRuns
-from opdispatch_server.libraries.library_version import KernelRoute, LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
+from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -107,8 +108,14 @@ class QuickCalls:
     """Tells quick calls from others. Belongs to the event loop."""
 
     def __init__(
-        self, chooser: CallChooser, routes: DirectRoutes, admission: Admission, runs: KernelRuns
+        self,
+        operators: OperatorRegistry,
+        chooser: CallChooser,
+        routes: DirectRoutes,
+        admission: Admission,
+        runs: KernelRuns,
     ) -> None:
+        self._operators = operators
         self._chooser = chooser
         self._routes = routes
         self._admission = admission
@@ -130,23 +137,23 @@ class QuickCalls:
         choice = self._chooser.find(request)
         if choice is None:
             return None
-        route = choice.resolution.kernel.function
-        if not isinstance(route, KernelRoute):
+        kernel = self._operators.find_kernel(choice.resolution.registration)
+        if kernel is None:
             return None
-        library = route.library
+        library, place = kernel
         replica = library.choose_replica()
         if replica is None or not replica.session.has_lane:
             return None
         name, operator = request.operator, str(choice.op.name)
         direct: execution_pb2.Route | None = None
         if request.wants_route:
-            direct = self._routes.find(name, request, choice.op, library, route.place, choice.keys)
+            direct = self._routes.find(name, request, choice.op, library, place, choice.keys)
         gate = self._admission.gate_of(replica.session)
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is None:
             return None
         # From here on the slot is the call's: nothing may fail before it has it.
-        choice.name_kernel(request, library.load_id, route.place)
+        choice.name_kernel(request, library.load_id, place)
         call = QuickCall(library, replica, direct, on_reply, on_end)
         context = context.in_lane(library.load_id, library.max_concurrency)
         try:

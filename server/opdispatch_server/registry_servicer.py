@@ -20,7 +20,7 @@ from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.peer_identity import who_asks
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
-from opdispatch_server.status_answers import Context, abort_with_code, answers, answers_in_steps
+from opdispatch_server.status_answers import Context, StatusError, answers, answers_in_steps
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
@@ -68,7 +68,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 f"$.protocol_version is {request.protocol_version}; this daemon speaks "
                 f"{PROTOCOL_VERSION}"
             )
-            await abort_with_code(context, error, grpc.StatusCode.FAILED_PRECONDITION)
+            raise StatusError.with_code(error, grpc.StatusCode.FAILED_PRECONDITION)
         return pb.GetServerInfoReply(
             protocol_version=PROTOCOL_VERSION,
             server_version=self._facts.version,

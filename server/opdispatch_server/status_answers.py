@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -16,7 +14,7 @@ from google.rpc import status_pb2
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.grpc_services import Malformed
-from opdispatch_wire.status import DETAILS_KEY, abort_with, status_from_error
+from opdispatch_wire.status import end_with, find_status_code, status_from_error
 
 LOG = logging.getLogger("opdispatch.requests")
 
@@ -25,6 +23,28 @@ Reply = TypeVar("Reply")
 Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, Request, Context], Awaitable[Reply]]
 StreamMethod = Callable[[Any, Request, Context], AsyncGenerator[Reply, None]]
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class StatusError(Exception):
+    """Ends a request with a status that is not that of an error's class, or was one before."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+    @classmethod
+    def with_code(cls, error: OpdispatchError, code: grpc.StatusCode) -> StatusError:
+        """The status of ``error``, but for its code."""
+        status = status_from_error(error)
+        status.code = code.value[0]
+        return cls(status)
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        """Its code, as gRPC has it."""
+        return _CODES.get(self.status.code, grpc.StatusCode.UNKNOWN)
 
 
 def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
@@ -41,7 +61,8 @@ def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
                 raise request.error()
             return await method(self, request, context)
         except Exception as error:
-            await _answer(error, method.__name__, context)
+            _answer(error, method.__name__, context)
+            return cast("Reply", None)  # gRPC sends none beside such a status
 
     return answering
 
@@ -60,49 +81,32 @@ def answers_in_steps(method: StreamMethod[Request, Reply]) -> StreamMethod[Reque
                 async for reply in replies:
                     yield reply
         except Exception as error:
-            await _answer(error, method.__name__, context)
+            _answer(error, method.__name__, context)
 
     return answering
 
 
-async def _answer(error: Exception, what: str, context: Context) -> NoReturn:
-    if isinstance(error, grpc.aio.AbortError):
-        raise error  # it has answered already
-    if not isinstance(error, OpdispatchError):
-        LOG.error("%s failed", what, exc_info=error)
-    with _unless_gone():
-        await abort_with(context, error)
-    raise AssertionError("abort returns never")
+def _answer(error: Exception, what: str, context: Context) -> None:
+    if isinstance(error, StatusError):
+        end_with(context, error.status, error.code)
+    else:
+        if not isinstance(error, OpdispatchError):
+            LOG.error("%s failed", what, exc_info=error)
+        end_with(context, status_from_error(error), find_status_code(error))
+    forget_frames(error)
 
 
-async def abort_with_code(
-    context: Context, error: OpdispatchError, code: grpc.StatusCode
-) -> NoReturn:
-    """Ends the call with the status of ``error``, but with another code."""
-    status = status_from_error(error)
-    status.code = code.value[0]
-    details = ((DETAILS_KEY, status.SerializeToString()),)
-    with _unless_gone():
-        await context.abort(code, status.message, details)
-    raise AssertionError("abort returns never")
+def forget_frames(error: BaseException) -> None:
+    """Lets go of what an error, and those that led to it, have come through: it has been told.
 
-
-async def abort_with_status(context: Context, status: status_pb2.Status) -> NoReturn:
-    """Ends the call with an error that was a status before."""
-    codes = {code.value[0]: code for code in grpc.StatusCode}
-    code = codes.get(status.code, grpc.StatusCode.UNKNOWN)
-    details = ((DETAILS_KEY, status.SerializeToString()),)
-    with _unless_gone():
-        await context.abort(code, status.message, details)
-    raise AssertionError("abort returns never")
-
-
-@contextlib.contextmanager
-def _unless_gone() -> Iterator[None]:
-    """Around an abort. gRPC cannot tell a client that cancels in that moment: nobody waits."""
-    try:
-        yield
-    except grpc.aio.AbortError:
-        raise
-    except Exception as error:
-        raise asyncio.CancelledError from error
+    Its traceback keeps the variables of every function on the way, one of which may well be the
+    error: the request and all that belongs to it would wait for the garbage collector.
+    """
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None:
+            pending += each.__cause__, each.__context__
+            if isinstance(each, BaseExceptionGroup):
+                pending += each.exceptions
+            each.__cause__ = each.__context__ = each.__traceback__ = None

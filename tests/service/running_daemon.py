@@ -35,6 +35,7 @@ class RunningDaemon:
         workers: int | str = 2,
         listen: Sequence[str] | None = None,
         environment: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "opdispatch_client.cli", "serve"),
     ) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
@@ -46,7 +47,7 @@ class RunningDaemon:
         self.expects_errors = False
         listen = [f"unix://{folder}/daemon.sock"] if listen is None else listen
         self._command = [
-            *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
+            *(sys.executable, *program),
             *(part for address in listen for part in ("--listen", address)),
             *("--workers", str(workers), "--state", str(folder / "state")),
             *("--log-format", "json", *options),

@@ -27,8 +27,8 @@ from opdispatch_wire.status import (
     DETAILS_KEY,
     MAX_STATUS_BYTES,
     STATUS_OF_CODE,
-    abort_with,
     cut_lines,
+    end_with,
     error_from_rpc,
     error_from_status,
     find_status_code,
@@ -184,7 +184,7 @@ class Failing(execution_pb2_grpc.ExecutionServiceServicer):
         self.error = error
 
     async def Call(self, request, context):  # noqa: N802 - gRPC's name
-        await abort_with(context, self.error)
+        end_with(context, status_from_error(self.error), find_status_code(self.error))
 
 
 @pytest.fixture

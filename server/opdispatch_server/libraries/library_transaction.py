@@ -25,9 +25,10 @@ from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
 from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.kernel_route import KernelRoute
 from opdispatch_server.libraries.batch_comparison import check_same_batch
 from opdispatch_server.libraries.followers import INSTRUCTION_TIMEOUT, Followers, finish
-from opdispatch_server.libraries.library_version import KernelRoute, LibraryVersion, VersionState
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.operator_registry import OperatorRegistry
@@ -338,6 +339,7 @@ class LibraryTransaction:
                 )
                 replica.state = ReplicaState.SERVING
                 stay = [each for each in above if each.is_active]
+                self._operators.own(version)  # before it can be found
                 version.handles, *others = await asyncio.to_thread(
                     self._operators.publish,
                     version.registrations,
@@ -348,7 +350,6 @@ class LibraryTransaction:
                     each.handles = handles
                 version.content = None
                 version.become_active()
-                self._operators.own(version)
                 if replaced is not None:
                     self._operators.disown(replaced)
                     replaced.handles = ()
@@ -358,6 +359,7 @@ class LibraryTransaction:
         except BaseException:
             if not version.is_active:
                 version.remove_replica(session)
+                self._operators.disown(version)
             if session.alive:  # and may have published what the daemon has not
                 self._kill_interpreter(session, f"{version} could not be published")
             raise
@@ -372,10 +374,7 @@ def _serves(replica: Replica) -> Callable[[], None]:
 
 
 def _take_batch(version: LibraryVersion, batch: pb.RegistrationBatch) -> None:
-    registrations = batch_from_proto(
-        batch,
-        lambda place, documentation: KernelRoute.kernel(version, place, documentation),
-    )
+    registrations = batch_from_proto(batch, KernelRoute.kernel)
     version.take_batch(batch, registrations)
     if not version.registrations and not batch.device_types:
         raise LibraryLoadError(

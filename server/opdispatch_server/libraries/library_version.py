@@ -7,10 +7,9 @@ import enum
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, Registration
-from opdispatch.errors import InternalError
+from opdispatch import Registration
 from opdispatch.registration import RegistrationHandle
 from opdispatch_server.environments.library_home import SHARED_HOME, LibraryHome
 from opdispatch_server.libraries.replica import Replica, ReplicaState
@@ -229,25 +228,3 @@ class LibraryVersion:
         )
         message.loaded_at.FromDatetime(self.loaded_at)
         return message
-
-
-class KernelRoute:
-    """The function of a kernel in the daemon's dispatcher: where the kernel really is.
-
-    The daemon looks slots up and forwards calls without waiting for them; so nothing here is
-    ever called.
-    """
-
-    def __init__(self, library: LibraryVersion, place: int, documentation: str) -> None:
-        self.library = library
-        self.place = place
-        self.__doc__ = documentation
-
-    def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Raises InternalError."""
-        raise InternalError(f"the daemon was about to run the kernel of {op.name} itself")
-
-    @classmethod
-    def kernel(cls, library: LibraryVersion, place: int, documentation: str) -> KernelFunction:
-        """A kernel that stands for the one at ``place`` in the library's batch."""
-        return KernelFunction.from_boxed(cls(library, place, documentation))
