@@ -309,10 +309,16 @@ def worker(
     leave_process(status)
 
 
+# For as long a thread may keep the event loop waiting each time that the loop has waited for
+# anything else: Python's 5 ms would add up while a large library is taken in.
+_SWITCH_SECONDS = 0.001
+
+
 async def _serve(configuration: DaemonConfiguration) -> None:
     from opdispatch_server.daemon import Daemon
     from opdispatch_server.run_folder import RunFolder
 
+    sys.setswitchinterval(_SWITCH_SECONDS)
     folder = RunFolder.create()
     try:
         await Daemon(configuration, folder).run(_announce)

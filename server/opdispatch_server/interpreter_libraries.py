@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from opdispatch import Dispatcher, KernelFunction
 from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.full_collections import FullCollections
 from opdispatch_server.library_code.library_archive import read_archive
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_server.library_code.module_import import ArchiveImport, LibraryImport, ModuleImport
@@ -29,6 +31,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 # Numbers for the modules of uploads. Not the load ids: another daemon counts those anew.
 _IMPORTS = itertools.count(1)
+MANY_REGISTRATIONS = 5_000
 HIGHEST_CONCURRENCY = 2**31 - 1  # what fits into the batch; threads run out long before
 
 
@@ -46,6 +49,7 @@ class InterpreterLibraries:
         self._libraries: dict[int, LoadedLibrary] = {}
         # The version that was imported last, and not published yet.
         self._staged: LoadedLibrary | None = None
+        self._collections = FullCollections()
 
     def get(self, load_id: int) -> LoadedLibrary:
         """The version with code that has this load id. Raises RefusedError if it is gone."""
@@ -67,6 +71,10 @@ class InterpreterLibraries:
 
     def obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         """Carries out one instruction. Raises OpdispatchError: then nothing has changed."""
+        with self._collections.put_off():
+            return self._obey(message)
+
+    def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         answer = pb.InterpreterMessage(instruction_id=message.instruction_id)
         match message.WhichOneof("kind"):
             case "stage":
@@ -125,6 +133,10 @@ class InterpreterLibraries:
         self._staged = LoadedLibrary(
             stage.load_id, stage.name, registrations, imported, max_concurrency, backends
         )
+        if len(registrations) > MANY_REGISTRATIONS:
+            # It would come soon, and take so long that the daemon might miss heartbeats: of an
+            # import it expects none.
+            gc.collect()
         return batch
 
     def _commit(self, commit: pb.Commit) -> None:

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 import grpc.aio
 
@@ -95,7 +96,8 @@ class InterpreterSession:
         self._at_end: list[Callable[[], None]] = []
         self._instruction_ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[interpreter_pb2.InterpreterMessage]] = {}
-        self._outbox: asyncio.Queue[interpreter_pb2.DaemonMessage] = asyncio.Queue()
+        # Messages, or the bytes of one.
+        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
         limit = internal_message_limit(max_message_bytes)
         self._channel = grpc.aio.insecure_channel(
             grpc_target(self.address), options=channel_options(limit, address=self.address)
@@ -111,12 +113,13 @@ class InterpreterSession:
         return not self.ended.is_set()
 
     def post(
-        self, message: interpreter_pb2.DaemonMessage
+        self, message: interpreter_pb2.DaemonMessage, more: bytes = b""
     ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
         """Gives one instruction; the future has its answer, or InterpreterDiedError.
 
         Instructions reach the interpreter in the order of these calls, and are carried out in
-        that order. Raises InterpreterDiedError.
+        that order. ``more`` are the bytes of a message with further fields, for what is long and
+        goes to several. Raises InterpreterDiedError.
         """
         if not self.alive:
             raise self.death()
@@ -126,7 +129,7 @@ class InterpreterSession:
         )
         self._answers[number] = answer
         answer.add_done_callback(lambda _: self._answers.pop(number, None))
-        self._outbox.put_nowait(message)
+        self._outbox.put_nowait(message.SerializeToString() + more if more else message)
         if self.lease is not None and message.HasField("stage"):
             # An import runs code of users, which may hold the interpreter lock for long; it has
             # a limit of its own.

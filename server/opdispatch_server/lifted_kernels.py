@@ -41,7 +41,7 @@ class LiftedKernels:
         for place in reversed(self._places):
             handles[place].close()
 
-    def put_back(self, dispatcher: Dispatcher) -> Sequence[RegistrationHandle]:
+    def put_back(self, dispatcher: Dispatcher) -> list[RegistrationHandle]:
         """All of the handles, with new ones of the kernels that were off."""
         handles = list(self._handles)
         for place in self._places:

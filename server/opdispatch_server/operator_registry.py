@@ -21,9 +21,11 @@ LONGEST_NAME = 4096
 class OperatorRegistry:
     """Whole libraries come and go, each change in one publication.
 
-    ``epoch`` grows before and after each publication. ``check`` and ``publish`` block, and are
-    called from worker threads; the rest is for the event loop. ``on_published`` is called by such
-    a thread, after a publication, with the operators for which something has been registered.
+    ``epoch`` grows before and after each publication. What goes through all registrations of a
+    library, ``own``, ``check``, ``publish`` and ``disown``, is called from worker threads, one at
+    a time, and one by one: a single step of C code for all of them would hold the interpreter
+    lock, and the event loop up. The rest is for the event loop. ``on_published`` is called by
+    such a thread, after a publication, with the operators for which something has been registered.
     """
 
     def __init__(self) -> None:
@@ -34,12 +36,16 @@ class OperatorRegistry:
 
     def own(self, version: LibraryVersion) -> None:
         """Notes whose the registrations of ``version`` are: before they are published."""
-        self._owners.update(dict.fromkeys(version.registrations, version))
+        for registration in version.registrations:
+            self._owners[registration] = version
 
     def disown(self, version: LibraryVersion) -> None:
         """Forgets the registrations of ``version``: once they are published no more."""
         for registration in version.registrations:
             self._owners.pop(registration, None)
+        handles, version.handles = version.handles, []
+        while handles:
+            handles.pop()
 
     def find_owner(self, registration: Registration | None) -> LibraryVersion | None:
         """The version that made a registration; None for one that every dispatcher has."""
@@ -71,7 +77,7 @@ class OperatorRegistry:
         registrations: Sequence[Registration],
         replacing: Sequence[RegistrationHandle],
         above: Sequence[Sequence[RegistrationHandle]] = (),
-    ) -> list[Sequence[RegistrationHandle]]:
+    ) -> list[list[RegistrationHandle]]:
         """Puts ``registrations`` in the place of what the handles own, below the kernels of those
         ``above``, which are in their order; returns their handles, and all those above.
 
@@ -89,7 +95,7 @@ class OperatorRegistry:
 
     def _swap(
         self, registrations: Sequence[Registration], replacing: Sequence[RegistrationHandle]
-    ) -> Sequence[RegistrationHandle]:
+    ) -> list[RegistrationHandle]:
         for handle in reversed(replacing):
             handle.close()
         return [self.dispatcher.register(registration) for registration in registrations]

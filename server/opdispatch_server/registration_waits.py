@@ -156,8 +156,8 @@ class RegistrationWaits:
         self._loop.call_soon_threadsafe(self._note, names)
 
     def _note(self, names: Collection[OperatorName]) -> None:
-        for name in names:
-            self._unseen |= self._awaited.get(name, set())
+        for name in self._awaited.keys() & names:  # the few, not the many
+            self._unseen |= self._awaited[name]
         if self._unseen and self._looking is None:
             self._looking = self._loop.create_task(self._look_for_all())
 

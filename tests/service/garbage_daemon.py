@@ -33,6 +33,7 @@ def _describe(garbage: object) -> str:
 
 
 def _collect() -> list[str]:
+    gc.unfreeze()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     found = sorted(map(_describe, gc.garbage))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opdispatch_server.libraries.library_catalog import LibraryCatalog
+from opdispatch_server.libraries.library_catalog import GONE_REMEMBERED, LibraryCatalog
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion, VersionState
 
 
@@ -31,3 +31,15 @@ def test_it_is_found_below_one_that_is_about_to_go():
     catalog.set_versions("image", [waiting, version_of("image", 2, VersionState.KEPT)])
     assert catalog.find_waiting("image::run") is waiting
     assert catalog.newest() == [waiting]
+
+
+def test_of_operators_that_are_gone_the_latest_are_remembered():
+    catalog = LibraryCatalog()
+    catalog.remember_gone((f"old::op{i}" for i in range(GONE_REMEMBERED)), "unloaded")
+    catalog.remember_gone((f"new::op{i}" for i in range(GONE_REMEMBERED // 2)), "replaced")
+    assert catalog.explain_absence("new::op0") == "replaced"
+    assert catalog.explain_absence("old::op0") == ""
+    assert catalog.explain_absence(f"old::op{GONE_REMEMBERED - 1}") == "unloaded"
+    catalog.remember_gone((f"more::op{i}" for i in range(5 * GONE_REMEMBERED)), "unloaded")
+    assert catalog.explain_absence("more::op0") == "unloaded"
+    assert catalog.explain_absence("new::op0") == ""

@@ -49,7 +49,6 @@ def publish(
     )
     if replaced is not None:
         operators.disown(replaced)
-        replaced.handles = ()
 
 
 def watch(operators: OperatorRegistry, version: LibraryVersion) -> list[weakref.ref[object]]:

@@ -63,11 +63,10 @@ class Followers:
         mirror = pb.Mirror(
             load_id=version.load_id,
             name=version.name,
-            batch=version.batch,
             replaces=replaced.load_id if replaced else 0,
             above=[each.load_id for each in above],
         )
-        return self.post(session, pb.DaemonMessage(mirror=mirror))
+        return self.post(session, pb.DaemonMessage(mirror=mirror), more=version.mirrored_batch)
 
     def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
         """Has every interpreter undo a version; those that hold it keep the code, if ``keep``."""
@@ -99,11 +98,16 @@ class Followers:
         session: InterpreterSession,
         message: pb.DaemonMessage,
         then: Callable[[], None] = lambda: None,
+        *,
+        more: bytes = b"",
     ) -> Following:
-        """Gives any instruction; ``then`` is called when it has been carried out."""
+        """Gives any instruction; ``then`` is called when it has been carried out.
+
+        ``more`` is as in ``InterpreterSession.post``.
+        """
         if not session.alive:
             return []
-        answer = session.post(message)
+        answer = session.post(message, more)
         task = asyncio.create_task(self._see_through(session, message, answer, then))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

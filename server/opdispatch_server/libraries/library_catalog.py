@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import OrderedDict
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
@@ -33,7 +34,7 @@ class LibraryCatalog:
         self._load_ids = itertools.count(1)
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # What has become of operators, for the message when one of them is called.
-        self._gone: dict[str, str] = {}
+        self._gone: OrderedDict[str, str] = OrderedDict()
 
     def line(self, name: str) -> asyncio.Lock:
         """The lock of a name; those who wait for it get it in the order of their coming."""
@@ -115,11 +116,11 @@ class LibraryCatalog:
 
     def remember_gone(self, operators: Iterable[str], what: str) -> None:
         """Notes what has become of operators."""
-        for operator in operators:
+        for operator in itertools.islice(operators, GONE_REMEMBERED):
             # Callers may leave the overload's name out.
             self._gone[operator] = self._gone[operator.partition(".")[0]] = what
         while len(self._gone) > GONE_REMEMBERED:
-            del self._gone[next(iter(self._gone))]
+            self._gone.popitem(last=False)
 
     def forget_gone(self, operators: Iterable[str]) -> None:
         """Notes that operators are there again."""

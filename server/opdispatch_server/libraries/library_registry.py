@@ -346,6 +346,7 @@ class LibraryRegistry:
         for version in versions:
             version.replicas = []
             self._pools.let_go(version)
+            await asyncio.to_thread(version.let_go)
 
     async def _retire_when_idle(self, version: LibraryVersion, *, keep: bool) -> None:
         load_id = version.load_id
@@ -355,6 +356,7 @@ class LibraryRegistry:
             await self._transaction.retire(version, keep=keep)
         if version.state is VersionState.GONE:
             self._pools.let_go(version)
+            await asyncio.to_thread(version.let_go)
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:

@@ -20,9 +20,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from itertools import chain
 
 from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.full_collections import FullCollections
 from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.kernel_route import KernelRoute
@@ -69,6 +71,7 @@ class LibraryTransaction:
         self._store = store
         self._kill_interpreter = kill_interpreter
         self._followers = Followers(sessions, kill_interpreter)
+        self._collections = FullCollections()
 
     async def stage(
         self,
@@ -133,27 +136,28 @@ class LibraryTransaction:
         fit, DeadlineExceededError, LibraryLoadError, JournalError, or InterpreterDiedError.
         """
         fault_point(FaultPoint.STAGED)
-        try:
-            await asyncio.to_thread(_take_batch, version, batch)
-            await self._keep_content(version)
-        except Exception:
-            await self.abandon(version, session)
-            raise
-        async with self._order, AsyncExitStack() as recorded:
+        with self._collections.spared():
             try:
-                old = replaced.handles if replaced else ()
-                await asyncio.to_thread(self._operators.check, version.registrations, old)
-                if not still_wanted():
-                    raise DeadlineExceededError(f"nobody waits for {version} any more")
-                await recorded.enter_async_context(recording())
+                await asyncio.to_thread(_take_batch, version, batch)
+                await self._keep_content(version)
             except Exception:
                 await self.abandon(version, session)
                 raise
-            above = published_after()
-            commit = pb.Commit(load_id=version.load_id, above=[each.load_id for each in above])
-            message = pb.DaemonMessage(commit=commit)
-            await self._publish(version, session, replaced, message, on_published, above)
-            mirrors = self._followers.mirror_everywhere(version, replaced, above)
+            async with self._order, AsyncExitStack() as recorded:
+                try:
+                    old = replaced.handles if replaced else ()
+                    await asyncio.to_thread(self._operators.check, version.registrations, old)
+                    if not still_wanted():
+                        raise DeadlineExceededError(f"nobody waits for {version} any more")
+                    await recorded.enter_async_context(recording())
+                except Exception:
+                    await self.abandon(version, session)
+                    raise
+                above = published_after()
+                commit = pb.Commit(load_id=version.load_id, above=[each.load_id for each in above])
+                message = pb.DaemonMessage(commit=commit)
+                await self._publish(version, session, replaced, message, on_published, above)
+                mirrors = self._followers.mirror_everywhere(version, replaced, above)
         await finish(mirrors)
 
     async def join(
@@ -199,18 +203,21 @@ class LibraryTransaction:
         """
         restore = pb.Restore(load_id=version.load_id, replaces=replaced.load_id)
         async with self._order, AsyncExitStack() as recorded:
-            await asyncio.to_thread(self._operators.check, version.registrations, replaced.handles)
-            await recorded.enter_async_context(recording())
-            others = [r for r in version.replicas if r.session is not session and r.is_serving]
-            for replica in others:  # their nested calls are not this version's yet
-                replica.state = ReplicaState.JOINING
-            message = pb.DaemonMessage(restore=restore)
-            try:
-                await self._publish(version, session, replaced, message)
-            except BaseException:
-                for replica in others:
-                    replica.state = ReplicaState.SERVING
-                raise
+            with self._collections.spared():
+                await asyncio.to_thread(
+                    self._operators.check, version.registrations, replaced.handles
+                )
+                await recorded.enter_async_context(recording())
+                others = [r for r in version.replicas if r.session is not session and r.is_serving]
+                for replica in others:  # their nested calls are not this version's yet
+                    replica.state = ReplicaState.JOINING
+                message = pb.DaemonMessage(restore=restore)
+                try:
+                    await self._publish(version, session, replaced, message)
+                except BaseException:
+                    for replica in others:
+                        replica.state = ReplicaState.SERVING
+                    raise
             following = self._followers.mirror_everywhere(version, replaced)
             for replica in version.replicas:
                 if replica.session is not session:
@@ -291,18 +298,18 @@ class LibraryTransaction:
         Those that lose their last interpreter are retired in the others at once: they may be
         published again under the same load id.
         """
-        handles = [handle for version in versions for handle in version.handles]
+        published = [version for version in versions if version.handles]
         for version in versions:
             version.state = state  # first: it explains why an operator is not there
             if state is VersionState.WAITING:
                 self._followers.retire_everywhere(version, keep=False)
-        if handles:
-            await asyncio.to_thread(self._operators.publish, (), handles)
-        for version in versions:
-            self._operators.disown(version)
-            version.handles = ()
-        if handles:
-            self.routes.renew()
+        if not published:
+            return
+        handles = list(chain.from_iterable(version.handles for version in published))
+        await asyncio.to_thread(self._operators.publish, (), handles)
+        for version in published:
+            await asyncio.to_thread(self._operators.disown, version)
+        self.routes.renew()
 
     async def _keep_content(self, version: LibraryVersion) -> None:
         """Stores an upload, before anybody is told that it is loaded."""
@@ -339,7 +346,7 @@ class LibraryTransaction:
                 )
                 replica.state = ReplicaState.SERVING
                 stay = [each for each in above if each.is_active]
-                self._operators.own(version)  # before it can be found
+                await asyncio.to_thread(self._operators.own, version)  # before it can be found
                 version.handles, *others = await asyncio.to_thread(
                     self._operators.publish,
                     version.registrations,
@@ -351,17 +358,19 @@ class LibraryTransaction:
                 version.content = None
                 version.become_active()
                 if replaced is not None:
-                    self._operators.disown(replaced)
-                    replaced.handles = ()
                     replaced.state = VersionState.KEPT
                 on_published()
+                if replaced is not None:
+                    await asyncio.to_thread(self._operators.disown, replaced)
             fault_point(FaultPoint.PUBLISHED)
         except BaseException:
-            if not version.is_active:
+            is_published = version.is_active
+            if not is_published:
                 version.remove_replica(session)
-                self._operators.disown(version)
             if session.alive:  # and may have published what the daemon has not
                 self._kill_interpreter(session, f"{version} could not be published")
+            if not is_published:
+                await asyncio.to_thread(self._operators.disown, version)
             raise
 
 

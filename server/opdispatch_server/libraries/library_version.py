@@ -72,12 +72,15 @@ class LibraryVersion:
         # The interpreters that can hold it; None: everybody's.
         self.pool: InterpreterPool | None = None
         self.batch = interpreter_pb2.RegistrationBatch()
-        self.registrations: Sequence[Registration] = ()
+        # The bytes of a DaemonMessage with a Mirror that has but the batch: every interpreter
+        # that does not hold the version is told the same.
+        self.mirrored_batch = b""
+        self.registrations: list[Registration] = []
         # The operators that it defines or implements, sorted.
         self.operators: Sequence[str] = ()
         self._operators: frozenset[str] = frozenset()
         self._names: frozenset[str] = frozenset()  # without those of overloads
-        self.handles: Sequence[RegistrationHandle] = ()
+        self.handles: list[RegistrationHandle] = []
         # Whether it has kernels for all operators of a dispatch key.
         self.has_fallbacks = False
         # Why it could not be loaded again, if it has failed.
@@ -103,16 +106,24 @@ class LibraryVersion:
         self.replicas = []
 
     def take_batch(
-        self, batch: interpreter_pb2.RegistrationBatch, registrations: Sequence[Registration]
+        self, batch: interpreter_pb2.RegistrationBatch, registrations: list[Registration]
     ) -> None:
         """Notes what its import has registered."""
+        self.let_go()
         self.batch = batch
+        mirror = interpreter_pb2.Mirror(batch=batch)
+        self.mirrored_batch = interpreter_pb2.DaemonMessage(mirror=mirror).SerializeToString()
         self.registrations = registrations
         names = {r.schema.name if r.schema is not None else r.name for r in registrations}
         self.expect(
             tuple(sorted(str(name) for name in names if name is not None)),
             has_fallbacks=any(r.kind == "fallback" for r in registrations),
         )
+
+    def let_go(self) -> None:
+        """Forgets what it has registered, one by one, in a thread: nobody needs it any more."""
+        while self.registrations:
+            self.registrations.pop()
 
     def expect(self, operators: Sequence[str], *, has_fallbacks: bool) -> None:
         """Notes what it registers, or did the last time."""
