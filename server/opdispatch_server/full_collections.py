@@ -31,7 +31,10 @@ class FullCollections:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """A ``with`` block, perhaps one of several at once, in which none begins by itself."""
+        """A ``with`` block, perhaps one of several at once, in which none begins by itself.
+
+        Code of users that runs in it may set thresholds of its own, which stay.
+        """
         if not self._blocks:
             self._thresholds = gc.get_threshold()
             gc.set_threshold(*self._thresholds[:2], _NEVER)
@@ -40,7 +43,7 @@ class FullCollections:
             yield
         finally:
             self._blocks -= 1
-            if not self._blocks:
+            if not self._blocks and gc.get_threshold()[2] == _NEVER:
                 gc.set_threshold(*self._thresholds)
 
     @contextmanager

@@ -133,7 +133,7 @@ class InterpreterLibraries:
         self._staged = LoadedLibrary(
             stage.load_id, stage.name, registrations, imported, max_concurrency, backends
         )
-        if len(registrations) > MANY_REGISTRATIONS:
+        if len(registrations) > MANY_REGISTRATIONS and gc.isenabled():
             # It would come soon, and take so long that the daemon might miss heartbeats: of an
             # import it expects none.
             gc.collect()

@@ -80,3 +80,9 @@ def test_an_error_ends_a_block_as_any_other_end():
     with pytest.raises(ValueError, match="import"), collections.spared():
         raise ValueError("import")
     assert gc.get_threshold() == (50, 2, 2)
+
+
+def test_thresholds_that_users_set_meanwhile_stay():
+    with FullCollections().put_off():
+        gc.set_threshold(60, 3, 3)
+    assert gc.get_threshold() == (60, 3, 3)

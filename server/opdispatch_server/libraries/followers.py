@@ -17,8 +17,15 @@ LOG = logging.getLogger("opdispatch.libraries")
 # Instructions but Stage run no code of users, so they are answered at once, unless a kernel
 # holds the interpreter lock.
 INSTRUCTION_TIMEOUT = 15.0
+# What each registration adds to that, in a process that has a tenth of a core.
+_SECONDS_A_REGISTRATION = 0.001
 
 Following = list[asyncio.Task[bool]]
+
+
+def instruction_timeout(version: LibraryVersion) -> float:
+    """How long an instruction may take that goes through all registrations of a version."""
+    return INSTRUCTION_TIMEOUT + _SECONDS_A_REGISTRATION * len(version.batch.registrations)
 
 
 class Followers:
@@ -66,7 +73,8 @@ class Followers:
             replaces=replaced.load_id if replaced else 0,
             above=[each.load_id for each in above],
         )
-        return self.post(session, pb.DaemonMessage(mirror=mirror), more=version.mirrored_batch)
+        message, timeout = pb.DaemonMessage(mirror=mirror), instruction_timeout(version)
+        return self.post(session, message, more=version.mirrored_batch, timeout=timeout)
 
     def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
         """Has every interpreter undo a version; those that hold it keep the code, if ``keep``."""
@@ -83,7 +91,8 @@ class Followers:
     ) -> Following:
         """Has one interpreter undo a version."""
         retire = pb.Retire(load_id=version.load_id, keep=keep)
-        return self.post(session, pb.DaemonMessage(retire=retire))
+        message = pb.DaemonMessage(retire=retire)
+        return self.post(session, message, timeout=instruction_timeout(version))
 
     def ask_for_reports(self) -> dict[InterpreterSession, asyncio.Future[pb.InterpreterMessage]]:
         """Has every interpreter say what is registered there, after what it was told so far."""
@@ -100,6 +109,7 @@ class Followers:
         then: Callable[[], None] = lambda: None,
         *,
         more: bytes = b"",
+        timeout: float = INSTRUCTION_TIMEOUT,
     ) -> Following:
         """Gives any instruction; ``then`` is called when it has been carried out.
 
@@ -108,7 +118,7 @@ class Followers:
         if not session.alive:
             return []
         answer = session.post(message, more)
-        task = asyncio.create_task(self._see_through(session, message, answer, then))
+        task = asyncio.create_task(self._see_through(session, message, answer, then, timeout))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return [] if session.importing else [task]
@@ -119,15 +129,16 @@ class Followers:
         message: pb.DaemonMessage,
         answer: asyncio.Future[pb.InterpreterMessage],
         then: Callable[[], None],
+        timeout: float,
     ) -> bool:
         what = message.WhichOneof("kind")
         try:
             done: set[asyncio.Future[pb.InterpreterMessage]] = set()
             while not done:
                 importing = bool(session.importing)
-                done, _ = await asyncio.wait({answer}, timeout=INSTRUCTION_TIMEOUT)
+                done, _ = await asyncio.wait({answer}, timeout=timeout)
                 if not done and not importing:
-                    raise session.silence(message, INSTRUCTION_TIMEOUT)
+                    raise session.silence(message, timeout)
             checked_answer(answer.result())
         except OpdispatchError as error:
             if session.alive:

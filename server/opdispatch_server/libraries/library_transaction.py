@@ -29,7 +29,12 @@ from opdispatch_server.interpreter_session import InterpreterSession, checked_an
 from opdispatch_server.interpreter_sessions import InterpreterSessions
 from opdispatch_server.kernel_route import KernelRoute
 from opdispatch_server.libraries.batch_comparison import check_same_batch
-from opdispatch_server.libraries.followers import INSTRUCTION_TIMEOUT, Followers, finish
+from opdispatch_server.libraries.followers import (
+    INSTRUCTION_TIMEOUT,
+    Followers,
+    finish,
+    instruction_timeout,
+)
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.library_code.library_store import LibraryStore
@@ -177,7 +182,7 @@ class LibraryTransaction:
         replica = version.add_replica(session, ReplicaState.JOINING)
         commit = pb.DaemonMessage(commit=pb.Commit(load_id=version.load_id))
         try:
-            await session.instruct(commit, timeout=INSTRUCTION_TIMEOUT)
+            await session.instruct(commit, timeout=instruction_timeout(version))
         except BaseException:
             if session.alive:  # and may be calling its own kernels already
                 self._kill_interpreter(session, f"it failed to join {version}")
@@ -222,7 +227,12 @@ class LibraryTransaction:
             for replica in version.replicas:
                 if replica.session is not session:
                     message = pb.DaemonMessage(restore=restore)
-                    following += self._followers.post(replica.session, message, _serves(replica))
+                    following += self._followers.post(
+                        replica.session,
+                        message,
+                        _serves(replica),
+                        timeout=instruction_timeout(version),
+                    )
         await finish(following)
 
     async def welcome(
@@ -334,7 +344,7 @@ class LibraryTransaction:
     ) -> None:
         """Has the interpreter publish a version that passed every check, then publishes it."""
         try:
-            await session.instruct(instruction, timeout=INSTRUCTION_TIMEOUT)
+            await session.instruct(instruction, timeout=instruction_timeout(version))
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
             async with self.routes.closed(), self.publication:
                 if not session.alive:
