@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
@@ -135,3 +136,24 @@ def test_who_still_holds_a_version_serves_it_again_when_the_newest_is_lost(
         assert session.libraries()[0].interpreters == ("worker-1",)
         assert [session.ops.const.get(X) for _ in range(20)] == [1] * 20
         assert session.check_invariants() == []
+
+
+def test_a_rollback_that_fails_leaves_the_version_before_as_it_was(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon.expects_errors = True
+    broken = tmp_path / "broken"
+    fails = f"import os\nassert not os.path.exists({str(broken)!r}), 'broken'"
+    session.load(write_library("const", constant(1, extra=fails)), interpreter="worker-1")
+    session.load(write_library("const", constant(2)), interpreters=2)
+    os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+    assert wait_for(lambda: any(i.restarts for i in session.interpreters()))
+    before = session.libraries(all_versions=True)[0]
+    assert before.interpreters_wanted == 1
+    broken.touch()
+    for undo in (session.rollback, functools.partial(session.unload, version=2)):
+        with pytest.raises(oc.LibraryLoadError, match="broken"):
+            undo("const")
+        assert session.libraries(all_versions=True)[0] == before
+    assert session.ops.const.get(X) == 2
+    assert session.check_invariants() == []

@@ -21,7 +21,7 @@ from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.libraries.library_replicas import LibraryReplicas
 from opdispatch_server.libraries.library_settling import LibrarySettling
-from opdispatch_server.libraries.library_transaction import LibraryTransaction, Recording
+from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
@@ -81,6 +81,7 @@ class LibraryRegistry:
             health,
             self._start,
             load_timeout=load_timeout,
+            wait_for_interpreters=self._wait_for_interpreters,
             published=self._published,
             joined=lambda: self.settling.announce(),
             give_up=self._give_up,
@@ -180,8 +181,7 @@ class LibraryRegistry:
                 self._journal.unloading, gone[-1], below, publishes=brings_back
             )
             if active is not None and brings_back:
-                active.interpreters_wanted = top.interpreters_wanted
-                await self._bring_back(active, top, recording)
+                await self._replicas.bring_back_locked(active, top, recording)
             async with nullcontext() if brings_back else recording():
                 self.catalog.remember_gone(
                     {operator for version in gone for operator in version.operators}
@@ -215,9 +215,8 @@ class LibraryRegistry:
                     library=name,
                 )
             before = older.pop()
-            before.interpreters_wanted = top.interpreters_wanted
             recording = functools.partial(self._journal.rolling_back, before, top)
-            await self._bring_back(before, top, recording)
+            await self._replicas.bring_back_locked(before, top, recording)
             self.catalog.set_versions(name, [*older, top, before])
             self._supersede(top, [])
             self.catalog.remember_gone(
@@ -297,23 +296,6 @@ class LibraryRegistry:
             lambda: bool(self._pools.ready(None) or self._pools.explain_want(None)[0]),
             self._interpreter_wait,
         )
-
-    async def _bring_back(
-        self, version: LibraryVersion, top: LibraryVersion, recording: Recording
-    ) -> None:
-        """Publishes a version in the place of the one above it, and has that in the journal."""
-        await self._pools.provide_for(version)
-        session = await self.placement.claim_holder(version)
-        if session is None:
-            if version.pool is None:
-                await self._wait_for_interpreters()
-            version.start_over(self.catalog.new_load_id())
-            await self._replicas.bring_up_locked(version, top, recording)
-            return
-        try:
-            await self._transaction.bring_back(version, session, top, recording)
-        finally:
-            self.placement.release(session)
 
     def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
         """Lets a version rest below the active one, and those go that are not kept any more."""

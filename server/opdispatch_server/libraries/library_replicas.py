@@ -50,6 +50,7 @@ class LibraryReplicas:
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         *,
         load_timeout: float,
+        wait_for_interpreters: Callable[[], Awaitable[None]],
         published: Callable[[LibraryVersion], Awaitable[None]],
         joined: Callable[[], Awaitable[None]],
         give_up: Callable[[LibraryVersion, OpdispatchError], Awaitable[None]],
@@ -61,6 +62,7 @@ class LibraryReplicas:
         self._health = health
         self._start = start
         self._load_timeout = load_timeout
+        self._wait_for_interpreters = wait_for_interpreters
         self._published = published
         self._joined = joined
         self._give_up = give_up
@@ -235,6 +237,32 @@ class LibraryReplicas:
             )
         finally:
             self._placement.release(session)
+
+    async def bring_back_locked(
+        self, version: LibraryVersion, top: LibraryVersion, recording: Recording
+    ) -> None:
+        """Publishes a kept version in the place of the one above it, in as many interpreters.
+
+        ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load, and then
+        nothing has changed.
+        """
+        wanted, version.interpreters_wanted = version.interpreters_wanted, top.interpreters_wanted
+        try:
+            await self._pools.provide_for(version)
+            session = await self._placement.claim_holder(version)
+            if session is None:
+                if version.pool is None:
+                    await self._wait_for_interpreters()
+                version.start_over(self._catalog.new_load_id())
+                await self.bring_up_locked(version, top, recording)
+                return
+            try:
+                await self._transaction.bring_back(version, session, top, recording)
+            finally:
+                self._placement.release(session)
+        except BaseException:
+            version.interpreters_wanted = wanted
+            raise
 
     def _published_after(self, version: LibraryVersion) -> list[LibraryVersion]:
         """The active versions whose kernels are above its own, in their order."""
