@@ -169,6 +169,8 @@ class BlockingCalls:
         else:
             number = lane.begin(attempt.request, timeout, what, on_done, tensors=attempt.tensors)
         future.cancel_call = lambda: lane.cancel(number)
+        if future.cancelled():  # before it knew how
+            lane.cancel(number)
         self._unsent[lane] = None
 
     def _end(
@@ -269,7 +271,10 @@ class BlockingCalls:
         def ask_daemon(why: Exception) -> None:
             try:
                 self._direct_call_failed(attempt, way, why)
-                self._begin_at_daemon(attempt, future)
+                if future.cancelled():
+                    attempt.call.close()
+                else:
+                    self._begin_at_daemon(attempt, future)
             except Exception as error:
                 attempt.call.close()
                 future.fail(self._failure(error, attempt))

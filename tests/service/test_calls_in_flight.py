@@ -172,6 +172,46 @@ def test_a_callback_may_wait_for_a_call_whose_route_does_not_hold_any_more(
     assert answers.result(30) == 2
 
 
+NOTES = """\
+import os
+from opdispatch import Library
+
+lib = Library("notes", "DEF")
+lib.define("run(Tensor x, str folder) -> int")
+
+
+def run(x, folder):
+    open(os.path.join(folder, f"{{x.size}}"), "w").close()
+    return {value}
+
+
+lib.impl("run", run, "CPU")
+"""
+
+
+def test_a_cancelled_call_is_not_made_again_where_its_route_does_not_hold(
+    daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary, tmp_path: Path
+):
+    folder = str(tmp_path)
+    with daemon.connect() as other:
+        session.load(write_library("notes", NOTES.format(value=1)))
+        for _ in range(3):
+            assert session.ops.notes.run(X, folder) == 1
+        other.load(write_library("notes", NOTES.format(value=2)))
+        daemon.signal(signal.SIGSTOP)
+        try:
+            # The first one is too large for the daemon to take it now, and keeps the others.
+            arguments = [(np.zeros(4_000_000), folder), *[(np.zeros(2), folder)] * 500]
+            results = session.map("notes::run", arguments, in_flight=501)
+            assert wait_for(lambda: any("second-ways" in t.name for t in threading.enumerate()))
+            results.close()
+        finally:
+            daemon.signal(signal.SIGCONT)
+        assert session.ops.notes.run(X[:1], folder) == 2
+        assert wait_for(lambda: is_idle(session))
+        assert not (tmp_path / "2").exists()
+
+
 @each_lane
 def test_a_cancelled_call_never_begins(doors_daemon: RunningDaemon, doors: Doors, lane: LaneChoice):
     with doors_daemon.connect(lane=lane) as session:
