@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from opdispatch_server.environments import environment_store
-from opdispatch_server.environments.environment_store import EnvironmentStore
+from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
 from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_wire.errors import LibraryLoadError
 
@@ -38,3 +39,39 @@ async def test_nothing_is_left_of_one_and_the_daemon_goes_on_meanwhile(
     assert list((tmp_path / "environments").iterdir()) == []
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+async def test_one_that_is_finished_while_somebody_looks_for_it_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its folder would be abandoned under the interpreters that run in it."""
+    begun, looked, is_made = asyncio.Event(), asyncio.Event(), threading.Event()
+    built = []
+    loop = asyncio.get_running_loop()
+
+    async def build(folder: Path, *args: object) -> None:
+        built.append(folder)
+        begun.set()
+        await looked.wait()
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").touch(0o700)
+
+    store = EnvironmentStore(tmp_path / "environments", tmp_path / "packages.json")
+    find = store._find
+
+    def find_slowly(key: str, home: LibraryHome) -> Environment | None:
+        found = find(key, home)
+        loop.call_soon_threadsafe(looked.set)
+        is_made.wait(10)
+        return found
+
+    monkeypatch.setattr(environment_store, "build_environment", build)
+    home = LibraryHome(requirements=("something==1",))
+    first = asyncio.create_task(store.get(home, lambda line: None))
+    await begun.wait()
+    monkeypatch.setattr(store, "_find", find_slowly)
+    second = asyncio.create_task(store.get(home, lambda line: None))
+    environment = await first
+    is_made.set()
+    assert await second == environment
+    assert len(built) == 1

@@ -144,6 +144,9 @@ class EnvironmentStore:
             keeping_alive.cancel()
 
     async def _build(self, key: str, home: LibraryHome) -> Environment:
+        # Somebody may have finished it while whoever asks was still looking for it.
+        if found := await asyncio.to_thread(self._find, key, home):
+            return found
         await asyncio.to_thread(self._remove_abandoned)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         tell = self._tell(key)
