@@ -44,7 +44,7 @@ def publish(
     operators: OperatorRegistry, version: LibraryVersion, replaced: LibraryVersion | None = None
 ) -> None:
     operators.own(version)
-    version.handles = operators.publish(
+    [version.handles] = operators.publish(
         version.registrations, replaced.handles if replaced is not None else ()
     )
     if replaced is not None:

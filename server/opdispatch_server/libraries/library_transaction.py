@@ -374,12 +374,10 @@ class LibraryTransaction:
                     await asyncio.to_thread(self._operators.disown, replaced)
             fault_point(FaultPoint.PUBLISHED)
         except BaseException:
-            is_published = version.is_active
-            if not is_published:
+            if not version.is_active:
                 version.remove_replica(session)
-            if session.alive:  # and may have published what the daemon has not
-                self._kill_interpreter(session, f"{version} could not be published")
-            if not is_published:
+                if session.alive:  # and may have published what the daemon has not
+                    self._kill_interpreter(session, f"{version} could not be published")
                 await asyncio.to_thread(self._operators.disown, version)
             raise
 
