@@ -20,7 +20,7 @@ export OPENBLAS_THREAD_TIMEOUT := 4
 TORCH_TESTS := tests/unit/test_foreign_arrays.py $(addprefix tests/conformance/test_, \
 	autocast_dtypes.py autograd.py autograd_engine.py autograd_functions.py autograd_writes.py \
 	digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py \
-	opcheck.py profiler.py \
+	opcheck.py overloads.py profiler.py \
 	registered_autograd.py safe_kernels.py saved_tensors.py schema_tags.py tracing.py vmap.py)
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,7 @@
 """``get_kernel`` beside PyTorch's: random kernels come and go, and some are held meanwhile.
 
-Asked for are the kernels of every key, and of those that are held, which can be called still.
+Asked for are the kernels of every key, and of those that are held, which can be called still. With
+other seeds, PyTorch gives kernels of a table that is stale here and there: see docs/fidelity.md.
 """
 
 import random

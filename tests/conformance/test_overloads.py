@@ -1,0 +1,70 @@
+"""Which overload a call by name means, beside PyTorch: of overloads that are defined in any order.
+
+The one without a name is defined first, if there is one: elsewhere the order differs on purpose,
+see docs/fidelity.md. Types are those for which both take the same values.
+"""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import opdispatch
+from opdispatch import ArgumentError, Tensor
+
+torch = pytest.importorskip("torch")
+
+TYPES = ["Tensor", "Tensor?", "int", "float", "Scalar", "str", "int?", "Tensor[]", "int[]"]
+VALUES = ["tensor", 1, 2.5, "text", [1, 2], "tensors"]
+
+
+OURS = SimpleNamespace(
+    refused=ArgumentError,
+    tensor=Tensor(np.ones(3)),
+    library=opdispatch.Library,
+    ops=opdispatch.ops,
+    kept=[],
+)
+THEIRS = SimpleNamespace(
+    refused=RuntimeError,
+    tensor=torch.ones(3),
+    library=torch.library.Library,
+    ops=torch.ops,
+    kept=[],  # what it has registered goes with a library that is forgotten
+)
+
+
+def random_signature(rng):
+    types = [rng.choice(TYPES) for _ in range(rng.randrange(3))]
+    names = [f"{kind} x{place}" for place, kind in enumerate(types)]
+    if names and rng.random() < 0.2:
+        names[-1] += "=None" if types[-1].endswith("?") else ""
+    return ", ".join(names)
+
+
+def run(side, seed):
+    rng, namespace = random.Random(seed), f"overloads_{seed}"
+    chosen = []
+    names = rng.sample(["a", "b", "c", "d", "e"], rng.randrange(2, 6))
+    for name in ([""] if rng.random() < 0.5 else []) + names:
+        library = side.library(namespace, "FRAGMENT")
+        side.kept.append(library)
+        overload, signature = f"f.{name}".removesuffix("."), random_signature(rng)
+        library.define(f"{overload}({signature}) -> str")
+        library.impl(overload, lambda *args, n=name: n, "CompositeImplicitAutograd")
+        chosen.append((name, signature))
+    known = {"tensor": side.tensor, "tensors": [side.tensor, side.tensor]}
+    for _ in range(30):
+        call = [rng.choice(VALUES) for _ in range(rng.randrange(3))]
+        args = [known.get(each, each) if isinstance(each, str) else each for each in call]
+        try:
+            chosen.append((call, getattr(side.ops, namespace).f(*args)))
+        except side.refused:
+            chosen.append((call, "refused"))
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_overload_that_is_called_is_that_of_pytorch(seed):
+    assert run(OURS, seed) == run(THEIRS, seed)
