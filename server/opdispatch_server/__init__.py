@@ -20,8 +20,7 @@ The daemon, one asyncio process (``opdispatch serve``):
     grpc_services, status_answers, message_limit,
     peer_identity, load_progress                what all of them share
     registry_view, registration_waits           what clients see, and wait for
-    operator_registry, kernel_route,
-    registration_codec                          the daemon's own dispatcher
+    operator_registry, kernel_route             the daemon's own dispatcher
     interpreter_sessions, interpreter_session,
     interpreter_lane, leases, core_wait         interpreters, as long as they are connected
     changes                                     waiting until something is different
@@ -58,8 +57,9 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
 Both:
 
     call_context, nested_time                   what a call carries, and what it takes by itself
-    loop_slices                                 long work that lets the event loop go on
+    registration_codec                          how registrations travel
     full_collections                            when the garbage collector goes through everything
+    loop_slices                                 long work that lets the event loop go on
     lifted_kernels                              kernels that are registered below others
     lane_listener                               takes the connections of a local lane
     fault_points                                where a test makes a process die
