@@ -1,6 +1,6 @@
 """A daemon whose garbage is never collected, but looked at.
 
-``python -m tests.service.garbage_daemon FILE`` takes the arguments of ``opdispatch serve`` after
+``python garbage_daemon.py FILE`` takes the arguments of ``opdispatch serve`` after
 that. Told SIGUSR1, it writes the types of all that only the collector would free, one a line, to
 FILE, and frees it.
 """

@@ -42,7 +42,7 @@ class GarbageDaemon(RunningDaemon):
 
     def __init__(self, folder: Path) -> None:
         self.report = folder / "garbage"
-        program = ("-m", "tests.service.garbage_daemon", str(self.report))
+        program = (str(Path(__file__).with_name("garbage_daemon.py")), str(self.report))
         super().__init__(folder, workers=1, program=program)
 
     def take_garbage(self) -> list[str]:
