@@ -18,8 +18,8 @@ TENSORS = [
     *("plain", "grad", "meta", "meta_grad", "sparse", "sparse_grad", "csr", "nested"),
     *("nested_grad", "quantized", "inference", "mkldnn", "sparse_meta"),
 ]
-# PyTorch's fallbacks replace these by tensors without the key, and ours leave them as they are:
-# they are passed on to other kernels, but not to other calls.
+# Fallbacks replace these by tensors without the key: they are passed on to other kernels, but not
+# to other calls.
 LAZY = ["conj", "neg", "zero"]
 SIGNATURES = {
     "Tensor x": ["tensor"],

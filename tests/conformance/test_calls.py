@@ -1,8 +1,8 @@
 """The kernels that calls visit, one after the other, as in PyTorch.
 
 ``golden/calls.json.gz`` was taken by ``record_calls.py``, which says what is in it. Tensors of ours
-are given the key sets of PyTorch's. Every call is made three times, the last time boxed: what the
-first has taught the dispatcher must not change what the second does.
+are given the key sets of PyTorch's, or have them. Every call is made three times, the last time
+boxed: what the first has taught the dispatcher must not change what the second does.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import pytest
 from call_programs import MODES, TENSORS, World
 from golden_file import read_golden
 
+import opdispatch.array_library  # noqa: F401
 from opdispatch import (
     AmbiguousKernelError,
     Dispatcher,
@@ -29,6 +30,7 @@ from opdispatch import (
     inference_mode,
     local_dispatch_key_set,
     no_grad,
+    ops,
     parse_dispatch_key,
 )
 
@@ -36,6 +38,12 @@ GOLDEN = read_golden("calls.json.gz")
 PROGRAMS = GOLDEN["programs"]
 CALLS = [call for program in PROGRAMS for call in program["calls"]]
 TENSOR = {n: Tensor(np.ones(2), keys=DispatchKeySet(w)) for n, w in GOLDEN["tensors"].items()}
+# Of those that have them for what their elements are not yet, fallbacks make others without them.
+TENSOR |= {
+    "conj": ops.array._conj(Tensor(np.ones(2, np.complex64))),
+    "neg": ops.array._neg_view(Tensor(np.ones(2, np.float32))),
+    "zero": Tensor._efficientzerotensor((2,)),
+}
 GUARDS = {
     "include": lambda included, excluded: IncludeDispatchKeyGuard(key_set(*included)),
     "exclude": lambda included, excluded: ExcludeDispatchKeyGuard(key_set(*excluded)),
@@ -154,6 +162,10 @@ def test_calls_visit_the_kernels_that_they_visit_in_pytorch(program):
             assert visits == call["visits"], (call, error)
             assert outcome_of(error, call["outcome"]) == call["outcome"], call
     assert world.dispatcher.check_invariants() == []
+
+
+def test_tensors_have_the_keys_of_pytorchs():
+    assert {n: each.key_set.raw_repr() for n, each in TENSOR.items()} == GOLDEN["tensors"]
 
 
 def test_the_calls_are_of_every_kind():
