@@ -50,15 +50,17 @@ class NameTable:
                 self.entries[name] = entry
             if number == self._numbers.get(name):
                 continue
-            overloads = [other for other in self.overloads.get(name.name, ()) if other != name]
+            known = self.overloads.get(name.name, ())
+            rest = tuple(other for other in known if other != name) if known else known
             if number is None:
                 del self._numbers[name]
             else:
                 self._numbers[name] = number
-                overloads.append(name)
-                overloads.sort(key=self._numbers.__getitem__)
-            if overloads:
-                self.overloads[name.name] = tuple(overloads)
+                rest = (*rest, name)
+                if len(rest) > 1:
+                    rest = tuple(sorted(rest, key=self._numbers.__getitem__))
+            if rest:
+                self.overloads[name.name] = rest
             else:
                 del self.overloads[name.name]
 
