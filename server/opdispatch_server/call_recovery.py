@@ -69,6 +69,7 @@ class CallRecovery:
             async with scope:
                 self._waiting.add(scope)
                 await self._settling.wait(affects)
+                await asyncio.sleep(0)  # its time ends also if there was nothing to wait for
         except TimeoutError:
             raise error from None
         finally:

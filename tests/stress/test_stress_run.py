@@ -19,7 +19,9 @@ def test_seconds_of_races_and_kills(capsys: pytest.CaptureFixture[str]):
             *("--kill-every", "2"),
         ]
     )
-    report = json.loads(capsys.readouterr().out)
+    output, errors = capsys.readouterr()
+    assert output, errors
+    report = json.loads(output)
     assert report["violations"] == []
     assert report["errors"] == {}
     assert code == 0

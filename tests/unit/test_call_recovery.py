@@ -58,6 +58,16 @@ async def test_the_daemon_stops_in_the_moment_in_which_a_wait_is_over():
         await waits(waiting)
 
 
+async def test_time_ends_also_where_there_is_nothing_to_wait_for():
+    class IsSettled:
+        async def wait(self, affects: object) -> None:
+            return
+
+    await waits(recovery(IsSettled()))
+    with pytest.raises(RefusedError, match="its library is away"):
+        await waits(recovery(IsSettled()), seconds=-1)
+
+
 async def test_no_more_wait_than_may():
     settling = NeverSettles()
     waiting = recovery(settling, calls=1)

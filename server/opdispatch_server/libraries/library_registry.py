@@ -100,7 +100,7 @@ class LibraryRegistry:
             leaving=lambda: list(self._leaving),
         )
         self._stopped = False
-        self.settling = LibrarySettling(pools, self.catalog.newest)
+        self.settling = LibrarySettling(pools, self.catalog.newest, transaction.publication)
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
 

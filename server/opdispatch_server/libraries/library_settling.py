@@ -12,14 +12,19 @@ from opdispatch_server.processes.interpreter_pools import InterpreterPools
 class LibrarySettling:
     """Wakes whoever waits for libraries to be in an interpreter. Belongs to the event loop.
 
-    ``newest`` gives the version of each library that is active, or is to be.
+    ``newest`` gives the version of each library that is active, or is to be; ``publication`` is
+    held while these change, and with them what can be called.
     """
 
     def __init__(
-        self, pools: InterpreterPools, newest: Callable[[], Iterable[LibraryVersion]]
+        self,
+        pools: InterpreterPools,
+        newest: Callable[[], Iterable[LibraryVersion]],
+        publication: asyncio.Lock,
     ) -> None:
         self._pools = pools
         self._newest = newest
+        self._publication = publication
         # Notified when a version is published or unloaded, gains or loses an interpreter, or is
         # given up, and when an interpreter is.
         self._changed = asyncio.Condition()
@@ -36,12 +41,16 @@ class LibrarySettling:
     async def wait(self, affects: Callable[[LibraryVersion], bool]) -> None:
         """Waits while a library that ``affects`` is true of has no live interpreter.
 
-        Not for one that has failed, or that no interpreter can come for.
+        Not for one that has failed, or that no interpreter can come for. Whoever looks again
+        right after that sees no change half made: one that looks in the middle of a change finds
+        what cannot be called, though there is nothing to wait for.
         """
         async with self._changed:
             await self._changed.wait_for(
                 lambda: all(self._is_settled(v) for v in self._newest() if affects(v))
             )
+        async with self._publication:
+            pass
 
     async def announce(self) -> None:
         """Has everybody who waits look again."""
@@ -49,8 +58,6 @@ class LibrarySettling:
             self._changed.notify_all()
 
     def _is_settled(self, version: LibraryVersion) -> bool:
-        return (
-            any(replica.is_serving for replica in version.replicas)
-            or version.state is VersionState.FAILED
-            or bool(self.explain_want(version)[0])
-        )
+        if version.state not in (VersionState.ACTIVE, VersionState.WAITING):
+            return True  # it does not come back
+        return version.is_serving or bool(self.explain_want(version)[0])
