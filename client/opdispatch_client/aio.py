@@ -21,6 +21,7 @@ from opdispatch_client import rpcs
 from opdispatch_client.async_calling_session import AsyncCallingSession
 from opdispatch_client.async_calls import AsyncCalls
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
+from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.listings import (
     Interpreter,
     KernelSummary,
@@ -121,6 +122,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
+        GRPC_FORKS.note_use(endpoint.address, asyncio=True)
         self._channel = grpc.aio.insecure_channel(endpoint.target, options=endpoint.options)
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory

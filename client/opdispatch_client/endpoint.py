@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from opdispatch_client.grpc_forks import GRPC_FORKS, SPAWN_HINT
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire import lane_socket
 from opdispatch_wire.addresses import (
@@ -130,7 +131,9 @@ class Endpoint:
             return DaemonUnavailableError(
                 f"the session with {self.address} is of process {self.process}, which this one was "
                 "forked from",
-                hint="open one in this process, with connect()",
+                hint=SPAWN_HINT
+                if GRPC_FORKS.explain_child()
+                else "open one in this process, with connect()",
                 address=self.address,
             )
         return DaemonUnavailableError(

@@ -20,6 +20,7 @@ from opdispatch_client import rpcs
 from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.calling_session import CallingSession
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
+from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.listings import (
     Interpreter,
     KernelSummary,
@@ -100,6 +101,7 @@ class Session(SessionBase, CallingSession):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
+        GRPC_FORKS.note_use(endpoint.address, asyncio=False)
         self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
         self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory

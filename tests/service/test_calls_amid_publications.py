@@ -53,9 +53,7 @@ def hold(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[Hold]:
     hold.off()
 
 
-def test_a_call_waits_until_its_library_is_published_again(
-    hold: Hold, write_library: WriteLibrary
-):
+def test_a_call_waits_until_its_library_is_published_again(hold: Hold, write_library: WriteLibrary):
     with hold.start_daemon("own").connect() as session:
         session.load(write_library("const", constant(5)))
         hold.on()
