@@ -1,4 +1,4 @@
-"""``opdispatch state``: the state folder of a daemon as one file, out and in."""
+"""``opdispatch state``: the state folder of a daemon as one file, out and in; and made small."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ class StateAction(enum.StrEnum):
 
     EXPORT = "export"
     IMPORT = "import"
+    PRUNE = "prune"
 
 
 def state(
     action: Annotated[StateAction, typer.Argument(help="What to do.", show_default=False)],
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", dir_okay=False, help="The archive.", show_default=False),
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            dir_okay=False,
+            help="The archive to export to, or to import.",
+            show_default=False,
+        ),
+    ] = None,
     state_folder: Annotated[
         Path | None,
         typer.Option(
@@ -37,33 +43,56 @@ def state(
         ),
     ] = None,
 ) -> None:
-    """Back up what a daemon has loaded, or restore it: `state export FILE`, `state import FILE`.
+    """Back up what a daemon has loaded, restore it, or remove what nothing is loaded from.
 
-    The archive holds the journal and the uploads, with their hashes. An export may be made
-    while the daemon runs. An import is refused while one does; it replaces the state that is
-    there, once everything has been checked, and keeps the old journal beside it.
+    `state export FILE` writes the journal and the uploads that it names, with their hashes; a
+    daemon may be running. The others are refused while one uses the folder. `state import FILE`
+    replaces the state that is there, once everything has been checked, and keeps the old journal
+    beside it. `state prune` removes the uploads that neither the journal nor one kept beside it
+    names.
     """
     from opdispatch.errors import OpdispatchError
-    from opdispatch_server.state.state_archive import export_state, import_state
 
+    if (file is None) != (action is StateAction.PRUNE):
+        wants = "takes no file" if file else "takes a file"
+        raise typer.BadParameter(f"{action.value} {wants}", param_hint="'[FILE]'")
     folder = state_folder or default_state_folder()
     try:
-        if action is StateAction.EXPORT:
-            summary = export_state(folder, file)
+        if file is None:
+            _prune(folder)
         else:
-            summary = import_state(file, folder)
+            _archive(action, file, folder)
     except (OpdispatchError, OSError) as error:
         message = str(error)
         if isinstance(error, OSError) and error.strerror:
-            message = f"{error.filename or file}: {error.strerror}"
+            message = f"{error.filename or file or folder}: {error.strerror}"
         print(f"opdispatch: {message}", file=sys.stderr)
         raise typer.Exit(1) from error
+
+
+def _archive(action: StateAction, file: Path, folder: Path) -> None:
+    from opdispatch_server.state.state_archive import export_state, import_state
+
+    if action is StateAction.EXPORT:
+        summary = export_state(folder, file)
+    else:
+        summary = import_state(file, folder)
     print(
         f"{action.value}ed {_count(summary.libraries, 'library', 'libraries')} with "
         f"{_count(summary.contents, 'upload', 'uploads')}, up to event {summary.last_event}"
     )
     if summary.replaced:
         print(f"the journal before is in {summary.replaced}")
+
+
+def _prune(folder: Path) -> None:
+    from opdispatch_server.state.unused_uploads import remove_unused_uploads
+
+    uploads = remove_unused_uploads(folder)
+    print(
+        f"removed {_count(uploads.removed, 'upload', 'uploads')} "
+        f"({_count(uploads.freed_bytes, 'byte', 'bytes')}), kept {uploads.kept}"
+    )
 
 
 def _count(number: int, one: str, more: str) -> str:

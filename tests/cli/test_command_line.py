@@ -265,6 +265,8 @@ def test_who_forgets_what_makes_a_name_a_path_is_told(run: RunCommand, tmp_path:
         (["ops", "--timeout", "soon"], "--timeout"),
         (["ops", "--address", "what"], "the address 'what' is not understood"),
         (["stress", "--callers", "0"], "--callers"),
+        (["state", "export"], "export takes a file"),
+        (["state", "prune", "x"], "prune takes no file"),
         (["--json", "state", "export", "x"], "no such option: --json (see `opdispatch state --h"),
     ],
 )

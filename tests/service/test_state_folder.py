@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +104,29 @@ def test_a_disk_that_is_full_refuses_the_change_and_nothing_else(
     with again.connect() as session:
         assert [v.version for v in session.libraries(all_versions=True)] == [3, 4]
         assert session.ops.const.get(X) == 9
+
+
+def test_what_nothing_is_loaded_from_goes_when_asked(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    state = tmp_path / "state"
+    prune = [sys.executable, "-m", "opdispatch_client.cli", "state", "prune", "--state", str(state)]
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        first, *_ = [session.load(write_library("const", constant(n))) for n in range(1, 5)]
+        refused = subprocess.run(prune, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 1
+        assert f"another daemon uses the state folder {state}" in refused.stderr
+    assert daemon.stop() == 0
+    size = (state / "libraries" / first.sha256).stat().st_size
+    done = subprocess.run(prune, capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.stdout) == ("", f"removed 2 uploads ({2 * size} bytes), kept 2\n")
+    assert not (state / "libraries" / first.sha256).exists()
+    again = start_daemon(workers=1)
+    with again.connect() as session:
+        assert [v.version for v in session.libraries(all_versions=True)] == [3, 4]
+        assert session.ops.const.get(X) == 4
+        assert session.unload("const", version=4)
+        assert session.ops.const.get(X) == 3
+        assert session.load(write_library("const", constant(1))).version == 5
+        assert session.ops.const.get(X) == 1

@@ -72,6 +72,10 @@ class LibraryStore:
             )
         return content
 
+    def paths(self) -> list[Path]:
+        """Where everything is that is kept: files that have their digest for a name."""
+        return sorted(self._folder.glob("[0-9a-f]" * 64))
+
     def _has(self, path: Path, digest: str) -> bool:
         try:
             return digest_content(path.read_bytes()) == digest

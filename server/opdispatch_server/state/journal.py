@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -159,3 +159,9 @@ def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
                     "to start without libraries",
                 ) from error
     return records
+
+
+def uploads_of(libraries: Iterable[LibraryRecord]) -> list[str]:
+    """The SHA-256 of every upload that one of them is loaded from, in order."""
+    sources = {version.source for library in libraries for version in library.versions}
+    return sorted({source.sha256 for source in sources if not source.is_module})

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import LibraryStore
-from opdispatch_server.state.journal import read_libraries
+from opdispatch_server.state.journal import read_libraries, uploads_of
 from opdispatch_server.state.journal_file import (
     DATABASE,
     LAST_EVENT,
@@ -77,7 +77,7 @@ def export_state(state: Path, archive: Path) -> StateSummary:
         (work / LAST_EVENT).write_bytes(b"0\n")
         with closing(JournalFile(work)) as copy:
             libraries = read_libraries(copy)
-            digests = _digests_of(libraries.values())
+            digests = uploads_of(libraries.values())
             summary = StateSummary(_count_loaded(libraries.values()), len(digests), copy.last_event)
         (work / LAST_EVENT).write_bytes(b"%020d\n" % summary.last_event)
         members = {name: work / Path(name).name for name in JOURNAL_MEMBERS}
@@ -99,7 +99,7 @@ def import_state(archive: Path, state: Path) -> StateSummary:
             journal = draft / "journal"
             with closing(JournalFile(journal)) as file:
                 libraries = read_libraries(file)
-                digests = _digests_of(libraries.values())
+                digests = uploads_of(libraries.values())
                 last_event = file.last_event
             missing = [digest for digest in digests if not (draft / "libraries" / digest).exists()]
             if missing:
@@ -121,12 +121,6 @@ def import_state(archive: Path, state: Path) -> StateSummary:
 
 def _count_loaded(libraries: Iterable[LibraryRecord]) -> int:
     return sum(bool(library.versions) for library in libraries)
-
-
-def _digests_of(libraries: Iterable[LibraryRecord]) -> list[str]:
-    """The contents that the libraries are loaded from."""
-    sources = {version.source for library in libraries for version in library.versions}
-    return sorted({source.sha256 for source in sources if not source.is_module})
 
 
 def _write_archive(

@@ -66,6 +66,10 @@ class StateFolder:
         """Where the journal is."""
         return self.path / _JOURNAL
 
+    def replaced_journals(self) -> list[Path]:
+        """Where the journals are that imports have put aside, oldest first."""
+        return sorted(self.path.glob(f"{_REPLACED}-*"))
+
     def open_journal(self) -> JournalFile:
         """Its journal; a new one in a folder that has none. Raises JournalError."""
         if not self.journal.exists():
