@@ -105,9 +105,13 @@ class KernelLane:
         self._is_closed = False
 
     def start(self) -> None:
-        """Begins to serve, in a thread."""
+        """Begins to serve, in a thread; without one, the connection is ended at once."""
         self._watch.add(self._turn)
-        self._start_thread(1)
+        try:
+            self._start_thread(1)
+        except RuntimeError as error:  # of threading: the system's limit is reached
+            LOG.warning("a connection is ended, which no thread can read: %s", error)
+            self._end(1)
 
     def close(self) -> None:
         """Ends the connection; replies of kernels that still run are lost. Idempotent."""
@@ -227,6 +231,13 @@ class KernelLane:
             target=self._work_off, args=(call, turns, turns, 0), name="kernel-lane", daemon=True
         ).start()
 
+    def refuse_call(self, call: LaneCall, error: OpdispatchError) -> None:
+        """Replies to a call that has waited for its turn, and never starts."""
+        self._waiting.pop(call.request.id, None)
+        self._rules.end(call.context)
+        self._reply(_failure(call.request, error))
+        self._flush()
+
     def _work_off(
         self,
         call: LaneCall,
@@ -246,7 +257,7 @@ class KernelLane:
                 following.lane._flush()
             following = ordered.end() if ordered is not None else None
             if following is not None and not isinstance(following, LaneCall):
-                following.start(ordered)  # a thread waits for its turn itself
+                ordered.start(following)  # a thread waits for its turn itself
                 return
 
     def _begin_turn(self, call: LaneCall, turns: LibraryTurns[LaneCall]) -> bool:

@@ -9,6 +9,7 @@ from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.v1 import execution_pb2
 
 if TYPE_CHECKING:
+    from opdispatch.errors import OpdispatchError
     from opdispatch_server.kernel_lane import KernelLane
     from opdispatch_server.library_turns import LibraryTurns
 
@@ -48,3 +49,7 @@ class LaneCall:
     def start(self, turns: LibraryTurns[LaneCall]) -> None:
         """Runs it in a thread of its lane's: its turn has come."""
         self.lane.start_call(self, turns)
+
+    def refuse(self, error: OpdispatchError) -> None:
+        """Replies with ``error``: it never starts."""
+        self.lane.refuse_call(self, error)

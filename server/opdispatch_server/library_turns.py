@@ -7,7 +7,9 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_server.waiting_room import WaitingRoom
+from opdispatch_wire.errors import RefusedError
 
 # The weight of the newest call in the average.
 _NEWEST_SHARE = 0.2
@@ -30,8 +32,11 @@ class Job(Protocol):
 
     def start(self, turns: LibraryTurns[Any]) -> None:
         """``LibraryTurns.end`` has given it back in a thread that does not run calls: it begins
-        in another one, and ends in its turn.
+        in another one, and ends in its turn. Raises RuntimeError if none can be started.
         """
+
+    def refuse(self, error: OpdispatchError) -> None:
+        """It never starts: its caller is told why."""
 
 
 J = TypeVar("J", bound=Job)
@@ -86,7 +91,32 @@ class LibraryTurns(Generic[J]):
                 room.leave(job.size)
             return job
 
+    def start(self, job: J) -> None:
+        """Has a job whose turn it is begin in another thread.
+
+        If none can be started, it is refused, and so are those in whose place it was.
+        """
+        following: J | None = job
+        while following is not None:
+            try:
+                following.start(self)
+            except RuntimeError as error:  # of threading: the system's limit is reached
+                following.refuse(no_thread_error(following.operator, error))
+                following = self.end()
+            else:
+                return
+
     def note(self, seconds: float) -> None:
         """Counts the time that a call took."""
         # Without the lock: of two calls that end at once, the average may miss one.
         self.seconds += _NEWEST_SHARE * (seconds - self.seconds)
+
+
+def no_thread_error(operator: str, error: RuntimeError) -> RefusedError:
+    """Why a call never started: its process could not start a thread."""
+    return RefusedError(
+        f"the interpreter has no thread for the call of {operator}, which never started: {error}",
+        hint="a limit of threads or memory is reached; try again in a moment, or raise it",
+        operator=operator,
+        started="no",
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 
 from opdispatch_server.call_context import KERNEL_THREADS
+
+LOG = logging.getLogger("opdispatch.lane")
 
 PATIENCE = 0.005
 """Seconds after which kernels that were thought to be quick keep nobody waiting any more."""
@@ -34,8 +37,10 @@ class ReadingTurn:
     is called between two turns, by whoever passes the right on.
 
     Whoever has the turn either reads or runs kernels, and others may take it only while it runs
-    kernels: two threads never read at a time. ``_mutex`` protects every field; only
-    ``is_at`` looks without it, since no turn comes back.
+    kernels: two threads never read at a time. If no thread can be started, the turn is vacant:
+    the first one that would rest takes it, and ``hand_over_if_stuck`` tries again.
+
+    ``_mutex`` protects every field; only ``is_at`` looks without it, since no turn comes back.
     """
 
     def __init__(
@@ -48,6 +53,8 @@ class ReadingTurn:
         self._resting: list[_Rest] = []
         # When the thread whose turn it is began to run kernels; 0: it reads.
         self._busy_since = 0.0
+        self._is_vacant = False
+        self._lacks_threads = False  # and that has been logged
         self._is_closed = False
         self.was_busy = False
         """Whether a kernel has begun since ``hand_over_if_stuck`` last looked."""
@@ -81,16 +88,19 @@ class ReadingTurn:
     def hand_over_if_stuck(self) -> bool:
         """Takes the turn from a thread that has run kernels for too long.
 
-        Whether it has begun any since this was last called.
+        Whether it has begun any since this was last called, or nobody has the turn.
         """
         was_busy, self.was_busy = self.was_busy, False
         self._pass_on(self._is_stuck)
-        return was_busy
+        return was_busy or self._is_vacant
 
     def rest(self) -> int | None:
         """Waits for a turn; None: this thread is not needed any more."""
         rest = _Rest()
         with self._mutex:
+            if self._is_vacant and not self._is_closed:
+                self._is_vacant = False
+                return self._turn
             if self._is_closed or len(self._resting) >= _MAX_RESTING:
                 return None
             self._resting.append(rest)
@@ -115,18 +125,41 @@ class ReadingTurn:
 
     def _pass_on(self, may_pass: Callable[[], bool]) -> None:
         with self._mutex:
-            if self._is_closed or not may_pass():
+            if self._is_closed or not (self._is_vacant or may_pass()):
                 return
-            self._turn += 1
-            self._busy_since = 0.0
+            if not self._is_vacant:
+                self._turn += 1
+                self._busy_since = 0.0
+            self._is_vacant = False
             following = self._turn
             rest = self._resting.pop() if self._resting else None
         self._on_pass()
         if rest is None:
-            self._start_thread(following)
+            self._start(following)
         else:
-            rest.turn = following
-            rest.wake.release()
+            _wake(rest, following)
+
+    def _start(self, turn: int) -> None:
+        """Has a thread begin with a turn that nobody has, or leaves it vacant."""
+        try:
+            self._start_thread(turn)
+        except RuntimeError as error:  # of threading: the system's limit is reached
+            if not self._lacks_threads:
+                self._lacks_threads = True
+                LOG.warning("a lane waits for its kernels to end before it is read: %s", error)
+            with self._mutex:
+                # Who has come to rest meanwhile has not seen that it is vacant.
+                rest = self._resting.pop() if self._resting else None
+                self._is_vacant = rest is None and not self._is_closed
+            if rest is not None:
+                _wake(rest, turn)
+        else:
+            self._lacks_threads = False
+
+
+def _wake(rest: _Rest, turn: int) -> None:
+    rest.turn = turn
+    rest.wake.release()
 
 
 def hand_over_turn() -> None:

@@ -16,7 +16,8 @@ class ReplyWriter:
 
     A thread that flushes writes what the system takes at once. If that is not all, a thread of
     its own writes the rest, and goes when everything is written: a peer that does not read
-    keeps that one waiting, and nobody else.
+    keeps that one waiting, and nobody else. Where no thread can be started, it is the one that
+    flushes: replies are not lost.
 
     ``_writing`` is held by whoever writes, and makes frames whole; a thread that is started
     for the rest takes it over. After each of its releases somebody looks whether anything
@@ -39,23 +40,20 @@ class ReplyWriter:
     def flush(self) -> None:
         """Writes what there is, or leaves it to the thread that is writing.
 
-        Does not wait. That the connection has ended, whoever reads it will notice.
+        Does not wait while threads can be started. That the connection has ended, whoever reads
+        it will notice.
         """
         while self._outbox and self._writing.acquire(blocking=False):
-            is_handed_over = False
+            rest = None
             try:
                 rest = self._write_now()
-                if rest is not None:
-                    is_handed_over = True
-                    self._is_free.clear()
-                    threading.Thread(
-                        target=self._write_rest, args=(rest,), name="reply-writer", daemon=True
-                    ).start()
             except OSError:
                 self._outbox.clear()
             finally:
-                if not is_handed_over:
+                if rest is None:
                     self._writing.release()
+            if rest is not None:
+                self._hand_over(rest)
 
     def finish(self, seconds: float) -> None:
         """Writes what there is before the connection is ended, whoever is writing now.
@@ -91,6 +89,17 @@ class ReplyWriter:
             if rest := self._outbox.next_batch().write_now(self._socket):
                 return rest
         return None
+
+    def _hand_over(self, rest: FrameBatch) -> None:
+        """Has a thread go on with ``_writing``, which is held."""
+        self._is_free.clear()
+        thread = threading.Thread(
+            target=self._write_rest, args=(rest,), name="reply-writer", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # of threading: the system's limit is reached
+            self._write_rest(rest)
 
     def _write_rest(self, rest: FrameBatch) -> None:
         try:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import KERNEL_THREADS
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.loaded_library import LoadedLibrary
@@ -20,14 +21,22 @@ class _TurnWait:
         self.operator = operator
         self.source = self  # of nobody's others it has to keep the order
         self._given = threading.Event()
+        self._refusal: OpdispatchError | None = None
 
     def start(self, turns: LibraryTurns[_TurnWait]) -> None:
         """It is its turn, until ``LibraryTurns.end``."""
         self._given.set()
 
     def wait(self) -> None:
-        """Returns when it is its turn."""
+        """Returns when it is its turn, or raises what it was refused with."""
         self._given.wait()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def refuse(self, error: OpdispatchError) -> None:
+        """It never gets its turn."""
+        self._refusal = error
+        self._given.set()
 
 
 @contextmanager
@@ -50,4 +59,4 @@ def turns_of_all(libraries: Sequence[LoadedLibrary], operator: str) -> Iterator[
         for turns in reversed(taken):
             following = turns.end()
             if following is not None:
-                following.start(turns)
+                turns.start(following)

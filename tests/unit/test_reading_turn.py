@@ -151,3 +151,69 @@ def test_the_watch_takes_the_turn_from_who_is_busy():
     watch.remove(turn)
     watch.stop()
     assert taken == [2]
+
+
+class Threads:
+    """Starts threads while there ``are_any``."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+        self.are_any = True
+
+    def start(self, turn: int) -> None:
+        if not self.are_any:
+            raise RuntimeError("can't start new thread")
+        self.started.append(turn)
+
+
+@pytest.fixture
+def threads() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
+def scarce_turn(threads: Threads) -> ReadingTurn:
+    """A turn whose first thread runs a kernel, and for which no other can be started."""
+    turn = ReadingTurn(threads.start)
+    threads.are_any = False
+    turn.hand_over(1)
+    return turn
+
+
+def test_who_ends_its_kernel_reads_again_where_no_thread_could_be_started(scarce_turn: ReadingTurn):
+    assert not scarce_turn.is_at(1)
+    assert scarce_turn.rest() == 2
+    assert scarce_turn.is_at(2)
+
+
+def test_a_turn_that_nobody_has_is_given_to_one_thread_only(scarce_turn: ReadingTurn):
+    assert scarce_turn.rest() == 2
+    scarce_turn.close()
+    assert scarce_turn.rest() is None
+
+
+def test_a_thread_is_started_as_soon_as_there_can_be_one(
+    scarce_turn: ReadingTurn, threads: Threads
+):
+    assert scarce_turn.hand_over_if_stuck()  # nobody has the turn: look again
+    assert threads.started == []
+    threads.are_any = True
+    scarce_turn.hand_over_if_stuck()
+    assert threads.started == [2]
+    assert not scarce_turn.hand_over_if_stuck()
+    assert threads.started == [2]
+
+
+def test_that_there_are_no_threads_is_said_once(
+    scarce_turn: ReadingTurn, caplog: pytest.LogCaptureFixture
+):
+    for _ in range(10):
+        scarce_turn.hand_over_if_stuck()
+    assert not caplog.records  # but when the first one could not be started
+
+
+def test_a_closed_turn_that_nobody_has_stays_so(scarce_turn: ReadingTurn, threads: Threads):
+    scarce_turn.close()
+    threads.are_any = True
+    scarce_turn.hand_over_if_stuck()
+    assert threads.started == []

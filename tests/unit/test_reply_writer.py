@@ -72,3 +72,24 @@ def test_a_peer_that_has_gone_is_not_waited_for(sockets: tuple[socket.socket, so
     writer.put(FrameKind.REFUSAL, b"why")
     writer.finish(3600)
     writer.flush()
+
+
+def test_who_flushes_writes_all_where_no_thread_can_be_started(
+    sockets: tuple[socket.socket, socket.socket],
+):
+    ours, theirs = sockets
+    writer = ReplyWriter(ours)
+    heard: list[tuple[FrameKind, int]] = []
+    peer = threading.Thread(target=lambda: heard.extend(heard_by(theirs)))
+    peer.start()
+    before = threading.stack_size(1 << 46)  # which no thread can get
+    try:
+        writer.put(FrameKind.REPLY, LONG)
+        writer.flush()
+    finally:
+        threading.stack_size(before)
+    writer.put(FrameKind.REFUSAL, b"why")
+    writer.flush()  # the right to write is free again
+    peer.join()
+    assert heard == [(FrameKind.REPLY, len(LONG)), (FrameKind.REFUSAL, 3)]
+    writer.wait_for_room()
