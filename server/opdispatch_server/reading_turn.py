@@ -40,7 +40,8 @@ class ReadingTurn:
     kernels: two threads never read at a time. If no thread can be started, the turn is vacant:
     the first one that would rest takes it, and ``hand_over_if_stuck`` tries again.
 
-    ``_mutex`` protects every field; only ``is_at`` looks without it, since no turn comes back.
+    ``_mutex`` protects every field; ``is_at`` looks without it, since no turn comes back, and so
+    does the watch, which looks again.
     """
 
     def __init__(
@@ -144,17 +145,18 @@ class ReadingTurn:
         try:
             self._start_thread(turn)
         except RuntimeError as error:  # of threading: the system's limit is reached
-            if not self._lacks_threads:
-                self._lacks_threads = True
-                LOG.warning("a lane waits for its kernels to end before it is read: %s", error)
             with self._mutex:
+                is_news, self._lacks_threads = not self._lacks_threads, True
                 # Who has come to rest meanwhile has not seen that it is vacant.
                 rest = self._resting.pop() if self._resting else None
                 self._is_vacant = rest is None and not self._is_closed
             if rest is not None:
                 _wake(rest, turn)
+            if is_news:
+                LOG.warning("a lane waits for its kernels to end before it is read: %s", error)
         else:
-            self._lacks_threads = False
+            with self._mutex:
+                self._lacks_threads = False
 
 
 def _wake(rest: _Rest, turn: int) -> None:

@@ -68,7 +68,7 @@ def test_a_call_waits_until_its_library_is_published_again(hold: Hold, write_lib
 
 def test_it_waits_no_longer_than_it_has_time(hold: Hold, write_library: WriteLibrary):
     daemon = hold.start_daemon("own")
-    with daemon.connect() as session, daemon.connect(timeout=0.5) as hasty:
+    with daemon.connect() as session, daemon.connect(timeout=2) as hasty:
         session.load(write_library("const", constant(5)))
         hold.on()
         os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
