@@ -18,6 +18,10 @@ PATIENCE = 0.005
 _MAX_RESTING = KERNEL_THREADS
 _REST = 10.0
 
+# Seconds between two tries to start a thread for a turn that nobody has: Python 3.11 loses a few
+# KiB each time it cannot.
+_TRY_AGAIN = 0.5
+
 _CURRENT = threading.local()
 
 
@@ -55,6 +59,7 @@ class ReadingTurn:
         # When the thread whose turn it is began to run kernels; 0: it reads.
         self._busy_since = 0.0
         self._is_vacant = False
+        self._no_thread_before = 0.0
         self._lacks_threads = False  # and that has been logged
         self._is_closed = False
         self.was_busy = False
@@ -124,9 +129,12 @@ class ReadingTurn:
     def _is_stuck(self) -> bool:
         return bool(self._busy_since) and time.monotonic() - self._busy_since > PATIENCE
 
+    def _may_try_again(self) -> bool:
+        return time.monotonic() >= self._no_thread_before
+
     def _pass_on(self, may_pass: Callable[[], bool]) -> None:
         with self._mutex:
-            if self._is_closed or not (self._is_vacant or may_pass()):
+            if self._is_closed or not (self._may_try_again() if self._is_vacant else may_pass()):
                 return
             if not self._is_vacant:
                 self._turn += 1
@@ -147,6 +155,7 @@ class ReadingTurn:
         except RuntimeError as error:  # of threading: the system's limit is reached
             with self._mutex:
                 is_news, self._lacks_threads = not self._lacks_threads, True
+                self._no_thread_before = time.monotonic() + _TRY_AGAIN
                 # Who has come to rest meanwhile has not seen that it is vacant.
                 rest = self._resting.pop() if self._resting else None
                 self._is_vacant = rest is None and not self._is_closed
