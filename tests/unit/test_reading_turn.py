@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from opdispatch_server import reading_turn
 from opdispatch_server.reading_turn import PATIENCE, ReadingTurn, hand_over_turn
 from opdispatch_server.turn_watch import TurnWatch
 
@@ -194,26 +195,29 @@ def test_a_turn_that_nobody_has_is_given_to_one_thread_only(scarce_turn: Reading
     assert scarce_turn.rest() is None
 
 
-def test_a_thread_is_started_soon_after_there_can_be_one(
-    scarce_turn: ReadingTurn, threads: Threads
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_a_thread_is_tried_for_now_and_then(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch, seconds: int
 ):
-    tries = threads.tries
-    assert scarce_turn.hand_over_if_stuck()  # nobody has the turn: look again
-    assert threads.tries == tries  # but only now and then
-    threads.are_any = True
-    while scarce_turn.hand_over_if_stuck():
-        pass
-    assert threads.started == [2]
-    assert not scarce_turn.hand_over_if_stuck()
-    assert threads.started == [2]
-
-
-def test_that_there_are_no_threads_is_said_once(threads: Threads, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(reading_turn, "_TRY_AGAIN", seconds)
     turn = ReadingTurn(threads.start)
     threads.are_any = False
-    while threads.tries < 3:
-        turn.hand_over(1)
-        turn.hand_over_if_stuck()
+    turn.hand_over(1)
+    threads.are_any = True
+    is_vacant = turn.hand_over_if_stuck()  # look again if so
+    assert (is_vacant, threads.started) == ((True, []) if seconds else (False, [2]))
+
+
+def test_that_there_are_no_threads_is_said_once(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(reading_turn, "_TRY_AGAIN", 0)
+    turn = ReadingTurn(threads.start)
+    threads.are_any = False
+    turn.hand_over(1)
+    turn.hand_over_if_stuck()
+    turn.hand_over_if_stuck()
+    assert threads.tries == 3
     assert len(caplog.records) == 1
 
 

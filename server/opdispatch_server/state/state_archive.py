@@ -31,7 +31,12 @@ from opdispatch_server.state.journal_file import (
     sync_tree,
 )
 from opdispatch_server.state.journal_record import LibraryRecord
-from opdispatch_server.state.state_folder import StateFolder, journal_in, libraries_in
+from opdispatch_server.state.state_folder import (
+    StateFolder,
+    check_journal,
+    journal_in,
+    libraries_in,
+)
 from opdispatch_wire.errors import JournalError
 
 ARCHIVE_FORMAT = 1
@@ -64,10 +69,7 @@ def export_state(state: Path, archive: Path) -> StateSummary:
             f"{archive} is no regular file, and an export takes a file's place",
             hint="export to a file, and copy that",
         )
-    if not journal_in(state).exists():
-        raise JournalError(
-            f"there is no journal in {state}", hint="say with --state where the daemon keeps it"
-        )
+    check_journal(state)
     store = LibraryStore(libraries_in(state))
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -130,3 +130,11 @@ def libraries_in(state: Path) -> Path:
 def journal_in(state: Path) -> Path:
     """The journal's folder in a state folder; nobody has to own that to read it."""
     return state / _JOURNAL
+
+
+def check_journal(state: Path) -> None:
+    """Raises JournalError if ``state`` has no journal, and is no daemon's folder, then."""
+    if not journal_in(state).exists():
+        raise JournalError(
+            f"there is no journal in {state}", hint="say with --state where the daemon keeps it"
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.state.journal import read_libraries, uploads_of
 from opdispatch_server.state.journal_file import JournalFile
-from opdispatch_server.state.state_folder import StateFolder, journal_in
+from opdispatch_server.state.state_folder import StateFolder, check_journal
 from opdispatch_wire.errors import JournalError
 
 
@@ -34,10 +34,7 @@ def remove_unused_uploads(state: Path) -> RemovedUploads:
     Raises JournalError if a daemon uses the folder, or if one of its journals is missing or
     damaged, and nothing has been removed then; and OSError.
     """
-    if not journal_in(state).exists():
-        raise JournalError(
-            f"there is no journal in {state}", hint="say with --state where the daemon keeps it"
-        )
+    check_journal(state)
     with closing(StateFolder(state)) as folder:
         named: set[str] = set()
         # All of them before the first upload goes: one that cannot be read may name any.
