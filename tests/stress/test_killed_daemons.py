@@ -28,6 +28,8 @@ KILLS = int(os.environ.get("OPDISPATCH_STRESS_KILLS", "3"))
 SEED = int(os.environ.get("OPDISPATCH_STRESS_SEED", "0")) or random.SystemRandom().randrange(2**32)
 CLIENTS = 3
 NAMES = 4
+# How many changes are acknowledged, at most, before a kill.
+LONGEST_ROUND = 40
 # The aim on an idle machine is two seconds; on a busy one this still tells a start that hangs.
 BACK_WITHIN = 60.0
 X = np.zeros(2)
@@ -59,17 +61,21 @@ class Client:
 
     def __init__(self, number: int, folder: Path, rng: random.Random) -> None:
         self.names = [Name(f"c{number}n{n}") for n in range(NAMES)]
-        self.acknowledged = 0
         self._folder = folder
         self._rng = rng
         self._values = iter(range(number * 1_000_000, (number + 1) * 1_000_000))
 
-    def work(self, daemon: RunningDaemon, errors: list[BaseException]) -> None:
+    def work(
+        self,
+        daemon: RunningDaemon,
+        acknowledged: threading.Semaphore,
+        errors: list[BaseException],
+    ) -> None:
         try:
             with daemon.connect() as session:
                 while True:
                     self._change(session, self._rng.choice(self.names))
-                    self.acknowledged += 1
+                    acknowledged.release()
         except (oc.DaemonUnavailableError, oc.RefusedError, oc.InterpreterDiedError):
             return  # the daemon was killed; what was under way stays pending
         except BaseException as error:
@@ -137,6 +143,7 @@ def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
     print(f"OPDISPATCH_STRESS_SEED={SEED}")
     clients = [Client(n, tmp_path, random.Random(rng.random())) for n in range(CLIENTS)]
     slowest = 0.0
+    changes = 0
     for kill in range(KILLS):
         if kill % 3 == 2:  # before it is ready, while it brings the libraries back
             with starting(tmp_path) as daemon:
@@ -147,11 +154,19 @@ def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
             check(session, clients)
             slowest = max(slowest, time.monotonic() - began)
             errors: list[BaseException] = []
-            threads = [threading.Thread(target=c.work, args=(daemon, errors)) for c in clients]
+            acknowledged = threading.Semaphore(0)
+            threads = [
+                threading.Thread(target=client.work, args=(daemon, acknowledged, errors))
+                for client in clients
+            ]
             for thread in threads:
                 thread.start()
-            # Not a wait for anything: the moment of the kill is what the seed chooses.
-            threading.Event().wait(rng.uniform(0.0, 0.6))
+            # The seed chooses the moment of the kill: after so many changes, amid others.
+            round_length = rng.randint(1, LONGEST_ROUND)
+            for _ in range(round_length):
+                assert acknowledged.acquire(timeout=BACK_WITHIN), (errors, "no change came through")
+            changes += round_length
+            threading.Event().wait(rng.uniform(0.0, 0.02))
             daemon.signal(signal.SIGKILL)
             daemon.wait()
             for thread in threads:
@@ -160,7 +175,5 @@ def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
     with started(tmp_path) as daemon, daemon.connect() as session:
         check(session, clients)
         assert daemon.stop() == 0
-    acknowledged = sum(client.acknowledged for client in clients)
-    print(f"{KILLS} kills, {acknowledged} changes acknowledged, slowest return {slowest:.2f} s")
-    assert acknowledged > KILLS, "the daemon was hardly used"
+    print(f"{KILLS} kills, {changes} changes before them, slowest return {slowest:.2f} s")
     assert slowest < BACK_WITHIN
