@@ -6,6 +6,8 @@ import functools
 import gc
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -46,6 +48,15 @@ def cupy() -> Any:
     from opdispatch.arrays.cupy_errors import import_cupy
 
     return import_cupy("cuda:0")
+
+
+@pytest.fixture
+def eager_switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 @functools.cache

@@ -33,6 +33,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, registration_listener,
     dispatch_table                              what is registered, and which kernel wins
+    attribute_stores,
     operator_state, operator_dump, operator_entry,
     call_watch, operator_handle, inspection,
     argument_source, call_source,

@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
+
+from opdispatch.attribute_stores import AttributeStore, store_at_once
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -55,9 +57,10 @@ class LeftRight(Generic[T]):
         me = threading.get_ident()
         return any(me in tuple(readers) for readers in self._readers)
 
-    def write(self, change: Callable[[T], R]) -> R:
+    def write(self, change: Callable[[T], R], stores: Sequence[AttributeStore] = ()) -> R:
         """Applies ``change`` to both copies, one after the other; returns the second result.
 
+        ``stores`` are stored at the very instant at which readers see the change.
         If ``change`` raises on the first copy, that copy is made anew from the second by
         ``copy``, nothing has changed, and the exception propagates. If it raises only on the
         second, the first stands: readers have seen it.
@@ -65,7 +68,7 @@ class LeftRight(Generic[T]):
         with self._writer:
             front, side = self._front, self._side
             self._apply(change, onto=1 - front)  # 1  nobody is back there (I2)
-            self._front = 1 - front  # 2  new readers see the change
+            store_at_once((*stores, (self, "_front", 1 - front)))  # 2  new readers see the change
             self._drain(1 - side)  # 3  late arrivals of the previous write
             self._side = 1 - side  # 4  new readers mark the other side, so
             self._drain(side)  # 5  ... this one can empty at all
@@ -81,8 +84,8 @@ class LeftRight(Generic[T]):
 
     def _drain(self, side: int) -> None:
         """Waits until no other thread marks ``side``. Readers are quick: it yields, and looks."""
-        me = threading.get_ident()
-        while any(reader != me for reader in tuple(self._readers[side])):
+        readers = self._readers[side]
+        while readers and any(reader != threading.get_ident() for reader in tuple(readers)):
             time.sleep(0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from opdispatch.attribute_stores import AttributeStore
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.operator_state import Fallbacks, OperatorState
 from opdispatch.registration import RegistrationHandle
@@ -27,7 +28,7 @@ class OperatorEntry:
 
     Guards      ``definitions`` and ``kernels`` belong to the dispatcher's mutex. ``state`` and
                 its memos ``calls``, ``redispatches`` and ``boxed_redispatches`` are published
-                under it and read without.
+                under it, together with those of other entries, and read without.
     Invariants  I1  ``definitions`` has at most one element;
                 I2  no list in ``kernels`` is empty;
                 I3  outside a transaction, ``state`` is the snapshot of the two, and the
@@ -64,7 +65,7 @@ class OperatorEntry:
         self.schema: FunctionSchema | None = None
         self.signature: Signature | None = None
         self.state: OperatorState | None = None
-        # That of the published definition; None without one.
+        # That of the definition in ``state``; None without one. It belongs to the mutex, too.
         self.definition_number: int | None = None
         self.calls = NO_CALLS
         self.redispatches = NO_CALLS
@@ -108,19 +109,38 @@ class OperatorEntry:
         for key in [key for key, handles in self.kernels.items() if not handles]:
             del self.kernels[key]
 
-    def publish(self, state: OperatorState | None) -> None:
-        """Shows ``state`` to callers, as a whole; None: the entry is dead."""
-        if state is not None and self.schema is None and state.schema is not None:
-            self.schema, self.signature = state.schema, state.signature
-            self.handle = None  # it was made when there was no schema to compile
-        self.state = state
-        self.definition_number = None if state is None else self.newest_definition_number
-        self.redispatches = state.redispatches if state is not None else NO_CALLS
-        self.boxed_redispatches = state.boxed_redispatches if state is not None else NO_CALLS
-        # Last: compiled code reads one memo a call, and nothing else.
-        self.calls = state.calls if state is not None else NO_CALLS
-        if state is None:
-            self.forget_handle()
+    def begin(self, state: OperatorState) -> None:
+        """Shows ``state``, in an entry that nobody calls yet."""
+        for _, name, value in self.stores_of(state):
+            setattr(self, name, value)
+
+    def stores_of(self, state: OperatorState) -> tuple[AttributeStore, ...]:
+        """What shows ``state`` to callers, once it is stored."""
+        self.definition_number = self.newest_definition_number
+        shown = (
+            (self, "state", state),
+            (self, "redispatches", state.redispatches),
+            (self, "boxed_redispatches", state.boxed_redispatches),
+            (self, "calls", state.calls),
+        )
+        if self.schema is not None or state.schema is None:
+            return shown
+        return (
+            *shown,
+            (self, "schema", state.schema),
+            (self, "signature", state.signature),
+            (self, "handle", None),  # it was made when there was no schema to compile
+        )
+
+    def stores_of_death(self) -> tuple[AttributeStore, ...]:
+        """What shows that the entry is dead, once it is stored; ``forget_handle`` follows."""
+        self.definition_number = None
+        return (
+            (self, "state", None),
+            (self, "redispatches", NO_CALLS),
+            (self, "boxed_redispatches", NO_CALLS),
+            (self, "calls", NO_CALLS),
+        )
 
     def forget_handle(self) -> None:
         """Leaves the handle of a dead entry to those who hold it.

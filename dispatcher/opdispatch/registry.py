@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from opdispatch.attribute_stores import AttributeStore, store_at_once
 from opdispatch.dispatch_key import DispatchKey, is_alias_key
 from opdispatch.dispatch_key_set import RUNTIME_KEYS, get_runtime_dispatch_key_set
 from opdispatch.errors import DispatchKeyError, DuplicateDefinitionError, RegistrationError
@@ -301,16 +302,20 @@ class Registry:
         return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
 
     def _publish(self, log: ChangeLog) -> None:
-        """Shows the changes of the outermost transaction to all threads."""
+        """Shows the changes of the outermost transaction to all threads, at one instant."""
+        stores: list[AttributeStore] = [(self, "epoch", self.epoch + 1)]
+        fallbacks = self.published_fallbacks
         if log.namespaces_changed:
             self.namespaces = {namespace: h for namespace, h in self.namespaces.items() if h}
         if log.fallbacks_changed:
-            self.published_fallbacks = self._newest_fallbacks()
+            fallbacks = self._newest_fallbacks()
+            stores.append((self, "published_fallbacks", fallbacks))
             for entry in self.entries.values():
                 log.touched[entry] = None
         if log.rules_changed:
             self.rules = {key: handles for key, handles in self.rules.items() if handles}
-            self.published_rules = {key: h[0].registration for key, h in self.rules.items()}
+            rules = {key: h[0].registration for key, h in self.rules.items()}
+            stores.append((self, "published_rules", rules))
         touched = list(log.touched)
         for name in [e.name for e in touched if _is_defined(e) and _is_known_otherwise(e)]:
             self.on_undefined(name)
@@ -319,34 +324,51 @@ class Registry:
             for e in touched
             if e.definitions and (_is_known_otherwise(e) or self._has_moved(e))
         ]
+        changes, dead = self._prepare(touched, fallbacks, stores)
+        if changes:
+            self.names.write(lambda names: names.update(changes), stores)
+        else:
+            store_at_once(stores)
+        for entry in dead:
+            entry.forget_handle()
+        for name in gained:
+            self.on_defined(name)
+        self.changed.notify_all()
+
+    def _prepare(
+        self, touched: Sequence[OperatorEntry], fallbacks: Fallbacks, stores: list[AttributeStore]
+    ) -> tuple[list[NameChange], list[OperatorEntry]]:
+        """Adds to ``stores`` what callers are to see of the entries that were touched.
+
+        Returns the changes of the names, and the entries that die.
+        """
         changes: list[NameChange] = []
         dead: list[OperatorEntry] = []
         for entry in touched:
             entry.prune()
             known, was_number = entry.state is not None, entry.definition_number
+            shown = entry
             if not entry.is_registered:
                 del self.entries[entry.name]
                 if known:
                     changes.append(NameChange(entry.name, None))
                     dead.append(entry)
-            elif entry.needs_successor:
-                successor = self.entries[entry.name] = entry.successor()
-                successor.publish(successor.snapshot(self.published_fallbacks))
-                changes.append(NameChange(entry.name, successor, successor.definition_number))
+                continue
+            if entry.needs_successor:
+                shown = self.entries[entry.name] = entry.successor()
                 dead.append(entry)
+            state = shown.snapshot(fallbacks)
+            if shown.state is None:  # nobody can have found it yet
+                shown.begin(state)
             else:
-                entry.publish(entry.snapshot(self.published_fallbacks))
-                if not known or was_number != entry.definition_number:
-                    changes.append(NameChange(entry.name, entry, entry.definition_number))
-        if changes:
-            self.names.write(lambda names: names.update(changes))
+                stores += shown.stores_of(state)
+            number = shown.newest_definition_number
+            if shown is not entry or not known or was_number != number:
+                changes.append(NameChange(shown.name, shown, number))
         for entry in dead:
-            # After the names: a caller who finds the entry dead then finds its successor.
-            entry.publish(None)
-        for name in gained:
-            self.on_defined(name)
-        self.epoch += 1
-        self.changed.notify_all()
+            # At the same instant as the names: a caller who finds it dead finds its successor.
+            stores += entry.stores_of_death()
+        return changes, dead
 
     def _has_moved(self, entry: OperatorEntry) -> bool:
         """Whether it is defined anew, and so the last one of several overloads."""

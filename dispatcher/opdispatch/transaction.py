@@ -69,9 +69,9 @@ class Transaction:
 
     The block holds the dispatcher's mutex for its thread. An exception undoes everything that
     happened in the block, publishes nothing, and propagates. Other threads see the changes when
-    the outermost block ends: all names at one instant, then each operator as a whole. The thread
-    itself sees its own registrations at once, through every name that it looks up in the block;
-    a handle that it held before calls what is published.
+    the outermost block ends, all at one instant: who has seen one of them finds them all. The
+    thread itself sees its own registrations at once, through every name that it looks up in the
+    block; a handle that it held before calls what is published.
     """
 
     def __init__(self, registry: Registry) -> None:

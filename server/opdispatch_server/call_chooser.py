@@ -60,8 +60,9 @@ class CallChooser:
     """Chooses, and remembers what it chose. Belongs to the event loop.
 
     A choice holds for all requests of one operator with arguments of the same kinds and
-    dispatch keys, as long as nothing is published: ``_choices`` are of the epoch ``_epoch``, which
-    changes before and after a publication. Whether the elements of a tensor are what it says
+    dispatch keys, as long as nothing is published: ``_choices`` are of the epoch ``_epoch`` of
+    the dispatcher (see Note [Two epochs] in ``operator_registry``), so that none is older than
+    another one that has been made before. Whether the elements of a tensor are what it says
     is looked at for the first of them, and by whoever decodes the others.
     """
 
@@ -72,7 +73,7 @@ class CallChooser:
 
     def find(self, request: execution_pb2.CallRequest) -> Choice | None:
         """The choice for a request, if it is remembered."""
-        if self._operators.epoch != self._epoch:
+        if self._operators.dispatcher.epoch != self._epoch:
             return None
         shape = _shape_of(request)
         return None if shape is None else self._choices.get(shape)
@@ -85,7 +86,7 @@ class CallChooser:
         And what ``find_remote`` raises, which is asked for each remote tensor, perhaps in another
         thread. The choice is of the moment in which this returns.
         """
-        epoch = self._operators.epoch
+        epoch = self._operators.dispatcher.epoch
         if epoch != self._epoch:
             self._epoch = epoch
             self._choices.clear()
@@ -97,7 +98,7 @@ class CallChooser:
         if shape is None and request.ByteSize() > _MOST_BYTES:
             return await self._look_aside(request, find_remote)
         choice = self._look(request, find_remote)
-        if shape is not None and self._operators.epoch == epoch:
+        if shape is not None and self._operators.dispatcher.epoch == epoch:
             if len(self._choices) >= MOST_CHOICES:
                 self._choices.clear()
             self._choices[shape] = choice
@@ -107,9 +108,9 @@ class CallChooser:
         self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None
     ) -> Choice:
         for _ in range(_ATTEMPTS):
-            epoch = self._operators.epoch
+            epoch = self._operators.dispatcher.epoch
             choice = await asyncio.to_thread(self._look, request, find_remote)
-            if self._operators.epoch == epoch:
+            if self._operators.dispatcher.epoch == epoch:
                 return choice
         return self._look(request, find_remote)
 

@@ -21,11 +21,17 @@ LONGEST_NAME = 4096
 class OperatorRegistry:
     """Whole libraries come and go, each change in one publication.
 
-    ``epoch`` grows before and after each publication. What goes through all registrations of a
+    What goes through all registrations of a
     library, ``own``, ``check``, ``publish`` and ``disown``, is called from worker threads, one at
     a time, and one by one: a single step of C code for all of them would hold the interpreter
     lock, and the event loop up. The rest is for the event loop. ``on_published`` is called by
     such a thread, after a publication, with the operators for which something has been registered.
+
+    Note [Two epochs]
+        That of the dispatcher passes at the very instant of a publication, in the middle of
+        the event loop's steps. ``epoch`` passes when the states of the versions have followed
+        (see LibraryTransaction). What is remembered of the dispatcher alone is of the former, and
+        what also follows from the versions is of the latter.
     """
 
     def __init__(self) -> None:
@@ -33,6 +39,10 @@ class OperatorRegistry:
         self.epoch = 0
         self.on_published: Callable[[Collection[OperatorName]], None] = lambda names: None
         self._owners: dict[Registration, LibraryVersion] = {}
+
+    def begin_epoch(self) -> None:
+        """The versions' states have followed a publication. See Note [Two epochs]."""
+        self.epoch += 1
 
     def own(self, version: LibraryVersion) -> None:
         """Notes whose the registrations of ``version`` are: before they are published."""
@@ -83,12 +93,10 @@ class OperatorRegistry:
 
         Raises RegistrationError, and then changes nothing.
         """
-        self.epoch += 1  # what was found out before does not hold any more from here on ...
         with self.dispatcher.transaction():
             lifted = [LiftedKernels(handles, registrations) for handles in above]
             published = [self._swap(registrations, replacing)]
             published += [kernels.put_back(self.dispatcher) for kernels in lifted]
-        self.epoch += 1  # ... nor does what was found out meanwhile
         names = (r.schema.name if r.schema is not None else r.name for r in registrations)
         self.on_published({name for name in names if name is not None})
         return published

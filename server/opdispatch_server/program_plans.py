@@ -45,7 +45,8 @@ class ProgramPlan:
 class ProgramPlans:
     """Plans by the bytes of their programs. Belongs to the event loop.
 
-    At most 256, and of 16 MiB of programs, are kept: those that were used last.
+    At most 256, and of 16 MiB of programs, are kept: those that were used last. They are of one
+    epoch of the registry: see Note [Two epochs] in ``operator_registry``.
     """
 
     def __init__(

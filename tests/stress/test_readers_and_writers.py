@@ -7,7 +7,6 @@ runs for two seconds, or for as many as ``OPDISPATCH_STRESS_SECONDS`` says.
 """
 
 import os
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -129,14 +128,6 @@ class Story:
             lambda: getattr(namespace, name)(X),
             lambda: self.dispatcher.get_schema(self.schema.name)(X),
         ]
-
-
-@pytest.fixture
-def eager_switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("eager_switching")

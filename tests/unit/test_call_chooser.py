@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
-from opdispatch import DispatchKey, KernelFunction, Registration, Tensor, parse_schema
+from opdispatch import DispatchKey, KernelFunction, OperatorName, Registration, Tensor, parse_schema
 from opdispatch.errors import ArgumentError, OperatorNotFoundError
 from opdispatch_server.call_chooser import CallChooser, Choice
 from opdispatch_server.operator_registry import OperatorRegistry
@@ -192,3 +194,51 @@ def test_calls_of_many_arguments_and_deep_lists_are_remembered_by_nobody(registr
     assert registry.choose("m::nest", X, [[[[1]]]]) is not registry.choose("m::nest", X, [[[[1]]]])
     with pytest.raises(ArgumentError, match="but 1000 were given"):
         registry.choose("m::add", *[X] * 1000)
+
+
+class Moments:
+    """Has another thread do something before and after a publication is seen, in the midst of it.
+
+    These are moments of an operator that is defined, or defined otherwise.
+    """
+
+    def __init__(self, before: Callable[[], object], after: Callable[[], object]) -> None:
+        self._before = before
+        self._after = after
+
+    def on_operator_deregistered(self, name: OperatorName) -> None:
+        with ThreadPoolExecutor(1) as elsewhere:
+            elsewhere.submit(self._before).result(10)
+
+    def on_operator_registered(self, name: OperatorName) -> None:
+        with ThreadPoolExecutor(1) as elsewhere:
+            elsewhere.submit(self._after).result(10)
+
+
+def test_no_choice_is_older_than_one_before_it(registry: Registry):
+    """What is remembered at the beginning of a publication is old, and may not be found once
+    any other choice is new."""
+
+    def implementing(label: str) -> Registration:
+        kernel = KernelFunction.from_boxed(lambda op, keys, stack: None)
+        name = parse_schema(ADD).name
+        return Registration("impl", name=name, key=DispatchKey.CPU, kernel=kernel, site=label)
+
+    other = "m::other(Tensor x) -> Tensor"
+    first = [Registration("def", schema=parse_schema(other)), implementing("1")]
+    [old] = registry.operators.publish(first, ())
+    chosen = []
+
+    def choose(*args: Any, **kwargs: Any) -> None:
+        chosen.append(registry.choose("m::add", *args, **kwargs).resolution.registered_at)
+
+    def choose_both() -> None:
+        choose(X, y=X)
+        choose(X, X)
+
+    moments = Moments(before=lambda: choose(X, X), after=choose_both)
+    registry.operators.dispatcher.add_registration_listener(moments)
+    chosen.clear()
+    changed = Registration("def", schema=parse_schema(other.replace("x", "y")))
+    registry.operators.publish([changed, implementing("2")], old)
+    assert chosen == ["1", "2", "2"]

@@ -4,7 +4,6 @@ Every story has writers, which do a fixed number of rounds, and readers, which g
 writers are done. Threads take turns as often as they can.
 """
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,14 +28,6 @@ CPU = DispatchKeySet.of(K.CPU)
 ROUNDS = 150
 
 pytestmark = pytest.mark.usefixtures("caller", "eager_switching")
-
-
-@pytest.fixture
-def eager_switching():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def race(writers, readers):
@@ -136,6 +127,70 @@ def test_a_caller_never_sees_an_older_kernel_again(dispatcher, op):
 
     race([write], [reader(lambda: op(X)), reader(lambda: boxed(op))])
     assert op(X) == ROUNDS - 1
+
+
+def test_a_transaction_is_seen_whole_whichever_operators_one_looks_at(dispatcher):
+    """Who has seen one operator of it changed sees all of them so: also those that come and go,
+    those with another schema, and a fallback."""
+    schemas = [parse_schema(f"t::f{number}(Tensor x) -> int") for number in range(60)]
+    fickle = [parse_schema(f"t::g(Tensor x{more}) -> int") for more in ("", ", int y=1")]
+    tracked = parse_schema("t::h(Tensor x) -> int")
+    dispatcher.register_def(tracked)
+
+    def load(version):
+        loaded = [dispatcher.register_fallback(K.Fake, returning(version))]
+        for schema in (*schemas[:30], fickle[version % 2], *schemas[30:]):
+            loaded.append(dispatcher.register_def(schema))
+            loaded.append(dispatcher.register_impl(schema.name, K.CPU, returning(version)))
+        comes = parse_schema(f"t::only{version}(Tensor x) -> int")
+        loaded.append(dispatcher.register_def(comes))
+        return loaded
+
+    loaded = load(0)
+    ops = [dispatcher.get_schema(schema.name) for schema in schemas]
+    changing, fallen = dispatcher.get_schema("t::g"), dispatcher.get_schema("t::h")
+    fake = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Fake))
+
+    def write():
+        nonlocal loaded
+        for version in range(1, ROUNDS):
+            with dispatcher.transaction():
+                for handle in loaded:
+                    handle.close()
+                loaded = load(version)
+
+    def newest():
+        return max(
+            int(str(n)[len("t::only") :]) for n in dispatcher.operators() if "only" in str(n)
+        )
+
+    looks = [
+        lambda: ops[0](X),
+        lambda: ops[59](X),
+        lambda: ops[30].redispatch(CPU, X),
+        lambda: boxed(ops[29]),
+        lambda: changing(X),
+        lambda: fallen(fake),
+        newest,
+    ]
+    # Each reader goes on at a place of its own, so that every two are seen in both orders.
+    places = [0, 4]
+
+    def reader(number):
+        last = 0
+
+        def read():
+            nonlocal last
+            for _ in looks:
+                places[number] += 3 + number
+                version = looks[places[number] % len(looks)]()
+                assert version >= last, (places[number] % len(looks), version, last)
+                last = version
+
+        return read
+
+    race([write], [reader(0), reader(1)])
+    assert {look() for look in looks} == {ROUNDS - 1}
 
 
 def test_a_table_is_seen_whole(dispatcher, op):

@@ -1,21 +1,11 @@
 """LeftRight: readers never wait for a writer, and never see a value that is being written."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from opdispatch.left_right import LeftRight
-
-
-@pytest.fixture
-def eager_switching():
-    """Threads take turns as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def append(item):

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from opdispatch import Registration, parse_schema
 from opdispatch_server import program_plans
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.program_plans import ProgramPlans
@@ -51,3 +52,31 @@ def test_a_program_that_two_calls_bring_at_once_is_kept_once(threads: list[bool]
     assert one is two
     asyncio.run(plans.get(program_of(9_000)))
     assert len(threads) == 2
+
+
+class Version:
+    """What a plan asks a version of a library."""
+
+    operators = ("a::b",)
+
+    def __init__(self, load_id: int, *, is_active: bool) -> None:
+        self.load_id = load_id
+        self.is_active = is_active
+
+
+def test_a_plan_is_made_anew_when_the_versions_have_followed_the_publication():
+    """In between, the dispatcher has what was published, and another version is active still."""
+    operators = OperatorRegistry()
+    old, new = Version(1, is_active=True), Version(2, is_active=False)
+    plans = ProgramPlans(operators, lambda: [old, new])  # type: ignore[list-item]
+
+    def used() -> list[object]:
+        plan = asyncio.run(plans.get(program_of(1)))
+        return [version for version, _ in plan.libraries]
+
+    assert used() == [old]
+    operators.publish([Registration("def", schema=parse_schema("a::b() -> ()"))], ())
+    assert used() == [old]
+    old.is_active, new.is_active = False, True
+    operators.begin_epoch()
+    assert used() == [new]

@@ -73,6 +73,29 @@ def test_a_planted_violation_is_found(story):
     assert len(_violations(*PLANTED[story])) == 1
 
 
+@pytest.mark.parametrize(
+    ("story", "words"),
+    [
+        ("a version of nobody", "answered as version 7 between {2} and {3}, though nobody has"),
+        (
+            "replaced long ago",
+            "answered as version 1 between {4} and {5}, though version 2 came by {3}",
+        ),
+        ("old again after new was seen", "though version 2 came by {6}"),
+        ("there though unloaded", "though it was unloaded by {3}"),
+        ("before it was loaded", "though that was not loaded before {6}"),
+        ("gone though loaded", "was gone between {2} and {3}, though version 1 came by {1}"),
+        (
+            "some version, though unloaded",
+            "was there between {4} and {5}, though it was unloaded by",
+        ),
+    ],
+)
+def test_a_violation_says_what_it_contradicts(story, words):
+    [violation] = _violations(*PLANTED[story])
+    assert words.format(*(f"{second:.6f}" for second in range(10))) in violation
+
+
 def test_libraries_are_told_apart():
     writes = [Write("a", 1, 0, 1), Write("b", 2, 0, 1)]
     reads = [Read("a", 1, 2, 3), Read("b", 1, 2, 3)]

@@ -84,7 +84,7 @@ class _Register:
 
     def find_violations(self) -> list[str]:
         return [
-            _describe(read, known=read.value in self._writers)
+            _describe(read, self._tell_why_not(read))
             for read in self._reads
             if not any(self._explains(write, read) for write in self._candidates(read.value))
         ]
@@ -101,11 +101,27 @@ class _Register:
             return False
         # Overwritten: another write began when this one was done, and was itself done before
         # the read began.
+        return self._done_from[self._first_after(write)] >= read.started
+
+    def _first_after(self, write: Write) -> int:
+        """The place of the first write that began when this one had taken effect, or never did."""
         over = self._surely_done(write)
         if write.finished is not None:  # by then, or never
             over = min(over, write.finished)
-        later = bisect_right(self._starts, over)
-        return self._done_from[later] >= read.started
+        return bisect_right(self._starts, over)
+
+    def _tell_why_not(self, read: Read) -> str:
+        """Why no write explains a read, in words."""
+        writes = list(self._candidates(read.value))
+        if not writes:
+            return "nobody has loaded that"
+        begun = [write for write in writes if write.started <= read.finished]
+        if not begun:
+            return f"that was not loaded before {min(write.started for write in writes):.6f}"
+        after = self._writes[max(map(self._first_after, begun)) :]
+        follower = min(after, key=self._surely_done)
+        what = "it was unloaded" if follower.value is ABSENT else f"version {follower.value} came"
+        return f"{what} by {self._surely_done(follower):.6f}"
 
     def _surely_done(self, write: Write) -> float:
         """When the write had taken effect for certain: it ended, or somebody had read it."""
@@ -122,12 +138,10 @@ class _Register:
         return first
 
 
-def _describe(read: Read, *, known: bool) -> str:
+def _describe(read: Read, why_not: str) -> str:
     when = f"between {read.started:.6f} and {read.finished:.6f}"
     if read.value is ABSENT:
-        return f"{read.library} was gone {when}, though it was loaded all that time"
+        return f"{read.library} was gone {when}, though {why_not}"
     if read.value == PRESENT:
-        return f"{read.library} was there {when}, though it was not loaded in all that time"
-    if not known:
-        return f"{read.library} answered as version {read.value} {when}; nobody has loaded that"
-    return f"{read.library} answered as version {read.value} {when}, when that was not active"
+        return f"{read.library} was there {when}, though {why_not}"
+    return f"{read.library} answered as version {read.value} {when}, though {why_not}"

@@ -317,6 +317,7 @@ class LibraryTransaction:
             return
         handles = list(chain.from_iterable(version.handles for version in published))
         await asyncio.to_thread(self._operators.publish, (), handles)
+        self._operators.begin_epoch()
         for version in published:
             await asyncio.to_thread(self._operators.disown, version)
         self.routes.renew()
@@ -369,6 +370,7 @@ class LibraryTransaction:
                 version.become_active()
                 if replaced is not None:
                     replaced.state = VersionState.KEPT
+                self._operators.begin_epoch()
                 on_published()
                 if replaced is not None:
                     await asyncio.to_thread(self._operators.disown, replaced)
