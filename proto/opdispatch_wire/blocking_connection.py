@@ -18,10 +18,12 @@ from opdispatch_wire.lane_messages import LaneClosedError
 
 # What the system is asked to wait at most; its milliseconds are of 32 bits.
 _LONGEST_WAIT = 86400.0
+# How long the other side may take nothing before a thread of its own goes on writing.
+_WRITING_PATIENCE = 0.01
 
 
 class BlockingConnection:
-    """One connection. ``on_stuck`` is told when a thread is about to wait until it can write.
+    """One connection. ``on_stuck`` is told when the other side takes nothing for a moment.
 
     ``on_break`` is told why the connection has ended, as often as somebody notices.
     """
@@ -39,7 +41,7 @@ class BlockingConnection:
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
         self._spin = BriefSpin()
-        self._writer = FrameWriter(connection, on_stuck)
+        self._writer = FrameWriter(connection, _WRITING_PATIENCE, on_stuck, self.break_off)
         self._on_break = on_break
         self._is_broken = False
         self.descriptors: ReceivedDescriptors | None = None
@@ -47,7 +49,7 @@ class BlockingConnection:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a thread waits until it can write."""
+        """Whether a thread waits until it can write the rest."""
         return self._writer.is_stuck
 
     def read_frame(self, deadline: float | None, *, spins: bool = False) -> Frame:
@@ -82,15 +84,22 @@ class BlockingConnection:
         self._writer.put(kind, payload, descriptor)
 
     def flush(self) -> None:
-        """Writes what there is, or leaves it to the thread that does. Raises LaneClosedError."""
+        """Writes what there is, or leaves it to a thread that does. Raises LaneClosedError."""
         try:
             self._writer.flush()
-        except OSError as error:
-            self.break_off()
-            raise LaneClosedError("the other side has gone") from error
         except BaseException:
             self.break_off()  # half a frame may have been written
             raise
+        if self._is_broken:
+            raise LaneClosedError("the other side has gone")
+
+    def detach(self) -> None:
+        """Copies what has not been written yet: its owners may change it from now on."""
+        self._writer.detach()
+
+    def wait_for_room(self, deadline: float | None) -> None:
+        """Waits while the other side does not take what is there for it already."""
+        self._writer.wait_for_room(deadline)
 
     def has_been_left(self) -> bool:
         """Whether the other side has gone; asked by who may read, while nothing is awaited."""
@@ -122,8 +131,7 @@ class BlockingConnection:
 
     def close(self) -> None:
         """Closes the socket, when nobody uses it any more. Idempotent."""
-        self._socket.close()
-        self._writer.clear()
+        self._writer.close()
         if self.descriptors is not None:
             self.descriptors.close()
 

@@ -181,6 +181,8 @@ class BlockingLane(TensorLane):
 
         def forget_and_tell(result: execution_pb2.CallReply | Exception) -> None:
             self._tensors.forget(number)
+            if isinstance(result, Exception):
+                self._connection.detach()
             on_done(result)
 
         try:
@@ -192,11 +194,17 @@ class BlockingLane(TensorLane):
         return number
 
     def flush(self) -> None:
-        """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``."""
+        """Sends what has begun. Whoever is told of a lane that has ended is ``on_done``.
+
+        Waits while the other side does not take what there is already, if that is much, but not
+        longer than until the first of the calls is late.
+        """
         # Before anything is written: a daemon whose replies nobody reads stops reading, too.
         self._call_attendant()
         with contextlib.suppress(LaneClosedError):
             self._connection.flush()
+            if self._connection.is_stuck:
+                self._connection.wait_for_room(self._pending.first_deadline())
         if self._is_closed:
             self._close_if_unused()
 
@@ -391,6 +399,7 @@ class BlockingLane(TensorLane):
         cancel = lane_pb2.LaneCancel(id=number)
         with contextlib.suppress(LaneClosedError):
             self._write(FrameKind.CANCEL, cancel.SerializeToString())
+            self._connection.detach()  # the call may not have been written yet
 
     def _broke(self, why: str) -> None:
         """The connection has ended, and nobody has closed it."""

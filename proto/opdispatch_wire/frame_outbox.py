@@ -36,13 +36,14 @@ class FrameBatch:
             pass
         return rest
 
-    def write_all(self, connection: socket.socket) -> None:
-        """Waits until the system has taken everything. Raises OSError."""
-        rest: FrameBatch | None = self
-        while rest is not None:
-            rest = rest._after(rest._send(connection))
+    def detached(self) -> FrameBatch:
+        """The same bytes in memory of its own."""
+        copies: list[bytes | bytearray | memoryview] = [
+            bytes(buffer) if isinstance(buffer, memoryview) else buffer for buffer in self.buffers
+        ]
+        return FrameBatch(copies, self.descriptor)
 
-    def _send(self, connection: socket.socket, flags: int = 0) -> int:
+    def _send(self, connection: socket.socket, flags: int) -> int:
         beside = self.descriptor.ancillary if self.descriptor is not None else []
         return connection.sendmsg(self.buffers[:_PIECES_AT_ONCE], beside, flags)
 
@@ -79,6 +80,14 @@ class FrameOutbox:
     def clear(self) -> None:
         """Drops what has not been taken out, when nobody can write it any more."""
         self._frames.clear()
+
+    def detach(self) -> None:
+        """Copies what is not in memory of its own; nobody takes out frames meanwhile."""
+        frames = self._frames
+        for place in range(len(frames)):  # others may put some behind these
+            kind, payload, descriptor = frames[place]
+            if isinstance(payload, MessagePieces):
+                frames[place] = kind, b"".join(payload.parts), descriptor
 
     def next_batch(self) -> FrameBatch:
         """The next frames, to be written together. There must be one."""

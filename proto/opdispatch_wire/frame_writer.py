@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from opdispatch_wire.descriptors import PassedDescriptor
-from opdispatch_wire.frame_outbox import FrameOutbox, FramePayload
+from opdispatch_wire.frame_outbox import FrameBatch, FrameOutbox, FramePayload
+from opdispatch_wire.frame_stream import HIGH_WATER
 from opdispatch_wire.frames import FrameKind
+
+# How long whoever closes the socket waits for the thread that writes the rest, which has been told.
+_END_WAIT = 1.0
+
+
+def _nothing() -> None:
+    pass
 
 
 class FrameWriter:
     """The writing half of a connection; any thread may use it.
 
-    Of the threads that flush at a time, one writes all that is there. ``_writing`` is held by
-    that one, and makes frames whole; after each of its releases somebody looks whether anything
-    has been put meanwhile, so that nothing is left behind. ``on_stuck`` is called when the one
-    that writes is about to wait for the other side to take something.
+    Of the threads that flush at a time, one writes all that is there. If the other side takes
+    nothing for ``patience`` seconds, a thread of its own writes the rest, and goes when
+    everything is written: a peer that does not read keeps that one waiting, and nobody else.
+    Where no thread can be started, it is the one that flushes: frames are not lost.
+
+    ``_writing`` is held by whoever writes, and makes frames whole; a thread that is started for
+    the rest takes it over. After each of its releases somebody looks whether anything has
+    been put meanwhile, so that nothing is left behind. ``_sending`` is held within that for each
+    step that does not wait; it protects ``_rest``, what is left of the batch that is being
+    written, and the payloads in the outbox.
+
+    ``on_stuck`` is called when the rest is left to a thread, and ``on_error`` by a thread that
+    cannot write any more.
     """
 
-    def __init__(self, connection: socket.socket, on_stuck: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        patience: float = 0.0,
+        on_stuck: Callable[[], None] = _nothing,
+        on_error: Callable[[], None] = _nothing,
+    ) -> None:
         self._socket = connection
+        self._patience = patience
         self._on_stuck = on_stuck
-        self.is_stuck = False
-        """Whether the one that writes waits for the other side."""
+        self._on_error = on_error
         self._writing = threading.Lock()
+        self._sending = threading.Lock()
+        self._rest: FrameBatch | None = None
         self._outbox = FrameOutbox()
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
+        self._is_free = threading.Event()
+        self._is_free.set()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a thread waits for the other side to take something."""
+        return not self._is_free.is_set()
 
     def put(
         self, kind: FrameKind, payload: FramePayload, descriptor: PassedDescriptor | None = None
@@ -34,28 +70,115 @@ class FrameWriter:
         """Adds a frame, and what goes with it, to what the next ``flush`` writes."""
         self._outbox.put(kind, payload, descriptor)
 
-    def clear(self) -> None:
-        """Drops what has not been written, when nothing can be any more."""
-        self._outbox.clear()
-
     def flush(self) -> None:
-        """Writes what there is, or leaves it to the thread that is writing. Raises OSError.
+        """Writes what there is, or leaves it to the thread that is writing.
 
-        After any error the connection is of no use: half a frame may have been written.
+        Waits no longer than ``patience`` for the other side, while threads can be started. After
+        an exception, such as Ctrl-C, the connection is of no use: half a frame may have been
+        written.
         """
         while self._outbox and self._writing.acquire(blocking=False):
+            is_ours, is_broken = True, False
             try:
-                self._write()
+                while not self._step():
+                    if not self._writable.poll(self._patience * 1000):
+                        is_ours = False
+                        self._hand_over()
+                        break
+            except OSError:
+                is_broken = True
+                self._drop()
             finally:
-                self._writing.release()
+                if is_ours:
+                    self._writing.release()
+            if is_broken:
+                self._on_error()
 
-    def _write(self) -> None:
-        while self._outbox:
-            rest = self._outbox.next_batch().write_now(self._socket)
-            if rest is not None:
-                self.is_stuck = True
-                try:
-                    self._on_stuck()
-                    rest.write_all(self._socket)
-                finally:
-                    self.is_stuck = False
+    def detach(self) -> None:
+        """Copies what has not been written yet: its owners may change it from now on."""
+        with self._sending:
+            if self._rest is not None:
+                self._rest = self._rest.detached()
+            self._outbox.detach()
+
+    def wait_for_room(self, deadline: float | None = None) -> None:
+        """Waits while the peer does not take what is there for it already.
+
+        No longer than until ``deadline``, a time of ``time.monotonic``.
+        """
+        while self.is_stuck and self._outbox.waiting_bytes > HIGH_WATER:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._is_free.wait(left)
+
+    def finish(self, seconds: float) -> None:
+        """Writes what there is before the connection is ended, whoever is writing now.
+
+        Waits at most so long for that one, and for nobody else: what the peer has no room for
+        is lost.
+        """
+        if not self._writing.acquire(timeout=seconds):
+            return
+        try:
+            self._step()
+        except OSError:
+            self._drop()
+        finally:
+            self._writing.release()
+
+    def close(self) -> None:
+        """Closes the socket, which has been shut down: whoever writes notices, and ends."""
+        is_ours = self._writing.acquire(timeout=_END_WAIT)
+        self._socket.close()
+        self._drop()
+        if is_ours:
+            self._writing.release()
+
+    # -- by who holds _writing ------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """Writes until the system takes no more. Whether that is all; raises OSError."""
+        with self._sending:
+            while self._rest is not None or self._outbox:
+                batch = self._rest if self._rest is not None else self._outbox.next_batch()
+                self._rest = batch.write_now(self._socket)
+                if self._rest is not None:
+                    return False
+        return True
+
+    def _drop(self) -> None:
+        with self._sending:
+            self._rest = None
+            self._outbox.clear()
+
+    def _hand_over(self) -> None:
+        """Has a thread go on with ``_writing``, which is held."""
+        self._is_free.clear()
+        thread = threading.Thread(target=self._write_rest, name="frame-writer", daemon=True)
+        try:
+            self._on_stuck()
+            thread.start()
+        except RuntimeError:  # of threading: the system's limit is reached
+            self._write_rest()
+        except BaseException:
+            if thread.ident is None:  # it has not taken over
+                self._is_free.set()
+                self._writing.release()
+            raise
+
+    def _write_rest(self) -> None:
+        is_broken = False
+        try:
+            while not self._step():
+                self._writable.poll()
+        except OSError:
+            is_broken = True
+            self._drop()
+        finally:
+            self._is_free.set()
+            self._writing.release()
+        if is_broken:
+            self._on_error()
+        else:
+            self.flush()

@@ -42,6 +42,11 @@ class PendingCalls:
         if deadline is not None:
             self._watch.look_at(deadline)
 
+    def first_deadline(self) -> float | None:
+        """When the first of them is late, a time of ``time.monotonic``; None: none ever is."""
+        with self._mutex:
+            return min((at for _, at in self._calls.values() if at is not None), default=None)
+
     def take(self, number: int) -> OnDone | None:
         """Takes a call out, if it is still there."""
         with self._mutex:
@@ -62,7 +67,7 @@ class PendingCalls:
         with self._mutex:
             due = [n for n, (_, at) in self._calls.items() if at is not None and at <= now]
             late = [self._calls.pop(number)[0] for number in due]
-            following = min((at for _, at in self._calls.values() if at is not None), default=None)
+        following = self.first_deadline()
         for on_done in late:
             on_done(TimeoutError())
         return following

@@ -46,7 +46,7 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
     library_turns, several_turns, waiting_room  whose turn it is in a library
     call_rules                                  which calls may run
     kernel_lanes, kernel_lane, lane_call,
-    reading_turn, turn_watch, reply_writer      calls that come over local lanes
+    reading_turn, turn_watch                    calls that come over local lanes
     kernel_streams, kernel_calls,
     streamed_call                               calls that come over gRPC
     direct_calls, direct_run, direct_listener   those that clients send here themselves

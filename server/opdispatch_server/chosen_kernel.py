@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandle, OperatorName
+from opdispatch.errors import WaitTimeoutError
 from opdispatch.signature import Signature
 from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_wire.v1 import execution_pb2
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 MOST_KERNELS = 4096
 """How many a library keeps ready: clients that call directly say themselves what they name."""
+
+# How long an interpreter may need, in seconds, to be told of what has been published.
+_NEWS_TAKE = 1.0
 
 
 class ChosenKernel:
@@ -49,7 +54,8 @@ class ChosenKernels:
 
         It can be called though the operator has changed or gone since, if its library
         defined it, and unless it is a boxed one, which takes the operator as an argument, or a
-        layer, which goes on with the operator as it is then.
+        layer, which goes on with the operator as it is then. What another library has just
+        defined is waited for: the call may have been faster than the news of it.
         Raises WireError if there is no such kernel, and OperatorNotFoundError.
         """
         place, bits = request.kernel.registration, request.kernel.dispatch_keys
@@ -61,7 +67,7 @@ class ChosenKernels:
         kernel = self._library.get_kernel(place)
         signature = self._library.find_signature(name)
         if signature is None or kernel.is_boxed:
-            op = dispatcher.get_schema(name)
+            op = _find_defined(dispatcher, name)
             return ChosenKernel(name, signature or op.signature, _boxed(kernel, op, keys))
         if kernel.is_layer:
             call = _layer(kernel, signature, dispatcher, name, keys)
@@ -85,6 +91,16 @@ class ChosenKernels:
         return call
 
 
+def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:
+    """The operator, which was defined where the kernel was chosen."""
+    op = dispatcher.find_schema(name)
+    if op is not None:
+        return op
+    with suppress(WaitTimeoutError):
+        return dispatcher.wait_for_def(name, _NEWS_TAKE)
+    return dispatcher.get_schema(name)  # raises what is raised of those that are not there
+
+
 def _boxed(
     kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet
 ) -> Callable[[list[Any]], list[Any]]:
@@ -103,7 +119,7 @@ def _layer(
     keys: DispatchKeySet,
 ) -> Callable[[list[Any]], list[Any]]:
     def call(stack: list[Any]) -> list[Any]:
-        function = kernel.unboxed(dispatcher.get_schema(name), keys)
+        function = kernel.unboxed(_find_defined(dispatcher, name), keys)
         args, kwargs = signature.split(stack)
         return signature.box_returns(function(*args, **kwargs))
 

@@ -32,7 +32,6 @@ from opdispatch_server.kernel_execution import KernelExecution
 from opdispatch_server.lane_call import LaneCall
 from opdispatch_server.library_turns import LibraryTurns
 from opdispatch_server.reading_turn import ReadingTurn
-from opdispatch_server.reply_writer import ReplyWriter
 from opdispatch_server.turn_watch import TurnWatch
 from opdispatch_wire import lane_messages
 from opdispatch_wire.brief_spin import BriefSpin
@@ -40,6 +39,7 @@ from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import PlacedTensors
@@ -97,7 +97,7 @@ class KernelLane:
         self._readable = select.poll()
         self._readable.register(connection, select.POLLIN)
         self._spin = BriefSpin()
-        self._writer = ReplyWriter(connection)
+        self._writer = FrameWriter(connection)
         self._turn = ReadingTurn(self._start_thread, on_pass=self._flush)
         self._gathering_since = 0.0
         # The calls that wait for others to end, by id.

@@ -235,6 +235,55 @@ def test_a_reply_that_nobody_wants_any_more_does_not_keep_the_next_call_from_bei
     answering.join(10)
 
 
+def test_a_deadline_holds_while_the_other_side_takes_nothing(lane: BlockingLane, peer: Peer):
+    """What it has not taken then is sent as it was: the arguments are the caller's again."""
+    argument = np.full(CHUNK_BYTES, 7.0)
+    tensors = CallerTensors(BESIDE_BYTES)
+    request = call_request("a::b", [argument], {}, memory=tensors)
+    with pytest.raises(TimeoutError):
+        lane.call(request, 0.05, "the call", tensors=tensors)
+    argument[:] = 8.0
+    late = peer.read_call()
+    assert (np.frombuffer(late.args[0].tensor.data) == 7.0).all()
+    assert peer.read()[0] is FrameKind.CANCEL
+    after = Caller(lane, "a::after")
+    peer.answer(peer.read_call())
+    after.join(10)
+    assert after.outcome == "a::after"
+
+
+def test_who_cancels_waits_for_nothing_that_others_send(lane: BlockingLane, peer: Peer):
+    answers: SimpleQueue[object] = SimpleQueue()
+    small = lane.begin(execution_pb2.CallRequest(operator="a::b"), 60.0, "the call", answers.put)
+    lane.flush()
+    assert peer.read_call().operator == "a::b"
+    request, tensors = large_call(1.0)
+    lane.begin(request, 60.0, "the call", answers.put, None, tensors)  # nobody has flushed it
+    lane.cancel(small)
+    assert peer.read_call().id == request.id
+    assert peer.read()[0] is FrameKind.CANCEL
+
+
+def test_who_sends_much_that_is_not_taken_waits(lane: BlockingLane, peer: Peer):
+    """Or what is to be sent would grow without an end."""
+    answers: SimpleQueue[object] = SimpleQueue()
+
+    def begin(count: int) -> None:
+        for _ in range(count):
+            request = execution_pb2.CallRequest(operator="x" * 3_000_000)
+            lane.begin(request, 60.0, "the call", answers.put)
+            lane.flush()
+
+    beginning = threading.Thread(target=begin, args=(6,))
+    beginning.start()
+    beginning.join(0.2)
+    assert beginning.is_alive()
+    for _ in range(6):
+        peer.answer(peer.read_call())
+    beginning.join(10)
+    assert all(isinstance(answers.get(timeout=10), execution_pb2.CallReply) for _ in range(6))
+
+
 def test_a_peer_of_another_version_is_refused(peer: Peer, tmp_path: Path):
     def accept() -> None:
         peer._listener.setblocking(True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from opdispatch_wire.descriptors import PassedDescriptor
@@ -88,19 +88,39 @@ def test_messages_of_many_pieces_arrive_whole(pair: Pair):
     ]
 
 
-def test_what_the_peer_does_not_take_is_left_over_and_can_be_waited_for(pair: Pair):
+def test_what_the_peer_does_not_take_is_left_over_and_can_be_written_later(pair: Pair):
     outbox, contents = FrameOutbox(), os.urandom(3_000_000)
     outbox.put(FrameKind.REPLY, contents)
     rest = outbox.next_batch().write_now(pair[0])
     assert rest is not None
     assert 0 < sum(sizes_of(rest)) < len(contents)
-    writing = threading.Thread(target=rest.write_all, args=(pair[0],))
-    writing.start()
     came = b""
     while len(came) < len(contents) + 8:
         came += pair[1].recv(1 << 20)
-    writing.join()
+        rest = rest.write_now(pair[0]) if rest is not None else None
     assert payloads_of(came) == [contents]
+
+
+def test_copies_are_written_of_what_has_been_detached(pair: Pair):
+    owned = np.ones(1_000_000, np.uint8)
+    outbox = FrameOutbox()
+    for _ in range(2):
+        message = MessagePieces()
+        message.add(b"head")
+        message.add(memoryview(owned))
+        outbox.put(FrameKind.CALL, message)
+    rest = outbox.next_batch().write_now(pair[0])
+    assert rest is not None
+    rest = rest.detached()
+    outbox.detach()
+    owned[:] = 2
+    came = b""
+    while len(came) < 2 * (4 + len(owned) + 8):
+        came += pair[1].recv(1 << 20)
+        if rest is None and outbox:
+            rest = outbox.next_batch()
+        rest = rest.write_now(pair[0]) if rest is not None else None
+    assert payloads_of(came) == [b"head" + b"\1" * len(owned)] * 2
 
 
 def test_a_peer_that_takes_nothing_leaves_the_batch_as_it_was(pair: Pair):

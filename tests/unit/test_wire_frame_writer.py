@@ -1,4 +1,4 @@
-"""Replies of several threads on one connection: whole, in order, and nobody waits for long."""
+"""Frames of several threads on one connection: whole, in order, and nobody waits for long."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdispatch_server.reply_writer import ReplyWriter
+from opdispatch_wire.frame_writer import FrameWriter
 from opdispatch_wire.frames import FrameKind, FrameReader
+from tests.service.running_daemon import wait_for
 
 LONG = bytes(8 << 20)
 """More than the system takes at once."""
@@ -38,7 +39,7 @@ def test_last_words_arrive_though_another_thread_is_writing(
     sockets: tuple[socket.socket, socket.socket],
 ):
     ours, theirs = sockets
-    writer = ReplyWriter(ours)
+    writer = FrameWriter(ours)
     writer.put(FrameKind.REPLY, LONG)
     writer.flush()  # a thread writes the rest
 
@@ -57,7 +58,7 @@ def test_a_peer_that_does_not_read_is_not_waited_for_longer_than_said(
     sockets: tuple[socket.socket, socket.socket],
 ):
     ours, theirs = sockets
-    writer = ReplyWriter(ours)
+    writer = FrameWriter(ours)
     writer.put(FrameKind.REPLY, LONG)
     writer.flush()
     writer.put(FrameKind.REFUSAL, b"why")
@@ -68,7 +69,7 @@ def test_a_peer_that_does_not_read_is_not_waited_for_longer_than_said(
 def test_a_peer_that_has_gone_is_not_waited_for(sockets: tuple[socket.socket, socket.socket]):
     ours, theirs = sockets
     theirs.close()
-    writer = ReplyWriter(ours)
+    writer = FrameWriter(ours)
     writer.put(FrameKind.REFUSAL, b"why")
     writer.finish(3600)
     writer.flush()
@@ -78,7 +79,7 @@ def test_who_flushes_writes_all_where_no_thread_can_be_started(
     sockets: tuple[socket.socket, socket.socket],
 ):
     ours, theirs = sockets
-    writer = ReplyWriter(ours)
+    writer = FrameWriter(ours)
     heard: list[tuple[FrameKind, int]] = []
     peer = threading.Thread(target=lambda: heard.extend(heard_by(theirs)))
     peer.start()
@@ -93,3 +94,47 @@ def test_who_flushes_writes_all_where_no_thread_can_be_started(
     peer.join()
     assert heard == [(FrameKind.REPLY, len(LONG)), (FrameKind.REFUSAL, 3)]
     writer.wait_for_room()
+
+
+def test_the_end_of_the_connection_is_told_once(sockets: tuple[socket.socket, socket.socket]):
+    ours, theirs = sockets
+    told = threading.Semaphore(0)
+    writer = FrameWriter(ours, on_error=told.release)
+    writer.put(FrameKind.REPLY, LONG)
+    writer.flush()
+    theirs.close()  # in the middle of it
+    assert told.acquire(timeout=60)
+    assert wait_for(lambda: not writer.is_stuck)
+    writer.put(FrameKind.REFUSAL, b"why")
+    writer.flush()
+    assert told.acquire(timeout=60)
+    assert not told.acquire(blocking=False)
+
+
+def test_a_peer_that_reads_needs_no_other_thread(sockets: tuple[socket.socket, socket.socket]):
+    ours, theirs = sockets
+    stuck: list[str] = []
+    writer = FrameWriter(ours, patience=60, on_stuck=lambda: stuck.append("stuck"))
+    heard: list[tuple[FrameKind, int]] = []
+    peer = threading.Thread(target=lambda: heard.extend(heard_by(theirs)))
+    peer.start()
+    writer.put(FrameKind.REPLY, LONG)
+    writer.put(FrameKind.REFUSAL, b"why")
+    writer.flush()
+    peer.join()
+    assert heard == [(FrameKind.REPLY, len(LONG)), (FrameKind.REFUSAL, 3)]
+    assert not stuck
+
+
+def test_a_writer_is_closed_while_the_peer_does_not_read(
+    sockets: tuple[socket.socket, socket.socket],
+):
+    ours, _ = sockets
+    writer = FrameWriter(ours)
+    writer.put(FrameKind.REPLY, LONG)
+    writer.flush()
+    ours.shutdown(socket.SHUT_RDWR)
+    writer.close()
+    assert wait_for(lambda: not writer.is_stuck)
+    writer.wait_for_room()
+    assert ours.fileno() == -1

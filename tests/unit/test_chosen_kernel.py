@@ -1,0 +1,63 @@
+"""The kernel that a call names, in an interpreter that may not have heard of its operator yet."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from opdispatch import (
+    Dispatcher,
+    DispatchKey,
+    KernelFunction,
+    OperatorNotFoundError,
+    Registration,
+    parse_schema,
+)
+from opdispatch_server import chosen_kernel
+from opdispatch_server.loaded_library import LoadedLibrary
+from opdispatch_wire.v1 import execution_pb2
+
+SCHEMA = parse_schema("const::get(Tensor x) -> int")
+X = np.zeros(2)
+
+
+@pytest.fixture
+def library() -> LoadedLibrary:
+    """It has a kernel, and leaves the definition to others."""
+    kernel = KernelFunction.from_unboxed(lambda x: 3)
+    registration = Registration("impl", name=SCHEMA.name, key=DispatchKey.CPU, kernel=kernel)
+    return LoadedLibrary(1, "over", [registration])
+
+
+def naming_it() -> execution_pb2.CallRequest:
+    request = execution_pb2.CallRequest(operator="const::get")
+    request.kernel.load_id = 1
+    return request
+
+
+def test_a_definition_that_is_just_coming_is_waited_for(library: LoadedLibrary):
+    dispatcher = Dispatcher()
+    begins = threading.Event()
+
+    def find() -> chosen_kernel.ChosenKernel:
+        begins.set()
+        return library.kernels.find(dispatcher, naming_it())
+
+    with ThreadPoolExecutor(1) as pool:
+        finding = pool.submit(find)
+        assert begins.wait(10)
+        with pytest.raises(TimeoutError):
+            finding.result(0.1)
+        dispatcher.register_def(SCHEMA)
+        assert finding.result(10).call([X]) == [3]
+
+
+def test_one_that_does_not_come_is_not_waited_for_for_long(
+    library: LoadedLibrary, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(chosen_kernel, "_NEWS_TAKE", 0.01)
+    with pytest.raises(OperatorNotFoundError, match="const::get"):
+        library.kernels.find(Dispatcher(), naming_it())
