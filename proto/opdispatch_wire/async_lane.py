@@ -121,11 +121,15 @@ class AsyncLane(TensorLane):
         self._stream.send(FrameKind.CALL, payload)
 
     def cancel(self, number: int) -> None:
-        """Tells the other side that nobody waits for the reply of that id any more."""
+        """Tells the other side that nobody waits for the reply of that id any more.
+
+        What has not been sent of the call is sent as it is now.
+        """
         self._tensors.forget(number)
         if self._replies.forget(number):
             cancel = lane_pb2.LaneCancel(id=number)
             self._stream.send(FrameKind.CANCEL, cancel.SerializeToString())
+            self._stream.detach()
 
     def close(self) -> None:
         """Ends the lane; calls that wait end with LaneClosedError. Idempotent."""

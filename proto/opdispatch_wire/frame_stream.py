@@ -115,6 +115,12 @@ class FrameStream:
         self._loop.call_soon(self._uncork)
         self._flush()
 
+    def detach(self) -> None:
+        """Copies what has not been sent yet: its owners may change it from now on."""
+        for place, piece in enumerate(self._outbox):
+            if isinstance(piece, memoryview):
+                self._outbox[place] = bytes(piece)
+
     def pause(self) -> None:
         """Reads nothing more until ``resume``; calls add up."""
         self._pauses += 1

@@ -6,11 +6,15 @@ import asyncio
 import socket
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from opdispatch_wire.async_lane import AsyncLane
+from opdispatch_wire.caller_tensors import CallerTensors
+from opdispatch_wire.calls import call_request
+from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.frame_stream import HIGH_WATER
-from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.frames import Frame, FrameKind, FrameReader, frame_header
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
@@ -71,3 +75,30 @@ async def test_whoever_calls_is_told_of_a_peer_that_has_gone_when_the_call_has_b
     with pytest.raises(LaneClosedError):
         lane.call_then(execution_pb2.CallRequest(operator="a::b"), "the call", told.append)
     assert len(told) == 3
+
+
+async def test_the_arguments_of_a_call_that_is_cancelled_are_the_callers_again(
+    pair: tuple[socket.socket, socket.socket],
+):
+    """What the other side has not taken yet is sent as it was."""
+    ours, theirs = pair
+    lane = AsyncLane(ours, LIMIT)
+    argument, tensors = np.full(CHUNK_BYTES, 7.0), CallerTensors(BESIDE_BYTES)
+    request = call_request("a::b", [argument], {}, memory=tensors)
+    lane.call(request, "the call", tensors)
+    lane.cancel(request.id)
+    argument[:] = 8.0
+
+    def read() -> list[Frame]:
+        reader, frames = FrameReader(LIMIT), []
+        while len(frames) < 2:
+            while (frame := reader.next_frame()) is None:
+                reader.received(theirs.recv_into(reader.space()))
+            frames.append((frame[0], bytes(frame[1])))
+        return frames
+
+    (_, call), (kind, _) = await asyncio.to_thread(read)
+    data = execution_pb2.CallRequest.FromString(call).args[0].tensor.data
+    assert (np.frombuffer(data) == 7.0).all()
+    assert kind is FrameKind.CANCEL
+    lane.close()
