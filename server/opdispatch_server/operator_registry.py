@@ -21,11 +21,11 @@ LONGEST_NAME = 4096
 class OperatorRegistry:
     """Whole libraries come and go, each change in one publication.
 
-    What goes through all registrations of a
-    library, ``own``, ``check``, ``publish`` and ``disown``, is called from worker threads, one at
-    a time, and one by one: a single step of C code for all of them would hold the interpreter
-    lock, and the event loop up. The rest is for the event loop. ``on_published`` is called by
-    such a thread, after a publication, with the operators for which something has been registered.
+    What goes through all registrations of a library, ``own``, ``check``, ``publish`` and
+    ``disown``, is called from worker threads, one at a time, and one by one: a single step of C
+    code for all of them would hold the interpreter lock, and the event loop up. The rest is for
+    the event loop. ``on_published`` is called by such a thread, after a publication, with the
+    operators for which something has been registered.
 
     Note [Two epochs]
         That of the dispatcher passes at the very instant of a publication, in the middle of

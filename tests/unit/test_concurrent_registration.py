@@ -69,6 +69,20 @@ def op(dispatcher):
     return dispatcher.get_schema(schema.name)
 
 
+def replacing(dispatcher, load, loaded):
+    """A writer that puts one version after the other in the place of what is ``loaded``."""
+
+    def write():
+        handles = loaded
+        for version in range(1, ROUNDS):
+            with dispatcher.transaction():
+                for handle in handles:
+                    handle.close()
+                handles = load(version)
+
+    return write
+
+
 def boxed(op):
     stack = [X]
     op.call_boxed(stack)
@@ -151,14 +165,6 @@ def test_a_transaction_is_seen_whole_whichever_operators_one_looks_at(dispatcher
     changing, fallen = dispatcher.get_schema("t::g"), dispatcher.get_schema("t::h")
     fake = Tensor(X, keys=DispatchKeySet.of(K.CPU, K.Fake))
 
-    def write():
-        nonlocal loaded
-        for version in range(1, ROUNDS):
-            with dispatcher.transaction():
-                for handle in loaded:
-                    handle.close()
-                loaded = load(version)
-
     def newest():
         return max(
             int(str(n)[len("t::only") :]) for n in dispatcher.operators() if "only" in str(n)
@@ -189,7 +195,7 @@ def test_a_transaction_is_seen_whole_whichever_operators_one_looks_at(dispatcher
 
         return read
 
-    race([write], [reader(0), reader(1)])
+    race([replacing(dispatcher, load, loaded)], [reader(0), reader(1)])
     assert {look() for look in looks} == {ROUNDS - 1}
 
 
@@ -251,19 +257,11 @@ def test_a_handle_serves_every_schema_its_name_gets(dispatcher):
     loaded = load(0)
     op, ops = dispatcher.get_schema("t::f"), Ops(dispatcher)
 
-    def write():
-        nonlocal loaded
-        for version in range(1, ROUNDS):
-            with dispatcher.transaction():
-                for handle in loaded:
-                    handle.close()
-                loaded = load(version)
-
     def read():
         for call in (op, lambda x: op.redispatch(CPU, x), ops.t.f):
             assert call(X) in (1, (2, 2), [3])
 
-    race([write], [read, read])
+    race([replacing(dispatcher, load, loaded)], [read, read])
 
 
 def test_an_operator_that_comes_and_goes_is_called_or_not_found(dispatcher):
