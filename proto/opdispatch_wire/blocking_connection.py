@@ -18,7 +18,7 @@ from opdispatch_wire.lane_messages import LaneClosedError
 
 # What the system is asked to wait at most; its milliseconds are of 32 bits.
 _LONGEST_WAIT = 86400.0
-# How long the other side may take nothing before a thread of its own goes on writing.
+# How long the other side may take for what is written before a thread of its own goes on with it.
 _WRITING_PATIENCE = 0.01
 
 

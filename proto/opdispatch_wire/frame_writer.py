@@ -24,9 +24,9 @@ def _nothing() -> None:
 class FrameWriter:
     """The writing half of a connection; any thread may use it.
 
-    Of the threads that flush at a time, one writes all that is there. If the other side takes
-    nothing for ``patience`` seconds, a thread of its own writes the rest, and goes when
-    everything is written: a peer that does not read keeps that one waiting, and nobody else.
+    Of the threads that flush at a time, one writes all that is there. If the other side has not
+    taken it in ``patience`` seconds, a thread of its own writes the rest, and goes when
+    everything is written: a peer that reads slowly keeps that one waiting, and nobody else.
     Where no thread can be started, it is the one that flushes: frames are not lost.
 
     ``_writing`` is held by whoever writes, and makes frames whole; a thread that is started for
@@ -79,9 +79,11 @@ class FrameWriter:
         """
         while self._outbox and self._writing.acquire(blocking=False):
             is_ours, is_broken = True, False
+            patient_until = time.monotonic() + self._patience
             try:
                 while not self._step():
-                    if not self._writable.poll(self._patience * 1000):
+                    left = max(patient_until - time.monotonic(), 0.0)
+                    if not left or not self._writable.poll(left * 1000):
                         is_ours = False
                         self._hand_over()
                         break

@@ -126,6 +126,27 @@ def test_a_peer_that_reads_needs_no_other_thread(sockets: tuple[socket.socket, s
     assert not stuck
 
 
+def test_a_peer_that_reads_slowly_is_not_waited_for_either(
+    sockets: tuple[socket.socket, socket.socket],
+):
+    ours, theirs = sockets
+    writer, is_flushed = FrameWriter(ours, patience=0.05), threading.Event()
+
+    def read_slowly() -> None:
+        while not is_flushed.wait(0.005):
+            theirs.recv(1 << 16)
+
+    peer = threading.Thread(target=read_slowly)
+    peer.start()
+    writer.put(FrameKind.REPLY, LONG)
+    writer.flush()
+    is_flushed.set()
+    assert writer.is_stuck, "all of it was written, which took its time"
+    peer.join()
+    ours.shutdown(socket.SHUT_RDWR)
+    writer.close()
+
+
 def test_a_writer_is_closed_while_the_peer_does_not_read(
     sockets: tuple[socket.socket, socket.socket],
 ):
