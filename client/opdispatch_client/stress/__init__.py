@@ -9,4 +9,5 @@ history.py          whether one registry can have shown them all that; pure
 leaks.py            what must not be left when it is over
 report.py           the numbers; pure
 private_daemon.py   a daemon of one's own to race against
+marked_processes.py its processes, found by a mark
 """

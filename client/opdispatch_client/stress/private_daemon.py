@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from opdispatch_client.stress.marked_processes import find_marked
 from opdispatch_wire.errors import DaemonUnavailableError
 
 _START_SECONDS = 60.0
@@ -90,16 +91,7 @@ class PrivateDaemon:
 
     def processes(self) -> dict[int, str]:
         """Every live process that it has started, and itself: pid and command line."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if f"{_MARK}={self._mark}".encode() in path.read_bytes():
-                    command = (path.parent / "cmdline").read_bytes().replace(b"\0", b" ")
-                    if command:  # else it is dead, and only its parent has not looked yet
-                        found[int(path.parent.name)] = command.decode(errors="replace").strip()
-            except OSError:
-                continue  # it ended just now, or is somebody else's
-        return found
+        return find_marked(f"{_MARK}={self._mark}")
 
     def sockets(self) -> list[str]:
         """The files of its sockets, but that of its own address."""
