@@ -118,13 +118,16 @@ class Theirs(TheirMode):
 
     def __init__(self, remove):
         super().__init__()
-        self.called, self.remove = [], remove
+        self.called, self.remove, self.previous = [], remove, ""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         name = func.name().removeprefix("aten::").partition(".")[0]
-        if name == "_unsafe_view":  # of a clone: what a reshape is that copies
-            self.called.pop()
+        previous, self.previous = self.previous, name
+        if name == "_unsafe_view":
+            if previous != "clone":
+                return result  # what was written to a reshape that copied, brought to that copy
+            self.called.pop()  # the clone: together they are a reshape that copies
             name = "view" if self.remove == "mutations" else "view_copy"
         self.called.append((THEIR_NAMES.get(name, name), shapes(result)))
         return result

@@ -165,8 +165,12 @@ KINDS = ["vmap", "vmap", "vmap", "grad", "jacrev", "jvp", "jacfwd"]
 
 @st.composite
 def nestings(draw):
-    """Transforms, and how many batches each argument has, the outermost first."""
-    transforms, batches, differentiated = [], [[], []], 0
+    """Transforms, and the batches of each argument, the outermost first: dimension and size.
+
+    No two sizes are the same: else PyTorch takes one batch for another, without a word, where a
+    result is the same for all samples and out_dims=1.
+    """
+    transforms, batches, differentiated, sizes = [], [[], []], 0, iter((2, 4, 5))
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(KINDS))
         if kind == "vmap":
@@ -177,17 +181,18 @@ def nestings(draw):
             transforms.append((kind, {"argnums": draw(st.integers(0, 1))}))
     for kind, options in transforms:
         if kind == "vmap":
+            size = next(sizes)
             for place, dim in enumerate(options["in_dims"]):
                 if dim is not None:
-                    batches[place].insert(0, dim)
+                    batches[place].insert(0, (dim, size))
     return transforms, batches
 
 
-def batched(seed, dims):
-    """A matrix with a dimension of two for each batch, where it is to be."""
+def batched(seed, batches):
+    """A matrix with a dimension for each batch, where it is to be."""
     shape = [SIZE, SIZE]
-    for dim in reversed(dims):
-        shape.insert(dim if dim >= 0 else len(shape) + 1 + dim, 2)
+    for dim, size in reversed(batches):
+        shape.insert(dim if dim >= 0 else len(shape) + 1 + dim, size)
     return np.random.default_rng(seed).uniform(-1, 1, shape)
 
 
