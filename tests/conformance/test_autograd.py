@@ -18,6 +18,8 @@ torch = pytest.importorskip("torch")
 
 TOLERANCE = {"float32": 2e-3, "float64": 1e-8, "complex64": 2e-3, "complex128": 1e-8}
 PLACES = [2, 0, 2, 1]
+# Where all numbers are equal, the gradient of their deviation is that of how they were rounded.
+UNEQUAL = np.array([[0, 3, 1], [2, 0, 5], [7, 1, 2]], np.float32)
 MASK = np.array([[True, False, True], [False, False, True], [True, True, False]])
 
 
@@ -61,8 +63,8 @@ ANY_OPERATOR = {
     "row sums": (lambda x, y: x + xp.sum(x, axis=1), lambda x, y: x + x.sum(1)),
     "mean": (lambda x, y: x - xp.mean(y, axis=0), lambda x, y: x - y.mean(0)),
     "std": (
-        lambda x, y: x + xp.std(y, axis=0, correction=1),
-        lambda x, y: x + torch.std(y, 0, correction=1),
+        lambda x, y: x + xp.std(y + Tensor(UNEQUAL), axis=0, correction=1),
+        lambda x, y: x + torch.std(y + torch.from_numpy(UNEQUAL), 0, correction=1),
     ),
     "prod": (lambda x, y: x + xp.prod(y, axis=1), lambda x, y: x + y.prod(1)),
     "cumulative_sum": (
