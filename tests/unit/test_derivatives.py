@@ -88,6 +88,16 @@ def test_the_angle_of_the_origin_has_the_derivative_zero():
     assert found == [[0, 0.5], [0, 0]]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("rows", [3, 7])
+def test_the_deviation_of_equal_numbers_has_the_derivative_zero(dtype, rows):
+    # Of tenths, the mean of some is not the number itself, and their deviation not quite zero.
+    numbers = np.arange(1, 50).astype(dtype) / 10
+    x = Tensor(np.tile(numbers, (rows, 1)), requires_grad=True)
+    (of_x,) = grad(xp.sum(xp.std(x, axis=0)), [x])
+    np.testing.assert_allclose(of_x.array, 0, atol=1e-6)
+
+
 def test_many_from_the_same_place_are_added_up():
     x = leaf(real(5))
     places = np.random.default_rng(0).integers(0, 5, 1000)

@@ -42,11 +42,14 @@ def _mean(grad: Any, x_shape: Any, axis: Axes, keepdims: bool) -> Any:
 def _var(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool) -> Any:
     freedom = max(0, _count(x.shape, axis) - correction)
     from_mean = x - xp.mean(x, axis=axis, keepdims=True)
+    # Twice: the mean of equal numbers is rounded, and need not be that number. The rounding may be
+    # all that their deviation is, which `_std` divides by.
+    from_mean = from_mean - xp.mean(from_mean, axis=axis, keepdims=True)
     return kept(grad, x.shape, axis, keepdims) * (2 * from_mean) / freedom
 
 
 def _std(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool, result: Any) -> Any:
-    of_var = masked(result != 0, grad / (2 * result))
+    of_var = masked(result != 0, grad / xp.where(result == 0, 1.0, 2 * result))
     return _var(of_var, x, axis, correction, keepdims)
 
 
