@@ -42,14 +42,27 @@ def _mean(grad: Any, x_shape: Any, axis: Axes, keepdims: bool) -> Any:
 def _var(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool) -> Any:
     freedom = max(0, _count(x.shape, axis) - correction)
     from_mean = x - xp.mean(x, axis=axis, keepdims=True)
-    # Twice: the mean of equal numbers is rounded, and need not be that number. The rounding may be
-    # all that their deviation is, which `_std` divides by.
-    from_mean = from_mean - xp.mean(from_mean, axis=axis, keepdims=True)
     return kept(grad, x.shape, axis, keepdims) * (2 * from_mean) / freedom
 
 
+def _deviates(x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
+    """Where numbers whose deviation is ``result`` are not all equal.
+
+    The mean of equal numbers is rounded and need not be that number, so that a rounding may be all
+    that their deviation is.
+    """
+    if 0 in x.shape:
+        return result != 0
+    first = x
+    for n in _axes_of(x.shape, axis):
+        first = part_of(first, n, 0, 1)
+    return (result != 0) & xp.any(x != first, axis=axis, keepdims=keepdims)
+
+
 def _std(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool, result: Any) -> Any:
-    of_var = masked(result != 0, grad / xp.where(result == 0, 1.0, 2 * result))
+    """Zero where all numbers are equal, as PyTorch's."""
+    deviates = _deviates(x, axis, keepdims, result)
+    of_var = masked(deviates, grad / xp.where(deviates, 2 * result, 1.0))
     return _var(of_var, x, axis, correction, keepdims)
 
 
