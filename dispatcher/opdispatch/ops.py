@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -108,14 +107,19 @@ class OpOverloadPacket:
             # Its method: a call of an object takes longer.
             self._by_types[_types_of(args, kwargs)] = handle.__call__
         elif are_out(of_numbers=False) and not _could_be_number(args, kwargs):
-            self._by_types[_types_of(args, kwargs)] = partial(self._call_with_dimensions, handle)
+            self._by_types[_types_of(args, kwargs)] = self._call_unless_numbers(handle)
         return handle
 
-    def _call_with_dimensions(self, handle: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the overload that is chosen unless an array counts as a number."""
-        if any_could_be_number(args) or (kwargs and any_could_be_number(kwargs.values())):
-            handle = self._dispatcher.resolve_overload(self._name, args, kwargs)
-        return handle(*args, **kwargs)
+    def _call_unless_numbers(self, handle: OperatorHandle) -> Callable[..., Any]:
+        """What calls the overload that is chosen unless an array counts as a number."""
+        call, resolve, name = handle.__call__, self._dispatcher.resolve_overload, self._name
+
+        def call_or_resolve(*args: Any, **kwargs: Any) -> Any:
+            if any_could_be_number(args) or (kwargs and any_could_be_number(kwargs.values())):
+                return resolve(name, args, kwargs)(*args, **kwargs)
+            return call(*args, **kwargs)
+
+        return call_or_resolve
 
     def _forget(self) -> None:
         """Looks its overloads up again at the next call."""
