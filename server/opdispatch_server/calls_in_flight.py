@@ -121,6 +121,7 @@ class CallsInFlight:
         number = request.id
         if request.cancel:
             self.cancel(number)
+            on_end()  # of what came with the word itself, nothing is held
             return
         if number in self._calls:
             raise _still_under_way(number)

@@ -124,3 +124,21 @@ async def test_a_call_that_comes_is_not_measured_by_the_one_before_it(
     await begin(ends, 2, MIB // 2)
     looks.next()
     assert budget.used > MIB
+
+
+async def test_a_call_that_only_cancels_has_no_bytes_once_it_was_read(
+    ends: tuple[CallLane, socket.socket, ByteBudget],
+):
+    _, theirs, budget = ends
+    request = execution_pb2.CallRequest(id=7, operator="a::b", cancel=True)
+    request.args.add().text = "x" * MIB
+    payload = request.SerializeToString()
+    await begin(ends, 1, MIB // 2)
+    await send(theirs, call(1)[MIB // 2 :] + frame_header(FrameKind.CALL, len(payload)) + payload)
+    await send(theirs, call(2))
+    # Its answer comes after all of that was read.
+    answered = b""
+    reply = execution_pb2.CallReply(id=2).SerializeToString()
+    while not answered.endswith(reply):
+        answered += await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+    await until(lambda: budget.used == 0)
