@@ -47,6 +47,8 @@ class CallTensors:
         """Whether the caller takes them beside messages: no limit for those applies then."""
         self.arguments: Sequence[Buffer] = []
         """Those of the CallRequest, by ChunkedData.number."""
+        self.message_bytes = 0
+        """How long those are that came in the CallRequest itself, and count as part of it."""
         self.results: Sequence[Buffer] = []
         """Those of the CallReply."""
 

@@ -133,6 +133,13 @@ class CallContext:
             return None
         return max(self.deadline - time.monotonic(), 0.0)
 
+    def size_of(self, request: execution_pb2.CallRequest) -> int:
+        """The bytes of the message that the call came in, as queues count them.
+
+        Large tensors that came beside it, or over a lane, are limited for all who send them.
+        """
+        return request.ByteSize() + (self.tensors.message_bytes if self.tensors else 0)
+
     @property
     def is_from_kernel(self) -> bool:
         """Whether the caller says that it is a kernel, or a library's import."""

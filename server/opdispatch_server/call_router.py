@@ -245,7 +245,7 @@ class CallRouter:
         seconds = progress.patience - now
         if context.timeout is not None:
             seconds = min(seconds, with_last_words(context.timeout))
-        await self._recovery.wait(affects, error, request.ByteSize(), now + seconds)
+        await self._recovery.wait(affects, error, context.size_of(request), now + seconds)
 
     async def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
         try:
@@ -360,7 +360,10 @@ class CallRouter:
         try:
             async with asyncio.timeout(timeout):
                 return await gate.enter(
-                    library.load_id, library.max_concurrency, operator, request.ByteSize
+                    library.load_id,
+                    library.max_concurrency,
+                    operator,
+                    lambda: context.size_of(request),
                 )
         except TimeoutError as error:
             raise DeadlineExceededError(

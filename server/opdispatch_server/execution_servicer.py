@@ -39,6 +39,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
             raise received.refusal
         tensors = CallTensors(results_of_any_size=False)
         tensors.arguments = received.arguments
+        tensors.message_bytes = sum(map(len, received.arguments))
         call = CallContext.of(context).with_tensors(tensors)
         reply = await self._router.call(received.request, call)
         if reply.HasField("error"):

@@ -111,7 +111,7 @@ class ProgramRouter:
                 continue
             plan.program.check_inputs(len(inputs))
             device = request.keep.device
-            if not plan.program.message.steps:
+            if not plan.program.steps:
                 copied = sum(remote.homes.values()) if device else 0
                 remote.check_room(copied + sum(map(_inline_bytes, inputs)))
             elif device:
@@ -250,8 +250,7 @@ class ProgramRouter:
             # What is to be on another device is copied to where that is.
             at = remote.at(session, context, copies=bool(request.keep.device))
             keeping = await stack.enter_async_context(at)
-            timeout = None if context.timeout is None else with_last_words(context.timeout)
-            slot = await self._admit(here, session, request, timeout)
+            slot = await self._admit(here, session, request, context)
             if len(here) == 1:
                 context = context.in_lane(here[0].load_id, here[0].max_concurrency)
             on_end = keeping.take if keeping is not None else None
@@ -265,21 +264,27 @@ class ProgramRouter:
         libraries: Sequence[LibraryVersion],
         session: InterpreterSession,
         request: execution_pb2.CallRequest,
-        timeout: float | None,
+        context: CallContext,
     ) -> Slot | SharedSlots | None:
         """Waits for a slot of each library. See Note [Calls of several libraries]."""
         gate = self._admission.gate_of(session)
         what = request.operator
         slots: list[Slot] = []
+        timeout = None if context.timeout is None else with_last_words(context.timeout)
         try:
             async with asyncio.timeout(timeout):
                 for version in libraries:  # in the order of their load ids
                     kind = SlotKind.FURTHER if slots else SlotKind.FIRST
                     if len(libraries) == 1:
                         kind = SlotKind.ONLY
-                    limit = version.max_concurrency
                     slots.append(
-                        await gate.enter(version.load_id, limit, what, request.ByteSize, kind)
+                        await gate.enter(
+                            version.load_id,
+                            version.max_concurrency,
+                            what,
+                            lambda: context.size_of(request),
+                            kind,
+                        )
                     )
         except BaseException as error:
             for slot in slots:
