@@ -5,6 +5,8 @@ A program travels as bytes, so that whoever gets it again knows it by them.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -25,12 +27,12 @@ _MAX_ITEMS = 32
 _MAX_NESTING = 32
 
 
-class CheckedProgram(NamedTuple):
-    """A program in which every reference to a step leads back."""
+class ProgramOutline(NamedTuple):
+    """What a program calls and needs: what is to be known of it without its steps, of which each
+    takes some hundred bytes."""
 
-    message: remote_pb2.Program
-    operators: tuple[str, ...]
-    """The names that it calls, each once, in order of first use."""
+    steps: Mapping[str, int]
+    """How many steps call each operator, in order of first use."""
     inputs: int
     """The inputs that it needs: one more than the last one that it refers to."""
     last_input: str
@@ -43,6 +45,13 @@ class CheckedProgram(NamedTuple):
                 f"{self.last_input} refers to input {self.inputs - 1}, and the program was given "
                 f"{count} inputs"
             )
+
+
+class CheckedProgram(NamedTuple):
+    """A program in which every reference to a step leads back."""
+
+    message: remote_pb2.Program
+    outline: ProgramOutline
 
 
 def checked_program(data: bytes) -> CheckedProgram:
@@ -79,8 +88,8 @@ def checked_program(data: bytes) -> CheckedProgram:
             check.value(value, number, f"{at}.kwargs[{name[:60]!r}]")
     for i, output in enumerate(program.outputs):
         check.reference(output.what, len(program.steps), f"$.program.outputs[{i}]")
-    operators = tuple(dict.fromkeys(step.operator for step in program.steps))
-    return CheckedProgram(program, operators, check.inputs, check.last_input)
+    steps = Counter(step.operator for step in program.steps)
+    return CheckedProgram(program, ProgramOutline(steps, check.inputs, check.last_input))
 
 
 class _ReferenceCheck:

@@ -23,7 +23,10 @@ Registers = list[Any]
 _Gather = Callable[[Registers], Sequence[Any]]
 
 _CACHED = 256
-_CACHED_BYTES = 16 << 20
+_CACHED_BYTES = 64 << 20
+# What a compiled program takes, measured with long ones of steps with one argument and with many.
+_STEP_BYTES = 600
+_BYTES_OF_ONE = 8
 
 
 class StepError(Exception):
@@ -52,7 +55,9 @@ class CompiledProgram:
 
     def __init__(self, program: CheckedProgram, dispatcher: Dispatcher) -> None:
         """Raises WireError, and StepError for an operator that does not exist."""
-        self._program = program
+        self._outline = program.outline
+        # Of the message no more than that is kept: it takes several times as much.
+        self._kept = remote_pb2.Program(outputs=program.message.outputs)
         self._constants: list[Any] = []
         self._operators = [step.operator for step in program.message.steps]
         handles: dict[str, Callable[..., Any]] = {}
@@ -70,12 +75,17 @@ class CompiledProgram:
             steps.append((call, step))
         gathered = [self._compile(number, step) for number, (_, step) in enumerate(steps)]
         # Constants lie between the inputs and the results, whose places are known only now.
-        self._offset = program.inputs + len(self._constants)
+        self._offset = self._outline.inputs + len(self._constants)
         last_uses = self._find_last_uses(gathered)
         self._steps = [
             _Step(call, *parts.bound(self._offset), last_uses[number])
             for number, ((call, _), parts) in enumerate(zip(steps, gathered, strict=True))
         ]
+
+    @property
+    def steps(self) -> int:
+        """How many it has."""
+        return len(self._steps)
 
     @property
     def is_transfer(self) -> bool:
@@ -85,15 +95,15 @@ class CompiledProgram:
     @property
     def outputs(self) -> Sequence[remote_pb2.Output]:
         """What it hands out, in the order of ``run``."""
-        return self._program.message.outputs
+        return self._kept.outputs
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Runs it; the values of its outputs, which nobody else here knows any more.
 
         Raises StepError, whose cause is what a step raised; WireError and ArgumentError.
         """
-        self._program.check_inputs(len(inputs))
-        registers: Registers = [*inputs[: self._program.inputs], *self._constants]
+        self._outline.check_inputs(len(inputs))
+        registers: Registers = [*inputs[: self._outline.inputs], *self._constants]
         number = 0
         try:
             for call, gather, keywords, last_uses in self._steps:
@@ -141,7 +151,7 @@ class CompiledProgram:
         decoded = step_value_from_proto(value, at=at, reference=reference)
         if not found:
             self._constants.append(decoded)
-            constant = self._program.inputs + len(self._constants) - 1
+            constant = self._outline.inputs + len(self._constants) - 1
             return _Part(_Ref(True, constant, (), at), (), None)
         if isinstance(decoded, _Ref) and not decoded.items:
             return _Part(decoded, (decoded,), None)
@@ -151,7 +161,7 @@ class CompiledProgram:
         """For each step the results that nothing needs after it; inputs are their owners'."""
         wanted = {
             output.what.step
-            for output in self._program.message.outputs
+            for output in self.outputs
             if output.what.WhichOneof("source") == "step"
         }
         last = {number: number for number in range(len(gathered))}
@@ -271,7 +281,7 @@ def _may_write(dispatcher: Dispatcher, name: str) -> bool:
 class ProgramCache:
     """Compiled programs by their bytes, as long as what is registered stays the same.
 
-    Used under a lock of its owner. At most 256 programs, and 16 MiB of them, are kept: those
+    Used under a lock of its owner. At most 256 programs, which take some 64 MiB, are kept: those
     that were used last.
     """
 
@@ -280,6 +290,11 @@ class ProgramCache:
         self._epoch = -1
         self._bytes = 0
         self._programs: OrderedDict[bytes, CompiledProgram] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """The bytes that the kept programs take, by estimate."""
+        return self._bytes
 
     def get(self, data: bytes) -> CompiledProgram:
         """Raises WireError and StepError."""
@@ -294,10 +309,12 @@ class ProgramCache:
             self._programs.move_to_end(data)
             return program
         program = CompiledProgram(checked_program(data), self._dispatcher)
-        if len(data) <= _CACHED_BYTES:
-            self._programs[data] = program
-            self._bytes += len(data)
+        self._programs[data] = program
+        self._bytes += _estimated_bytes(data, program)
         while len(self._programs) > _CACHED or self._bytes > _CACHED_BYTES:
-            dropped, _ = self._programs.popitem(last=False)
-            self._bytes -= len(dropped)
+            self._bytes -= _estimated_bytes(*self._programs.popitem(last=False))
         return program
+
+
+def _estimated_bytes(data: bytes, program: CompiledProgram) -> int:
+    return _STEP_BYTES * program.steps + (_BYTES_OF_ONE + 1) * len(data)

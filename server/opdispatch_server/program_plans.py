@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry
-from opdispatch_wire.programs import CheckedProgram, checked_program
+from opdispatch_wire.programs import ProgramOutline, checked_program
 
 _CACHED = 256
 _CACHED_BYTES = 16 << 20
@@ -27,8 +27,7 @@ class ProgramPlan:
     that are not registered.
     """
 
-    program: CheckedProgram
-    epoch: int
+    program: ProgramOutline
     libraries: Sequence[tuple[LibraryVersion, int]]
     writes: bool
     missing: Sequence[str]
@@ -36,7 +35,7 @@ class ProgramPlan:
     @property
     def description(self) -> str:
         """For messages, in the place of an operator's name."""
-        count = len(self.program.message.steps)
+        count = sum(self.program.steps.values())
         if not count:
             return "a transfer of values"
         return f"a program of {count} step{'s' * (count > 1)}"
@@ -56,32 +55,35 @@ class ProgramPlans:
         self._versions = versions
         self._epoch = -1
         self._by_operator: dict[str, list[LibraryVersion]] = {}
-        self._plans: OrderedDict[bytes, ProgramPlan] = OrderedDict()
+        self._programs: OrderedDict[bytes, ProgramOutline] = OrderedDict()
         self._bytes = 0
+        # Those of this epoch. No other ones are kept: they would keep versions that are gone.
+        self._plans: dict[bytes, ProgramPlan] = {}
 
     async def get(self, data: bytes) -> ProgramPlan:
         """The plan of a program, for what is loaded when this returns. Raises WireError."""
-        if data in self._plans:
+        if data in self._programs:
             return self._known(data)
         if len(data) > _AT_ONCE_BYTES:
-            program = await asyncio.to_thread(checked_program, data)
+            program = await asyncio.to_thread(_outline_of, data)
         else:
-            program = checked_program(data)
-        if data not in self._plans:  # nor has another call checked it meanwhile
-            self._update()
-            self._plans[data] = self._make(program)
+            program = _outline_of(data)
+        if data not in self._programs:  # nor has another call checked it meanwhile
+            self._programs[data] = program
             self._bytes += len(data)
-            while len(self._plans) > _CACHED or self._bytes > _CACHED_BYTES:
-                dropped, _ = self._plans.popitem(last=False)
+            while len(self._programs) > _CACHED or self._bytes > _CACHED_BYTES:
+                dropped, _ = self._programs.popitem(last=False)
+                self._plans.pop(dropped, None)
                 self._bytes -= len(dropped)
         return self._known(data)
 
     def _known(self, data: bytes) -> ProgramPlan:
         self._update()
-        plan = self._plans[data]
-        self._plans.move_to_end(data)
-        if plan.epoch != self._epoch:
-            plan = self._plans[data] = self._make(plan.program)
+        program = self._programs[data]
+        self._programs.move_to_end(data)
+        plan = self._plans.get(data)
+        if plan is None:
+            plan = self._plans[data] = self._make(program)
         return plan
 
     def _update(self) -> None:
@@ -90,27 +92,32 @@ class ProgramPlans:
         if epoch == self._epoch:
             return
         self._epoch = epoch
+        self._plans = {}
         self._by_operator = {}
         for version in self._versions():
             if version.is_active:
                 for name in {_base(operator) for operator in version.operators}:
                     self._by_operator.setdefault(name, []).append(version)
 
-    def _make(self, program: CheckedProgram) -> ProgramPlan:
+    def _make(self, program: ProgramOutline) -> ProgramPlan:
         steps: dict[LibraryVersion, int] = {}
-        for step in program.message.steps:
-            for version in self._by_operator.get(_base(step.operator), ()):
-                steps[version] = steps.get(version, 0) + 1
+        for operator, count in program.steps.items():
+            for version in self._by_operator.get(_base(operator), ()):
+                steps[version] = steps.get(version, 0) + count
         dispatcher = self._operators.dispatcher
         handles = [
             dispatcher.find_schema(overload)
-            for name in {_base(operator) for operator in program.operators}
+            for name in {_base(operator) for operator in program.steps}
             for overload in dispatcher.overloads(name)
         ]
         writes = any(handle is not None and handle.schema.is_mutable for handle in handles)
         ordered = sorted(steps.items(), key=lambda item: item[0].load_id)
-        missing = [name for name in program.operators if not dispatcher.overloads(_base(name))]
-        return ProgramPlan(program, self._epoch, ordered, writes, missing)
+        missing = [name for name in program.steps if not dispatcher.overloads(_base(name))]
+        return ProgramPlan(program, ordered, writes, missing)
+
+
+def _outline_of(data: bytes) -> ProgramOutline:
+    return checked_program(data).outline
 
 
 def _base(operator: str) -> str:

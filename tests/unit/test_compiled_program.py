@@ -241,3 +241,20 @@ def test_a_program_is_compiled_once_until_something_is_registered():
         program.steps[0].kwargs["by"].integer = number
         cache.get(program.SerializeToString())
     assert cache.get(data) is not second, "the oldest ones go"
+
+
+def test_programs_are_kept_by_what_they_take_and_not_by_their_bytes():
+    """Compiled, one takes some tens of times its bytes."""
+    cache = ProgramCache(DISPATCHER)
+    programs = []
+    for number in range(10):
+        program = _chain(*["m::scale"] * 9_000)
+        program.steps[0].kwargs["by"].integer = number
+        programs.append(program.SerializeToString())
+        cache.get(programs[-1])
+    assert sum(map(len, programs)) < 2 << 20
+    assert cache.size <= 64 << 20
+    assert cache.get(programs[-1]) is cache.get(programs[-1])
+    before = cache.size
+    cache.get(programs[0])
+    assert cache.size <= before + (1 << 20), "the oldest ones went for it"

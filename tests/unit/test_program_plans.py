@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -80,3 +82,21 @@ def test_a_plan_is_made_anew_when_the_versions_have_followed_the_publication():
     old.is_active, new.is_active = False, True
     operators.begin_epoch()
     assert used() == [new]
+
+
+def test_no_plan_keeps_a_version_that_is_gone():
+    operators, versions = OperatorRegistry(), []
+    plans = ProgramPlans(operators, lambda: versions)  # type: ignore[arg-type]
+    gone = []
+    for steps in range(1, 4):
+        versions[:] = [Version(steps, is_active=True)]
+        gone.append(weakref.ref(versions[0]))
+        operators.begin_epoch()
+        [(version, count)] = asyncio.run(plans.get(program_of(steps))).libraries
+        assert (version, count) == (versions[0], steps)
+    del version
+    versions.clear()
+    operators.begin_epoch()
+    asyncio.run(plans.get(program_of(9)))
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None, None]

@@ -29,7 +29,7 @@ class Sent:
 
     def run(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
         program = checked_program(data)
-        program.check_inputs(len(inputs))
+        program.outline.check_inputs(len(inputs))
         assert keeps == any(output.keep for output in program.message.outputs)
         self.programs.append(program.message)
         self.inputs.append(list(inputs))

@@ -26,13 +26,13 @@ def _program() -> remote_pb2.Program:
 
 def test_a_program_says_what_it_needs():
     checked = checked_program(_program().SerializeToString())
-    assert checked.operators == ("a::b", "a::c.Scalar")
-    assert checked.inputs == 2
-    checked.check_inputs(2)
+    assert tuple(checked.outline.steps) == ("a::b", "a::c.Scalar")
+    assert checked.outline.inputs == 2
+    checked.outline.check_inputs(2)
     with pytest.raises(
         WireError, match=r"steps\[0\]\.args\[0\] refers to input 1, and the program was given 1"
     ):
-        checked.check_inputs(1)
+        checked.outline.check_inputs(1)
 
 
 def _forward(program: remote_pb2.Program) -> None:
@@ -137,7 +137,7 @@ def test_whatever_comes_is_a_program_or_an_error(data: bytes, copies: int):
         checked = checked_program(data)
     except WireError:
         return
-    assert checked_program(checked.message.SerializeToString()).operators == checked.operators
+    assert checked_program(checked.message.SerializeToString()).outline == checked.outline
 
 
 def test_a_number_that_never_ends_is_no_way_to_keep_us_busy():
