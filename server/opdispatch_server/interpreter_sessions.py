@@ -118,8 +118,10 @@ class InterpreterSessions:
             await session.close()
 
     def _forget_old_ones(self) -> None:
-        ended = [number for number, session in self._by_number.items() if not session.alive]
-        for number in ended[:-ENDED_REMEMBERED]:
+        # One that has ended and still has its name is yet to leave, which looks for its number.
+        sessions = self._by_number.items()
+        left = [number for number, s in sessions if self._by_name.get(s.name) is not s]
+        for number in left[:-ENDED_REMEMBERED]:
             del self._by_number[number]
 
 
