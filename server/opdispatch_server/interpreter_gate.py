@@ -335,15 +335,27 @@ class InterpreterGate:
         A library that floods the queue makes room for the others: the newest call of the
         longest lane yields to one of a lane that is shorter.
         """
-        while (
-            self.calls_queued >= self._limits.calls
-            or self.bytes_queued + waiter.size > self._limits.bytes
-        ):
-            longest = max(self._turns.values(), key=lambda each: len(each.waiting), default=lane)
-            if len(longest.waiting) <= len(lane.waiting) + 1:
-                raise self._full(waiter)
-            newest = next(reversed(longest.waiting))
+        for longest, newest in self._find_room(lane, waiter):
             self._dismiss(longest, newest, self._full(newest))
+
+    def _find_room(self, lane: _Lane, waiter: _Waiter) -> list[tuple[_Lane, _Waiter]]:
+        """Who has to go; nobody goes for one that will be refused all the same."""
+        calls, size = self.calls_queued, self.bytes_queued + waiter.size
+        if calls < self._limits.calls and size <= self._limits.bytes:
+            return []
+        found = []
+        lengths = {load_id: len(each.waiting) for load_id, each in self._turns.items()}
+        newest_first = {load_id: reversed(each.waiting) for load_id, each in self._turns.items()}
+        while calls >= self._limits.calls or size > self._limits.bytes:
+            longest = max(lengths, key=lengths.__getitem__, default=lane.load_id)
+            if lengths.get(longest, 0) <= len(lane.waiting) + 1:
+                raise self._full(waiter)
+            newest = next(newest_first[longest])
+            found.append((self._turns[longest], newest))
+            lengths[longest] -= 1
+            calls -= 1
+            size -= newest.size
+        return found
 
     def _full(self, waiter: _Waiter) -> QueueFullError:
         delay = self._pace.time_to_end(_now(), self.calls_queued // 2 + 1)

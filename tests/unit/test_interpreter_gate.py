@@ -114,6 +114,26 @@ async def test_a_queue_of_none_refuses_whatever_cannot_run_at_once():
     assert gate.check_invariants() == []
 
 
+async def test_nobody_yields_to_a_call_for_which_there_will_be_no_room():
+    gate = make_gate(size=25)
+    slots = [await enter(gate, 1), await enter(gate, 2)]
+    flood = [start(gate, 1) for _ in range(20)]
+    await settle()
+    with pytest.raises(QueueFullError, match=r"20 calls with 20 bytes .* ns::op2 never started"):
+        await enter(gate, 2, size=26)
+    assert not any(task.done() for task in flood)
+    # Twenty-five less what two of a flood of twenty give back.
+    other = start(gate, 2, size=7)
+    await settle()
+    assert [task.done() for task in flood] == [False] * 18 + [True] * 2
+    assert not other.done()
+    assert gate.check_invariants() == []
+    for slot in slots:
+        slot.release()
+    for task in [*flood, other]:
+        task.cancel()
+
+
 async def test_the_newest_call_of_a_flood_makes_room_for_another_library():
     gate = make_gate(calls=4)
     slots = [await enter(gate, 1), await enter(gate, 2)]
