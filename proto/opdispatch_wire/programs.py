@@ -5,6 +5,7 @@ A program travels as bytes, so that whoever gets it again knows it by them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -24,6 +25,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINT_BITS = 64
 _MAX_FIELDS = 2 * MAX_STEPS
 _MAX_ITEMS = 32
+_DEVICE = re.compile(r"[a-z]{1,32}(:[0-9]{1,4})?", re.ASCII)
+_MAX_DEVICES = 64
 _MAX_NESTING = 32
 
 
@@ -37,6 +40,8 @@ class ProgramOutline(NamedTuple):
     """The inputs that it needs: one more than the last one that it refers to."""
     last_input: str
     """Where it refers to that one."""
+    devices: frozenset[str]
+    """The first texts among its arguments that could be names of devices."""
 
     def check_inputs(self, count: int) -> None:
         """Raises WireError if ``count`` inputs are fewer than it refers to."""
@@ -89,7 +94,7 @@ def checked_program(data: bytes) -> CheckedProgram:
     for i, output in enumerate(program.outputs):
         check.reference(output.what, len(program.steps), f"$.program.outputs[{i}]")
     steps = Counter(step.operator for step in program.steps)
-    return CheckedProgram(program, ProgramOutline(steps, check.inputs, check.last_input))
+    return CheckedProgram(program, ProgramOutline(steps, check.inputs, check.last_input, frozenset(check.devices)))
 
 
 class _ReferenceCheck:
@@ -98,12 +103,17 @@ class _ReferenceCheck:
     def __init__(self) -> None:
         self.inputs = 0
         self.last_input = ""
+        self.devices: set[str] = set()
 
     def value(self, value: values_pb2.Value, before: int, at: str, depth: int = 0) -> None:
         """Checks what is in an argument of step ``before``."""
         kind = value.WhichOneof("kind")
         if kind == "reference":
             self.reference(value.reference, before, at)
+        elif kind in ("text", "device"):
+            name: str = getattr(value, kind)
+            if len(self.devices) < _MAX_DEVICES and _DEVICE.fullmatch(name):
+                self.devices.add(name)
         elif kind in ("list", "dict") and depth >= _MAX_NESTING:
             raise WireError(f"{at[:60]}...: lists and dicts nest more than {_MAX_NESTING} levels")
         elif kind == "list":

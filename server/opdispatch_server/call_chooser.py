@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Hashable
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, NamedTuple
 
 from opdispatch import DispatchKeySet, ForceDispatchKeyGuard, OperatorHandle
 from opdispatch.arrays import LAYOUTS
 from opdispatch.operator_state import Resolution
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
+from opdispatch_server.values.device_holders import HOST, takes_device
 from opdispatch_wire.calls import undecoded_arguments
 from opdispatch_wire.modes import check_modes, local_keys_of
 from opdispatch_wire.v1 import execution_pb2, values_pb2
@@ -38,6 +39,8 @@ class Choice(NamedTuple):
     resolution: Resolution
     writes: bool
     """Whether the operator writes to any of its arguments."""
+    devices: Collection[str]
+    """The devices of tensors, and those that other arguments name, but for the host."""
 
     def name_kernel(
         self, request: execution_pb2.CallRequest, load_id: int, place: int | None
@@ -126,7 +129,19 @@ class CallChooser:
                 keys = DispatchKeySet(request.redispatch_keys)
             else:
                 keys = op.dispatch_keys(stack)
-            return Choice(op, keys, op.lookup(keys), op.schema.is_mutable)
+            writes, devices = op.schema.is_mutable, _devices_of(op, stack)
+            return Choice(op, keys, op.lookup(keys), writes, devices)
+
+
+def _devices_of(op: OperatorHandle, stack: Sequence[Any]) -> frozenset[str]:
+    found = set()
+    for argument, value in zip(op.schema.arguments, stack, strict=True):
+        if takes_device(argument.type):
+            found.add(str(value or HOST))
+        elif argument.type.dispatches:
+            items = value if isinstance(value, list | tuple) else [value]
+            found.update(str(getattr(item, "device", HOST)) for item in items)
+    return frozenset(device for device in found if device.partition(":")[0] != HOST)
 
 
 def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:

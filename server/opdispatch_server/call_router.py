@@ -76,13 +76,16 @@ class CallRouter:
         self._operators = operators
         self._chooser = CallChooser(operators)
         self._catalog = libraries.catalog
+        self._devices = libraries.devices
         self._routes = routes
         self._admission = admission
         self._runs = runs
         self._recovery = recovery
         self._values = values
         self._programs = programs
-        self._quick_calls = QuickCalls(operators, self._chooser, routes, admission, runs)
+        self._quick_calls = QuickCalls(
+            operators, self._chooser, self._devices, routes, admission, runs
+        )
         self._draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -274,8 +277,9 @@ class CallRouter:
     ) -> execution_pb2.CallReply:
         op, keys = choice.op, choice.keys
         library, place = self._find_kernel(choice)
+        unable = self._devices.unable(library, choice.devices)
         tried: list[InterpreterSession] = []
-        replica = remote.choose_replica(library)
+        replica = remote.choose_replica(library, unable)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
         name = request.operator
@@ -284,7 +288,8 @@ class CallRouter:
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
         if request.wants_route and place is not None and progress.parent is None:
-            route = self._routes.find(name, request, op, library, place, keys)
+            targets = self._devices.find_targets(op, library, choice.devices)
+            route = self._routes.find(name, request, op, library, place, keys, targets)
         library.begin_call()
         try:
             while True:
@@ -301,7 +306,7 @@ class CallRouter:
                 except InterpreterDiedError as error:
                     replica.note_failure()
                     tried.append(replica.session)
-                    other = remote.choose_replica(library, tried)
+                    other = remote.choose_replica(library, [*tried, *unable])
                     never_started = _never_started(error)
                     progress.runs += not never_started
                     again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from opdispatch import DispatchKeySet, OperatorHandle
@@ -50,10 +50,12 @@ class DirectRoutes:
         version: LibraryVersion,
         place: int,
         keys: DispatchKeySet,
+        sessions: Iterable[InterpreterSession],
     ) -> execution_pb2.Route | None:
         """The route of calls of ``name`` that are like ``request``, if there can be one.
 
-        The kernel at ``place`` of an active version runs it, which is one of ``op``.
+        The kernel at ``place`` of an active version runs it, which is one of ``op``, in one of the
+        ``sessions``.
         """
         if self._changes or self._is_ended:
             return None
@@ -67,7 +69,7 @@ class DirectRoutes:
                 session=session.number,
                 ports=session.direct_ports,
             )
-            for session in (replica.session for replica in version.replicas if replica.is_serving)
+            for session in sessions
             if session.direct_lane and session.ready
         ]
         if not targets:

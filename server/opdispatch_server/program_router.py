@@ -155,8 +155,8 @@ class ProgramRouter:
     ) -> InterpreterSession:
         """The interpreter that serves most steps; of equals, the one that has most of the values.
 
-        Of those that can have arrays on the devices of its inputs, if there are any. Raises
-        InterpreterNotFoundError.
+        Of those that can have arrays on the devices of its inputs, and on those that its steps
+        name, if there are any. Raises InterpreterNotFoundError.
         """
         if name:
             return self._sessions.get_ready(name)
@@ -170,6 +170,12 @@ class ProgramRouter:
         candidates = steps.keys() or homes.keys()
         if not candidates:
             return self._choose_for_new(remote, can_have)
+        # A text is the name of a device if one of them has it.
+        named = plan.program.devices
+        devices.update(
+            each for each in named if any(map(self._devices.can_have([each]), candidates))
+        )
+        can_have = self._devices.can_have(devices)
         return max(
             candidates,
             key=lambda session: (

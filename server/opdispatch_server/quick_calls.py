@@ -15,6 +15,7 @@ from opdispatch_server.kernel_runs import KernelRun, KernelRuns
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -111,12 +112,14 @@ class QuickCalls:
         self,
         operators: OperatorRegistry,
         chooser: CallChooser,
+        devices: DeviceHolders,
         routes: DirectRoutes,
         admission: Admission,
         runs: KernelRuns,
     ) -> None:
         self._operators = operators
         self._chooser = chooser
+        self._devices = devices
         self._routes = routes
         self._admission = admission
         self._runs = runs
@@ -141,13 +144,16 @@ class QuickCalls:
         if kernel is None:
             return None
         library, place = kernel
-        replica = library.choose_replica()
+        replica = library.choose_replica(self._devices.unable(library, choice.devices))
         if replica is None or not replica.session.has_lane:
             return None
         name, operator = request.operator, str(choice.op.name)
         direct: execution_pb2.Route | None = None
         if request.wants_route:
-            direct = self._routes.find(name, request, choice.op, library, place, choice.keys)
+            targets = self._devices.find_targets(choice.op, library, choice.devices)
+            direct = self._routes.find(
+                name, request, choice.op, library, place, choice.keys, targets
+            )
         gate = self._admission.gate_of(replica.session)
         slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
         if slot is None:

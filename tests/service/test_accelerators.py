@@ -54,6 +54,16 @@ lib.define("add(Tensor x, Tensor y) -> Tensor")
 lib.impl("add", lambda x, y: x + y, "PrivateUse1")
 """
 
+EVERYWHERE = """\
+from opdispatch import Library
+
+lib = Library("everywhere", "DEF")
+lib.define("kind(Tensor x) -> str")
+lib.define("first(Tensor[] xs) -> Tensor")
+lib.impl("kind", lambda x: type(x).__name__, "CompositeExplicitAutograd")
+lib.impl("first", lambda xs: xs[0], "CompositeExplicitAutograd")
+"""
+
 
 @pytest.fixture(scope="module")
 def shared_workers() -> int:
@@ -400,6 +410,38 @@ def test_a_library_goes_where_another_one_has_brought_its_device(
     with start_daemon(workers=2).connect() as session:
         np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
         assert len({each.interpreters for each in session.libraries()}) == 1
+
+
+def test_calls_go_to_one_of_several_interpreters_that_has_their_devices(
+    start_daemon: StartDaemon, write_library: WriteLibrary, accelerator: Accelerator
+):
+    """Those that tensors are on, and those that other arguments name."""
+    backend, _, _ = LIBRARY.partition("\nlib = Library")
+    fallback = 'Library("_", "IMPL").fallback(opdispatch.cpu_fallback, "PrivateUse1")\n'
+    device = "privateuseone:0"
+    with start_daemon(workers=2).connect() as session:
+        session.load(
+            write_library("backend", f"{backend}\nimport opdispatch\n{fallback}"),
+            interpreter="worker-2",
+        )
+        session.load("opdispatch.array_library", interpreters=2)
+        session.load(write_library("everywhere", EVERYWHERE), interpreters=2)
+        x = accelerator.from_host(X, device)
+        for _ in range(4):  # also once the way is known
+            assert session.ops.everywhere.kind(x) == "AcceleratorArray"
+            assert session.ops.everywhere.kind(X) == "ndarray"
+            made = session.call("array::zeros", [3], device=device, remote=True)
+            assert (made.device, made.interpreter) == (device, "worker-2")
+            assert session.call("array::zeros", [3], device="cpu").tolist() == [0, 0, 0]
+        host = session.put(np.ones(1000), on="worker-1")
+        copied = xp.zeros_like(host, device=device)
+        assert (copied.device, copied.interpreter) == (device, "worker-2")
+        there = session.put(X, device=device)
+        first = session.call("everywhere::first", [there, host], remote=True)
+        assert first.device == device
+        with session.program() as program:
+            program.output(program.ops.array.zeros([3], device=device), remote=True)
+        assert program.result.device == device
 
 
 def test_a_client_without_the_backend_is_told_of_the_result(

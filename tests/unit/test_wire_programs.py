@@ -35,6 +35,15 @@ def test_a_program_says_what_it_needs():
         checked.outline.check_inputs(1)
 
 
+def test_a_program_says_which_texts_may_name_devices():
+    program = _program()
+    for text in ("cuda:0", "meta", "not one", "UPPER", "sum"):
+        program.steps[0].args.add().text = text
+    program.steps[1].kwargs["device"].device = "xpu"
+    found = checked_program(program.SerializeToString()).outline.devices
+    assert found == {"cuda:0", "meta", "sum", "xpu"}
+
+
 def _forward(program: remote_pb2.Program) -> None:
     program.steps[0].args.add().reference.step = 1
 

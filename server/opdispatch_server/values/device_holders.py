@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
+from opdispatch import OperatorHandle
+from opdispatch.schema_type import DEVICE, OptionalType, SchemaType
 from opdispatch_server.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_version import LibraryVersion
+
+HOST = "cpu"
+"""The type of the device that every interpreter has."""
+
+
+def takes_device(kind: SchemaType) -> bool:
+    """Whether an argument of that type names a device."""
+    return (kind.element if isinstance(kind, OptionalType) else kind) == DEVICE
 
 
 class DeviceHolders:
@@ -23,11 +33,40 @@ class DeviceHolders:
 
         A device without a number is any of its type.
         """
-        wanted = {each for each in devices if each.partition(":")[0] != "cpu"}
+        wanted = {each for each in devices if each.partition(":")[0] != HOST}
         registered = {each: self._with_libraries_for(each.partition(":")[0]) for each in wanted}
         return lambda session: all(
             _has_itself(session, each) or session in registered[each] for each in wanted
         )
+
+    def unable(
+        self, version: LibraryVersion, devices: Collection[str]
+    ) -> Collection[InterpreterSession]:
+        """Where the version is served, and one of the devices is not to be had.
+
+        Nowhere, if that is so of all: then one of them says best what is missing.
+        """
+        if not devices or len(version.replicas) < 2:
+            return ()
+        can_have = self.can_have(devices)
+        serving = [replica.session for replica in version.replicas if replica.is_serving]
+        unable = [session for session in serving if not can_have(session)]
+        return unable if len(unable) < len(serving) else ()
+
+    def find_targets(
+        self, op: OperatorHandle, version: LibraryVersion, devices: Collection[str]
+    ) -> list[InterpreterSession]:
+        """Where calls like one of these devices may go, whatever they say instead of its texts.
+
+        A text may name the device of the result: then none may, if interpreters differ in those
+        that they have.
+        """
+        unable = self.unable(version, devices)
+        serving = [replica.session for replica in version.replicas if replica.is_serving]
+        names_one = any(takes_device(argument.type) for argument in op.schema.arguments)
+        if names_one and len({frozenset(self.names_of(session)) for session in serving}) > 1:
+            return []
+        return [session for session in serving if session not in unable]
 
     def names_of(self, session: InterpreterSession) -> list[str]:
         """The interpreter's own devices, and the types of those that its libraries bring."""
