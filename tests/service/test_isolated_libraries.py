@@ -90,6 +90,30 @@ def test_unloading_from_a_shared_interpreter_says_what_can_be_seen(
     assert len(shared.interpreters()) == 2
 
 
+def test_the_next_interpreter_of_a_drained_ones_name_is_not_drained(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    path = write_library("const", constant(1))
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        [name] = session.load(path, isolated=True).interpreters
+        session.drain(name)
+        session.unload("const")
+
+        def has_the_name_again() -> bool:
+            if session.load(path, isolated=True).interpreters == (name,):
+                return True
+            session.unload("const")
+            return False
+
+        assert wait_for(has_the_name_again)
+        assert session.ops.const.get(X) == 1
+    daemon.stop()
+    with start_daemon(workers=1).connect() as session:
+        assert session.ops.const.get(X) == 1
+        assert "drain" not in "".join(each.state for each in session.interpreters())
+
+
 def test_calls_in_flight_finish_before_the_interpreter_ends(
     shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):

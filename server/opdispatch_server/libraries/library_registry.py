@@ -342,6 +342,8 @@ class LibraryRegistry:
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
+            if session.dismissed and self.placement.is_draining(session):
+                await self._journal.record_drained(session.name, drained=False)
             await self._replicas.interpreter_left(session)
             await self.settling.announce()
 

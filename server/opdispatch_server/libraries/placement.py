@@ -69,7 +69,7 @@ class Placement:
 
     def forget(self, session: InterpreterSession) -> None:
         """Notes that an interpreter is gone for good."""
-        if not session.supervised:
+        if not session.supervised or session.dismissed:  # the next one of its name is another
             self._draining.discard(session.name)
         self.note_change()
 

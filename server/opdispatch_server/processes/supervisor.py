@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -172,6 +173,12 @@ class Supervisor:
 
     def start(self) -> None:
         """Starts the processes, and keeps them running until ``stop``."""
+        if sys.version_info < (3, 12):
+            # As later versions do by themselves. A thread for each process, as this one has it, may
+            # not be had; and the process, which runs by then, would be nobody's.
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(asyncio.get_running_loop())
+            asyncio.get_event_loop_policy().set_child_watcher(watcher)
         for name in self.names:
             self._start_keeping(name)
 

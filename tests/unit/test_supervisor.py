@@ -1,0 +1,37 @@
+"""The daemon's own interpreters, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from opdispatch_server.processes.supervisor import Supervisor
+
+# It ends when the daemon's end of its standard input is closed.
+COMMAND = (sys.executable, "-c", "import sys; sys.stdin.read()")
+
+
+@pytest.fixture(autouse=True)
+def others_watch_their_children() -> Iterator[None]:
+    """The supervisor's loop is not theirs."""
+    yield
+    if sys.version_info < (3, 12):
+        asyncio.get_event_loop_policy().set_child_watcher(None)
+
+
+async def test_a_process_is_started_and_awaited_without_a_thread(monkeypatch: pytest.MonkeyPatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    supervisor = Supervisor(["worker-1"], lambda name: COMMAND)
+    supervisor.start()
+    async with asyncio.timeout(20):
+        while supervisor.pid_of("worker-1") is None:
+            await asyncio.sleep(0)
+        await supervisor.stop(10)
+    assert supervisor.pid_of("worker-1") is None
