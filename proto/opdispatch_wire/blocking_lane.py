@@ -9,15 +9,18 @@ Note [Who reads a shared lane]
 
     Calls that nobody waits for (``begin``) are waited for by one more thread, the attendant,
     like any other caller: it reads if nobody else does. It comes with the first such call,
-    and goes when there has been none for a while. Whoever reads the reply of such a call tells
-    it to ``on_done``, which for that reason must not wait for anything.
+    which does not begin without it, and goes when there has been none for a while. Whoever reads
+    the reply of such a call tells it to ``on_done``, which for that reason must not wait for
+    anything.
 
     The attendant also reads while a thread waits to write: the other side may be writing a
     reply that nobody wants any more, and not read before that is taken.
 
-    ``_mutex`` protects ``_waiting``, ``_reader_is_chosen`` and ``_has_attendant``: the reader
-    is chosen, or nobody waits; the attendant is there, or it is not needed, or somebody is
-    about to start it.
+    ``_mutex`` protects ``_waiting`` and ``_reader_is_chosen``: the reader is chosen, or nobody
+    waits. ``_attending`` protects ``_has_attendant``: the attendant is there, or no call that has
+    begun needs it. It is held while the attendant is started, so that nobody relies on one that
+    cannot be, and while it decides to go. The garbage collector may cancel calls in the midst of
+    that, hence its thread may take it again: two attendants do no harm.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from opdispatch_wire.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CallerLaneMemory, Put
 from opdispatch_wire.sleeper import sleeper, wake
+from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
@@ -71,6 +75,7 @@ class BlockingLane(TensorLane):
         self._reader_is_chosen = False
         super().__init__(limit)
         self._pending = PendingCalls()
+        self._attending = threading.RLock()
         self._has_attendant = False
         self._attendant = sleeper()
         self._is_closed = False
@@ -174,7 +179,8 @@ class BlockingLane(TensorLane):
 
         ``on_done`` is told the reply, or the error: TimeoutError, LaneClosedError. It is called
         once, in any thread, not after ``cancel``, and must not wait for anything. Raises
-        MessageTooLargeError, which says ``what`` is, and LaneClosedError; it is not called then.
+        MessageTooLargeError, which says ``what`` is, LaneClosedError, and RefusedError if there
+        is no thread that could tell it; it is not called then.
         """
         number = request.id = next(self._numbers)
         payload = self._tensors.begin(request, what, memory, tensors)
@@ -187,7 +193,13 @@ class BlockingLane(TensorLane):
 
         try:
             self._pending.add(number, on_done if tensors is None else forget_and_tell, timeout)
-        except LaneClosedError:
+            try:
+                self._provide_attendant()
+            except RuntimeError as error:  # of threading: the system's limit is reached
+                if self._pending.take(number) is not None:  # else it has been told the end
+                    raise no_thread_left_error("to wait for a call", error) from error
+        except BaseException:
+            self._pending.take(number)
             self._tensors.never_sent(number)
             raise
         self._connection.put(FrameKind.CALL, payload)
@@ -313,14 +325,18 @@ class BlockingLane(TensorLane):
 
     def _call_attendant(self) -> None:
         """Sees to it that somebody reads, if the attendant is needed."""
+        # Calls that have begun have one already: without, only a thread that writes has to wait.
+        with contextlib.suppress(RuntimeError):
+            self._provide_attendant()
         with self._mutex:
-            starts = not self._has_attendant and self._needs_attendant()
-            if starts:
+            self._wake_next_reader()
+
+    def _provide_attendant(self) -> None:
+        """Starts the attendant if it is needed. Raises RuntimeError if that cannot be."""
+        with self._attending:
+            if not self._has_attendant and self._needs_attendant():
+                threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
                 self._has_attendant = True
-            else:
-                self._wake_next_reader()
-        if starts:
-            threading.Thread(target=self._attend, name="lane-attendant", daemon=True).start()
 
     def _attend(self) -> None:
         """Reads when it is needed and nobody else does: the life of the attendant."""
@@ -334,7 +350,7 @@ class BlockingLane(TensorLane):
                 with contextlib.suppress(LaneClosedError, WireError, TimeoutError):
                     self._read_for_others()
             elif not self._attendant.acquire(timeout=_LINGER) or self._is_closed:
-                with self._mutex:
+                with self._attending:
                     if self._is_closed or not self._needs_attendant():
                         self._has_attendant = False
                         break

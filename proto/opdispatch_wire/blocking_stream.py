@@ -42,15 +42,23 @@ class BlockingStream(TensorStream):
             CALL_STREAM, response_deserializer=execution_pb2.CallReply.FromString
         )
         self._call: Any = method(iter(self._requests), metadata=self._tensors.metadata)
-        threading.Thread(target=self._read, name="call-stream", daemon=True).start()
+        try:
+            threading.Thread(target=self._read, name="call-stream", daemon=True).start()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, channel: grpc.Channel, limit: int) -> BlockingStream:
         """Opens a stream and waits until the other side has done so, too.
 
-        Raises LaneClosedError, also if the other side does not know streams.
+        Raises LaneClosedError, also if the other side does not know streams, or there is no
+        thread that could read.
         """
-        stream = cls(channel, limit)
+        try:
+            stream = cls(channel, limit)
+        except RuntimeError as error:  # of threading: the system's limit is reached
+            raise LaneClosedError(f"there is no thread for a stream of calls: {error}") from error
         if not stream._opened.wait(lane_messages.HANDSHAKE_TIMEOUT):
             stream.close()
             raise LaneClosedError("the other side does not open a stream of calls")

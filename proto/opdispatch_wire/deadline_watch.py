@@ -13,7 +13,8 @@ class DeadlineWatch:
     """Calls ``expire(now)`` when a deadline has come; it returns the next one, if there is one.
 
     Deadlines are times of ``time.monotonic``. ``_changed`` protects ``_next``, the earliest
-    one, and ``_is_watching``: the thread is there, or no deadline is.
+    one, and ``_is_watching``: the thread is there, or no deadline is. It is held while the thread
+    is started, so that nobody relies on one that cannot be.
     """
 
     def __init__(self, expire: Expire) -> None:
@@ -23,19 +24,21 @@ class DeadlineWatch:
         self._is_watching = False
 
     def look_at(self, deadline: float) -> None:
-        """Has ``expire`` called at ``deadline``, or earlier and then again."""
+        """Has ``expire`` called at ``deadline``, or earlier and then again.
+
+        Raises RuntimeError if there is no thread that could do so.
+        """
         earliest = self._next
         if earliest is not None and earliest <= deadline:
             # ``expire`` is called before that, and says whether this one is still of interest.
             return
         with self._changed:
+            if not self._is_watching:
+                threading.Thread(target=self._watch, name="deadline-watch", daemon=True).start()
+                self._is_watching = True
             if self._next is None or deadline < self._next:
                 self._next = deadline
                 self._changed.notify()
-            if self._is_watching:
-                return
-            self._is_watching = True
-        threading.Thread(target=self._watch, name="deadline-watch", daemon=True).start()
 
     def stop(self) -> None:
         """No deadline is of interest any more."""

@@ -10,7 +10,7 @@ OpdispatchError                      (opdispatch.errors)
 ├── DaemonUnavailableError           nobody listens at that address
 ├── MessageTooLargeError             a message is over the limit
 ├── DeadlineExceededError            the caller's time is up
-├── RefusedError                     the daemon is draining, or busy; try again
+├── RefusedError                     the daemon is draining, or a process busy; try again
 │   └── QueueFullError               as many calls wait as may; says when to try again
 ├── RemoteValueGoneError             a remote tensor is not there any more, or never was
 ├── RemoteLimitError                 a session keeps as many remote values as it may
@@ -96,7 +96,7 @@ class DeadlineExceededError(OpdispatchError, TimeoutError):
 
 
 class RefusedError(OpdispatchError, ConnectionError):
-    """The daemon does not take the request now: it is stopping, or has too much to do."""
+    """The request is not taken now: the daemon is stopping, or a process has too much to do."""
 
     code = "refused"
 

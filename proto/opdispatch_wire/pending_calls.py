@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from opdispatch_wire.deadline_watch import DeadlineWatch
 from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 
 OnDone = Callable[["execution_pb2.CallReply | Exception"], None]
@@ -32,15 +33,21 @@ class PendingCalls:
     def add(self, number: int, on_done: OnDone, timeout: float | None) -> None:
         """Adds a call; after ``timeout`` seconds it is told TimeoutError.
 
-        Raises LaneClosedError after ``end``.
+        Raises LaneClosedError after ``end``, and RefusedError if no thread can be started that
+        would tell it; it is told nothing then.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._mutex:
             if self._ended is not None:
                 raise LaneClosedError(str(self._ended), was_sent=False)
             self._calls[number] = (on_done, deadline)
-        if deadline is not None:
+        if deadline is None:
+            return
+        try:
             self._watch.look_at(deadline)
+        except RuntimeError as error:  # of threading: the system's limit is reached
+            if self.take(number) is not None:  # else it has been told the end of the lane
+                raise no_thread_left_error("to time a call", error) from error
 
     def first_deadline(self) -> float | None:
         """When the first of them is late, a time of ``time.monotonic``; None: none ever is."""

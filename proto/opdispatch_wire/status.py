@@ -27,6 +27,7 @@ from opdispatch_wire.errors import (
     DeadlineExceededError,
     MessageTooLargeError,
     QueueFullError,
+    RefusedError,
 )
 
 DOMAIN = "opdispatch"
@@ -226,6 +227,15 @@ def lost_connection_error(address: str, details: str) -> DaemonUnavailableError:
         address=address,
         started="unknown",
         details=details,
+    )
+
+
+def no_thread_left_error(what: str, error: RuntimeError) -> RefusedError:
+    """The error of a call that never started: its caller's process has no thread ``what`` needs."""
+    return RefusedError(
+        f"this process has no thread {what}, which never started: {error}",
+        hint="a limit of threads or memory is reached; try again in a moment, or raise it",
+        started="no",
     )
 
 

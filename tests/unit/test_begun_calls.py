@@ -9,11 +9,12 @@ import threading
 import pytest
 
 from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.errors import MessageTooLargeError
+from opdispatch_wire.errors import MessageTooLargeError, RefusedError
 from opdispatch_wire.frames import FrameKind
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
+from tests.unit.scarce_threads import ScarceThreads
 
 
 class Begun:
@@ -188,3 +189,39 @@ def test_a_call_over_the_limit_never_begins(lane: BlockingLane, peer: Peer):
         begun.begin("x" * (LIMIT + 1))
     lane.close()
     assert begun.nothing_else_has_ended()
+
+
+@pytest.mark.parametrize("name", ["lane-attendant", "deadline-watch"])
+def test_a_call_that_nobody_could_tell_its_end_never_begins(
+    lane: BlockingLane, peer: Peer, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    begun, threads = Begun(lane), ScarceThreads(monkeypatch, name)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=r"has no thread .*: can't start new thread") as why:
+            begun.begin("a::refused")
+        assert why.value.facts["started"] == "no"
+        lane.flush()
+    assert lane.calls_in_flight == 0
+    threads.are_lacking = False
+    begun.begin("a::late", timeout=0.05)
+    begun.begin("a::b")
+    lane.flush()
+    assert peer.read_call().operator == "a::late"
+    operator, error = begun.next_end()
+    assert operator == "a::late"
+    assert isinstance(error, TimeoutError)
+    peer.answer(peer.read_call())
+    assert begun.next_end() == ("a::b", "a::b")
+    assert begun.nothing_else_has_ended()
+
+
+def test_who_waits_for_a_reply_needs_no_thread(
+    lane: BlockingLane, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    ScarceThreads(monkeypatch, "lane-attendant")
+    with pytest.raises(RefusedError):
+        Begun(lane).begin("a::refused")
+    caller = Caller(lane, "a::b")
+    peer.answer(peer.read_call())
+    caller.join(10)
+    assert caller.outcome == "a::b"

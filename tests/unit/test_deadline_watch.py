@@ -6,7 +6,10 @@ import queue
 import threading
 import time
 
+import pytest
+
 from opdispatch_wire.deadline_watch import DeadlineWatch
+from tests.unit.scarce_threads import ScarceThreads
 
 
 class Deadlines:
@@ -59,3 +62,15 @@ def test_the_thread_is_there_only_while_a_deadline_is():
     thread.join(10)
     assert not thread.is_alive()
     assert deadlines.come.qsize() == 1
+
+
+def test_deadlines_come_again_when_there_are_threads_again(monkeypatch: pytest.MonkeyPatch):
+    threads, deadlines = ScarceThreads(monkeypatch, "deadline-watch"), Deadlines()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            deadlines.add(0.01)
+    threads.are_lacking = False
+    # Later than those that nobody looked at, which come as well, when it looks.
+    added = deadlines.add(0.02)
+    come = [deadlines.come.get(timeout=10) for _ in range(3)]
+    assert come[-1] == added

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from opdispatch_client.endpoint import resolve_endpoint
-from opdispatch_client.lanes.direct_streams import DirectStreams
+from opdispatch_client.lanes import direct_streams
+from opdispatch_client.lanes.direct_streams import BlockingDirectStreams, DirectStreams
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.v1 import execution_pb2
+from tests.unit.scarce_threads import ScarceThreads
 
 LIMIT = 65536
 
@@ -116,3 +119,22 @@ def test_what_opens_after_the_end_is_closed(routes: Routes, streams: Streams):
     streams.open_next(late)
     assert late.is_closed
     assert streams.find("shape", LIMIT) is None
+
+
+@pytest.mark.parametrize("name", ["direct-stream", "call-stream"])
+def test_an_interpreter_is_tried_again_when_there_are_threads_again(
+    routes: Routes, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """Calls go through the daemon until then."""
+    monkeypatch.setattr(direct_streams, "_UNREACHABLE_LASTS", 0.0)
+    threads = ScarceThreads(monkeypatch, name)
+    endpoint = resolve_endpoint("127.0.0.1:1", timeout=1, max_message_bytes=None)
+    streams = BlockingDirectStreams(endpoint, routes)
+    for tries in (1, 2):
+        learn(routes, 1)
+        assert streams.find("shape", LIMIT) is None
+        for thread in threading.enumerate():
+            if thread.name == "direct-stream":
+                thread.join(10)
+        assert threads.tries == tries
+    streams.close()

@@ -22,6 +22,7 @@ from opdispatch_wire.shared_memory.memory_region import OwnedRegion
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
+from tests.unit.scarce_threads import ScarceThreads
 
 
 def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
@@ -50,6 +51,24 @@ def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
         thread.join(10)
     tender.wake()
     assert _tenders() == []
+
+
+def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(memory_tender, "TEND_SECONDS", 0.01)
+    threads, tended = ScarceThreads(monkeypatch, "memory-tender"), threading.Event()
+
+    def tend() -> bool:
+        tended.set()
+        return False
+
+    tender = MemoryTender(tend)
+    tender.wake()  # nobody's call fails for that: it is to be tidied up later
+    assert threads.tries == 1
+    threads.are_lacking = False
+    tender.wake()
+    assert tended.wait(10)
 
 
 def _tenders() -> list[threading.Thread]:

@@ -149,10 +149,20 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
         opening = threading.Thread(
             target=self._open, args=(target, limit), name="direct-stream", daemon=True
         )
-        opening.start()
+        try:
+            opening.start()
+        except RuntimeError:  # of threading: the system's limit is reached
+            self._opened(target, None)
 
     def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
         found = None
+        try:
+            found = self._find_open(target, limit)
+        finally:  # whatever went wrong: it is tried again later
+            self._opened(target, found)
+
+    def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> BlockingStream | None:
+        """A stream to the interpreter; None if it cannot be reached."""
         for port in target.ports:
             channel = grpc.insecure_channel(
                 self._endpoint.target_at(port), options=self._endpoint.options
@@ -164,10 +174,9 @@ class BlockingDirectStreams(DirectStreams[BlockingStream]):
                 continue
             self._channels[stream] = channel
             if stream.peer.session == target.session:
-                found = stream
-                break
+                return stream
             self._end(stream)  # of another daemon, behind another address of that host
-        self._opened(target, found)
+        return None
 
     def _end(self, stream: BlockingStream) -> None:
         stream.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -13,7 +14,8 @@ class MemoryTender:
     """A thread that comes with ``wake`` and goes when ``tend`` says that there is nothing to do.
 
     Guards      ``_lock`` guards ``_is_there``: the thread is there, or nobody woke it after it
-                had asked ``tend`` for the last time.
+                had asked ``tend`` for the last time, or it could not be started: it is, with the
+                next ``wake`` that finds a thread.
     """
 
     def __init__(self, tend: Callable[[], bool]) -> None:
@@ -30,8 +32,9 @@ class MemoryTender:
         with self._lock:
             if self._is_there:
                 return
-            self._is_there = True
-        threading.Thread(target=self._run, name="memory-tender", daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # of threading: the system's limit is reached
+                threading.Thread(target=self._run, name="memory-tender", daemon=True).start()
+                self._is_there = True
 
     def stop(self) -> None:
         """Does nothing more. Idempotent."""

@@ -1,0 +1,41 @@
+"""Calls that nobody waits for, and how they are told their end."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.pending_calls import PendingCalls
+from tests.unit.scarce_threads import ScarceThreads
+
+
+def test_a_call_whose_deadline_nobody_could_tell_is_not_added(monkeypatch: pytest.MonkeyPatch):
+    threads, pending = ScarceThreads(monkeypatch, "deadline-watch"), PendingCalls()
+    told: queue.Queue[object] = queue.Queue()
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="can't start new thread"):
+            pending.add(1, told.put, 0.01)
+    assert len(pending) == 0
+    pending.add(2, told.put, None)  # it has none
+    threads.are_lacking = False
+    pending.add(3, told.put, 0.02)
+    assert isinstance(told.get(timeout=10), TimeoutError)
+    assert told.empty()
+    assert len(pending) == 1
+
+
+def test_a_call_is_told_once_where_the_lane_ends_as_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pending, told = PendingCalls(), list[object]()
+
+    def end(_: object) -> None:
+        pending.end(LaneClosedError("the lane is closed"))
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", end)
+    pending.add(1, told.append, 10)
+    assert [type(end) for end in told] == [LaneClosedError]
