@@ -23,6 +23,7 @@
 
     blocking_calls, async_calls         those of one session, and which way each of them goes
     call_attempt                        one call on its way
+    one_thread                          where callbacks run, and calls are made again
     lanes/                              the ways: to the daemon, or directly to an interpreter
 
     cli/                                the `opdispatch` command

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import grpc
@@ -23,6 +23,7 @@ from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
+from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.blocking_stream import BlockingStream
@@ -30,6 +31,7 @@ from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.pending_calls import OnDone
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
+from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")
@@ -62,9 +64,9 @@ class BlockingCalls:
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
         # The lanes on which something has begun that may not have been sent.
         self._unsent: dict[CallLane, None] = {}
-        self._callbacks = ThreadPoolExecutor(1, "call-callbacks")
+        self._callbacks = OneThread("call-callbacks")
         # Not with those, which may wait for a call that is to be made again.
-        self._second_ways = ThreadPoolExecutor(1, "call-second-ways")
+        self._second_ways = OneThread("call-second-ways")
 
     @property
     def lane(self) -> str:
@@ -87,8 +89,8 @@ class BlockingCalls:
         self._direct_streams.close()
         self._tender.stop()
         self.memory.close()
-        self._callbacks.shutdown(wait=False)
-        self._second_ways.shutdown(wait=False)
+        self._callbacks.close()
+        self._second_ways.close()
 
     def call(self, call: Call) -> Any:
         """Makes a call and waits for its result. Raises what went wrong."""
@@ -265,8 +267,17 @@ class BlockingCalls:
             try:
                 # Not in this thread, which reads replies: sending may have to wait.
                 self._second_ways.submit(ask_daemon, why)
-            except RuntimeError:
-                future.fail(self._endpoint.closed_error())
+            except RuntimeError as error:  # the session is closed, or the system's limit reached
+                end_here(why, error)
+
+        def end_here(why: Exception, no_thread: RuntimeError) -> None:
+            try:
+                if self._daemon.is_closed:
+                    raise self._endpoint.closed_error()
+                self._direct_call_failed(attempt, way, why)
+                raise no_thread_left_error("to make a call again", no_thread)
+            except Exception as error:
+                self._end(attempt, future, error)
 
         def ask_daemon(why: Exception) -> None:
             try:
@@ -309,10 +320,10 @@ class BlockingCalls:
         return attempt.explain(error)
 
     def _run_callback(self, callback: Callback, future: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the session is closed
+        try:
             self._callbacks.submit(_run_logged, callback, future)
-            return
-        _run_logged(callback, future)
+        except RuntimeError:  # the session is closed, or the system's limit of threads reached
+            _run_logged(callback, future)
 
 
 def _run_logged(callback: Callback, future: Future[Any]) -> None:

@@ -15,6 +15,7 @@ from opdispatch_wire.errors import (
     DaemonUnavailableError,
     InterpreterDiedError,
     MessageTooLargeError,
+    RefusedError,
 )
 from opdispatch_wire.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
@@ -143,13 +144,15 @@ class CallAttempt:
 
     def explain(self, error: Exception) -> Exception:
         """What the caller is told of an error on the way."""
-        if isinstance(error, LaneClosedError | DaemonUnavailableError):
+        if isinstance(error, LaneClosedError | DaemonUnavailableError | RefusedError):
             return self._explain_break(error)
         if isinstance(error, TimeoutError) and not isinstance(error, OpdispatchError):
             return late_answer_error(self._address)
         return error
 
-    def _explain_break(self, error: LaneClosedError | DaemonUnavailableError) -> Exception:
+    def _explain_break(
+        self, error: LaneClosedError | DaemonUnavailableError | RefusedError
+    ) -> Exception:
         if self._is_encoded and self.request.HasField("lost"):
             name, operator = self.request.lost.interpreter, self.call.operator
             return InterpreterDiedError(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary, is_idle
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.unit.scarce_threads import ScarceThreads
 
 X = np.arange(3.0)
 LANES: list[LaneChoice] = ["local", "stream", "grpc"]
@@ -215,6 +217,49 @@ def test_a_cancelled_call_is_not_made_again_where_its_route_does_not_hold(
         assert session.ops.notes.run(X[:1], folder) == 2
         assert wait_for(lambda: is_idle(session))
         assert not (tmp_path / "2").exists()
+
+
+def test_a_call_that_no_thread_could_make_again_is_refused_and_not_made_later(
+    daemon: RunningDaemon,
+    session: oc.Session,
+    write_library: WriteLibrary,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    folder, threads = str(tmp_path), ScarceThreads(monkeypatch, "call-second-ways")
+    with daemon.connect() as other:
+        session.load(write_library("notes", NOTES.format(value=1)))
+        for _ in range(3):
+            assert session.ops.notes.run(X[:1], folder) == 1
+        other.load(write_library("notes", NOTES.format(value=2)))  # the route does not hold
+        with pytest.raises(oc.RefusedError, match="can't start new thread") as why:
+            session.submit("notes::run", X[:2], folder).result(20)
+        assert why.value.facts["started"] == "no"
+        threads.are_lacking = False
+        for _ in range(2):
+            assert session.ops.notes.run(X[:1], folder) == 2
+        other.load(write_library("notes", NOTES.format(value=3)))
+        assert session.submit("notes::run", X, folder).result(20) == 3
+        assert wait_for(lambda: is_idle(session))
+        assert threads.tries == 2
+        assert (tmp_path / "3").exists()
+        assert not (tmp_path / "2").exists()
+
+
+def test_a_callback_that_has_no_thread_runs_once(
+    loaded: RunningDaemon, monkeypatch: pytest.MonkeyPatch
+):
+    threads, ran = ScarceThreads(monkeypatch, "call-callbacks"), SimpleQueue[str]()
+    with loaded.connect() as session:
+        future = session.submit("image::pipeline", X)
+        future.add_done_callback(lambda _: ran.put("first"))
+        assert ran.get(timeout=20) == "first"
+        threads.are_lacking = False
+        for name in ("second", "third"):
+            future = session.submit("image::pipeline", X)
+            future.add_done_callback(lambda _, name=name: ran.put(name))
+            assert ran.get(timeout=20) == name
+        assert ran.empty()
 
 
 @each_lane

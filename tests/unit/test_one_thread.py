@@ -1,0 +1,61 @@
+"""Work for one thread, which may not be there to be had."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+
+import pytest
+
+from opdispatch_client.one_thread import OneThread
+from tests.unit.scarce_threads import ScarceThreads
+
+
+def test_it_does_one_thing_after_the_other_in_a_thread_of_its_own():
+    one, done = OneThread("one"), queue.Queue[tuple[int, str]]()
+    for number in range(3):
+        one.submit(lambda n: done.put((n, threading.current_thread().name)), number)
+    numbers, names = zip(*[done.get(timeout=10) for _ in range(3)], strict=True)
+    assert numbers == (0, 1, 2)
+    (name,) = set(names)
+    assert name.startswith("one")
+    one.close()
+
+
+def test_what_no_thread_could_be_started_for_is_never_done(monkeypatch: pytest.MonkeyPatch):
+    one, done = OneThread("one"), queue.Queue[str]()
+    threads = ScarceThreads(monkeypatch, "one")
+    for text in ("first", "second"):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            one.submit(done.put, text)
+    threads.are_lacking = False
+    one.submit(done.put, "third")
+    assert done.get(timeout=10) == "third"
+    one.submit(done.put, "last")
+    assert done.get(timeout=10) == "last"
+    assert done.empty()
+    one.close()
+
+
+def test_what_is_never_done_is_let_go_of(monkeypatch: pytest.MonkeyPatch):
+    class Argument:
+        pass
+
+    one, argument = OneThread("one"), Argument()
+    gone = weakref.ref(argument)
+    ScarceThreads(monkeypatch, "one")
+    with pytest.raises(RuntimeError):
+        one.submit(print, argument)
+    del argument
+    assert gone() is None
+    one.close()
+
+
+def test_nothing_is_done_after_the_end():
+    one, done = OneThread("one"), queue.Queue[str]()
+    one.close()
+    one.close()
+    with pytest.raises(RuntimeError):
+        one.submit(done.put, "late")
+    assert done.empty()
