@@ -69,3 +69,7 @@ class CalleeTensors:
 
     def expect_writes(self) -> None:
         """Nothing to prepare."""
+
+    def drop_results(self) -> None:
+        """The reply is an error, beside which nothing is sent."""
+        self.results.clear()

@@ -59,6 +59,11 @@ class CallTensors:
         self.results = results
         return reply
 
+    def results_of(self, reply: execution_pb2.CallReply) -> Sequence[Buffer]:
+        """What is sent beside the reply. An error names no tensors: those that had come, or had
+        been placed, before it are of no reply."""
+        return () if reply.HasField("error") else self.results
+
     def note_sent(self, count: int) -> None:
         """So many more bytes of the arguments have been handed to the network."""
 

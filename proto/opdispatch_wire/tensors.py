@@ -91,6 +91,9 @@ class CalleeTensorMemory(TensorMemory, Protocol):
     def expect_writes(self) -> None:
         """The operator writes to an argument; said before any is read."""
 
+    def drop_results(self) -> None:
+        """What was placed is of no reply: an error names none of it, and its caller frees none."""
+
 
 class CallerTensorMemory(TensorMemory, Protocol):
     """A ``TensorMemory`` of whoever makes the call."""

@@ -242,13 +242,13 @@ class CallsInFlight:
 
     def _reply(self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors) -> None:
         reply.id = number
-        what = "the result of the call"
+        what, results = "the result of the call", tensors.results_of(reply)
         try:
             if self._send_large is None:
-                self._send(self._with_results(reply, tensors.results, what))
+                self._send(self._with_results(reply, results, what))
                 return
             payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
-            payload, results = self._detach_more(payload, tensors.results)
+            payload, results = self._detach_more(payload, results)
             check_size(len(payload), self.reply_limit, what)
             if results:
                 self._send_large(number, results, payload)

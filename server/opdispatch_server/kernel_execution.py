@@ -115,7 +115,7 @@ class KernelExecution:
         """
         profile = KernelProfile.of(request)
         try:
-            return self._run_in_time(request, context, memory, profile)
+            return self._run_or_drop(request, context, memory, profile)
         except OpdispatchError as error:
             # Or another interpreter's, that a kernel has called.
             if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
@@ -126,6 +126,22 @@ class KernelExecution:
             profile.end(failed=True)
             profile.add_to(reply, self._interpreter(), self._limit)
             return reply
+
+    def _run_or_drop(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        """``_run_in_time``, after which nothing is in ``memory`` of a call that has failed."""
+        try:
+            return self._run_in_time(request, context, memory, profile)
+        except BaseException:
+            # Results may have been placed before the one that cannot be sent.
+            if memory is not None:
+                memory.drop_results()
+            raise
 
     def _run_in_time(
         self,

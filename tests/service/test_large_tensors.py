@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch import profile
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE
@@ -31,8 +32,10 @@ lib.define("split(Tensor x, int n) -> Tensor[]")
 lib.define("total(Tensor[] xs) -> float")
 lib.define("zeros(int n) -> Tensor")
 lib.define("repeated(int n) -> Tensor")
+lib.define("half_sent(Tensor x) -> (Tensor, Tensor)")
 lib.impl("split", lambda x, n: list(np.split(x, n)), "CPU")
 lib.impl("total", lambda xs: float(sum(x.sum() for x in xs)), "CPU")
+lib.impl("half_sent", lambda x: (x + 1, np.zeros(2, np.longdouble)), "CPU")
 lib.impl("zeros", np.zeros, "CompositeImplicitAutograd")
 lib.impl("repeated", lambda n: np.broadcast_to(1.0, (n, n)), "CompositeImplicitAutograd")
 """
@@ -100,6 +103,22 @@ def test_errors_come_back_for_large_calls(session: oc.Session):
         session.ops.image.boom(np.zeros(LARGE))
     with pytest.raises(oc.OperatorNotFoundError):
         session.call("image::nothing", np.zeros(LARGE))
+
+
+def test_an_error_leaves_out_the_results_before_it(session: oc.Session):
+    x = np.zeros(LARGE)
+    with pytest.raises(oc.ReturnError, match=r"left a value that cannot be sent: \$.returns\[1\]"):
+        session.ops.many.half_sent(x)
+    with profile() as prof, pytest.raises(oc.ReturnError, match="cannot be sent"):
+        session.ops.many.half_sent(x)
+    assert "many::half_sent" in {event.name for event in prof.events()}
+
+
+def test_a_local_lane_leaves_them_out_too(twice: RunningDaemon):
+    with oc.connect(twice.addresses[1], lane="local") as session:
+        for _ in range(3):
+            with pytest.raises(oc.ReturnError, match="half_sent left a value that cannot be sent"):
+                session.ops.many.half_sent(np.zeros(LARGE))
 
 
 def test_a_submitted_array_may_be_changed_at_once(session: oc.Session):

@@ -210,6 +210,18 @@ def test_a_call_that_fails_gives_everything_back(session: oc.Session):
     assert after[1] - before[1] <= 16 << 20
 
 
+def test_results_that_come_before_one_that_cannot_be_sent_do_not_add_up(session: oc.Session):
+    pid = interpreter_pid(session)
+    x = np.ones(1 << 20, np.float32)
+    for _ in range(5):
+        session.ops.mem.add(x, x)
+    before = shared_bytes_of(pid), shared_bytes_of(os.getpid())
+    for _ in range(60):
+        with pytest.raises(oc.ReturnError, match="half_sent left a value that cannot be sent"):
+            session.ops.mem.half_sent(x)
+    assert (shared_bytes_of(pid), shared_bytes_of(os.getpid())) == before
+
+
 def test_a_late_call_goes_on_looking_at_its_own_data(mem_daemon: RunningDaemon, tmp_path: Path):
     """Its caller gave up, and calls again, with other data that would fit in the same place."""
     x = np.ones(N)

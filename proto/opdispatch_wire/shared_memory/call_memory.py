@@ -271,6 +271,10 @@ class CalleeMemory:
         """The operator writes to an argument; said before any is read."""
         self._lent.writes = True
 
+    def drop_results(self) -> None:
+        """The reply is an error, which names no blocks: nobody else would free them."""
+        self.placed.release()
+
     def release_arguments(self) -> list[values_pb2.SharedMemory]:
         """``LentMemory.release``: once the arguments are given up, before the reply is sent."""
         return self._lent.release()
