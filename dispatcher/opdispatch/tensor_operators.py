@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from opdispatch.arrays import FakeArray, MetaArray, find_backend, find_key_bits, find_layout
+from opdispatch.arrays import (
+    FakeArray,
+    MetaArray,
+    device_errors,
+    find_backend,
+    find_key_bits,
+    find_layout,
+)
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Edge
@@ -175,7 +182,10 @@ def _on_host(array: Any) -> Any:
             )
         array = layout.to_dense(array)
     backend = None if isinstance(array, MetaArray) else find_backend(type(array))
-    return array if backend is None else backend.to_host(array)
+    if backend is None:
+        return array
+    with device_errors(backend.device_of(array)):
+        return backend.to_host(array)
 
 
 def _one_on_host(array: Any) -> Any:

@@ -31,7 +31,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opdispatch.arrays import find_backend
+from opdispatch.arrays import device_errors, find_backend
 from opdispatch.autograd.elsewhere import note_call
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ReturnError
@@ -276,8 +276,8 @@ def returns_of_reply(
     """``result_of_reply`` with one item for each return of the schema.
 
     Raises the error that the reply carries; ArgumentError if an argument that the operator
-    wrote to cannot take its new contents, in which case no argument has changed; and
-    WireError if the reply is malformed.
+    wrote to cannot take its new contents, in which case no argument has changed; WireError if
+    the reply is malformed; and DeviceError.
     """
     if reply.HasField("error"):
         raise error_from_status(reply.error)
@@ -299,7 +299,8 @@ def returns_of_reply(
         if not is_same_memory(target, contents):  # it was written to where it is
             backend = find_backend(type(target))
             assert backend is not None, "prepare_write gives arrays of backends"
-            backend.assign(target, contents)
+            with device_errors(backend.device_of(target)):
+                backend.assign(target, contents)
     take_generator_uses(reply, lambda reference, at: argument_of(reference, args, kwargs, at=at))
     if any(type(each) is Tensor or type(each) is list for each in returns):
         note_call(f"interpreter {reply.interpreter}", (*args, *kwargs.values()), returns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from opdispatch import (
     parse_dispatch_key,
     register_backend,
 )
+from opdispatch import array_api as xp
 from opdispatch.arrays import (
     PLAIN_KEY_BITS,
     CupyBackend,
@@ -33,6 +34,7 @@ from opdispatch.arrays import (
     device_of,
     find_backend,
     find_key_bits,
+    on_host,
     preferred_backends,
     split_device,
 )
@@ -321,6 +323,29 @@ def test_what_a_backend_raises_is_an_error_of_the_device():
             Tensor(X).to(device)
     finally:
         registration.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "use"),
+    [
+        ("to_host", float),
+        ("to_host", Tensor.tolist),
+        ("to_host", Tensor.item),
+        ("to_host", lambda one: on_host(one.array)),
+        ("from_host", lambda one: xp.zeros(3, device=one.device)),
+    ],
+)
+def test_what_it_raises_on_any_way_is_an_error_of_the_device(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, method: str, use: Callable
+):
+    def fail(*_: object) -> None:
+        raise ValueError("no such queue")
+
+    one = Tensor(accelerator.from_host(np.float64(1), "privateuseone:1"))
+    monkeypatch.setattr(accelerator, method, fail)
+    says = "the backend for arrays on 'privateuseone:1' raised ValueError: no such queue"
+    with pytest.raises(DeviceError, match=says):
+        use(one)
 
 
 def test_what_is_said_of_the_hosts_memory_is_what_numpy_and_python_say():

@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from opdispatch import (
     CpuFallbackWarning,
     Library,
+    NestedArray,
+    QuantizedArray,
     Tensor,
     cpu_fallback,
     cpu_fallback_counts,
     ops,
     register_backend,
 )
+from opdispatch.arrays import device_of
 from opdispatch.errors import ArgumentError, DeviceError, DeviceMemoryError, NoKernelError
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
@@ -221,6 +225,55 @@ def test_an_argument_that_is_resized_is_an_error(accelerator: Accelerator, lib: 
     with pytest.raises(ArgumentError, match=r"argument 'x' from \[2, 3\] to \[3, 3\]"):
         op(x)
     np.testing.assert_array_equal(accelerator.to_host(x), X)
+
+
+def test_nothing_is_written_to_if_one_argument_cannot_be(accelerator: Accelerator, lib: Library):
+    def resize(xs: Any, y: Any) -> None:
+        xs[0] += 1
+        y.resize((7,), refcheck=False)
+
+    def change_type(xs: Any, y: Any) -> None:
+        xs[0] += 1
+        y.array = y.array.astype(np.float32)
+
+    x, y = (accelerator.from_host(X, HERE) for _ in range(2))
+    schema = "(Tensor(a!)[] xs, Tensor(b!) y) -> ()"
+    with pytest.raises(
+        ArgumentError, match=r"the shape of its argument 'y' from \[2, 3\] to \[7\]"
+    ):
+        define(lib, f"resize{schema}", resize)([x], y)
+    with pytest.raises(ArgumentError, match="the dtype of its argument 'y' from float64 to float3"):
+        define(lib, f"change_type{schema}", change_type)([x], Tensor(y))
+    np.testing.assert_array_equal(accelerator.to_host(x), X)
+    np.testing.assert_array_equal(accelerator.to_host(y), X)
+
+
+def test_a_result_of_another_layout_comes_back_too(accelerator: Accelerator, lib: Library):
+    quantized = QuantizedArray(np.zeros(2, np.uint8), 0.5, 3)
+    nested = NestedArray(np.ones(3), np.array([0, 1, 3]))
+    made = define(lib, "made(Tensor x) -> (Tensor, Tensor)", lambda x: (quantized, Tensor(nested)))
+    one, two = made(accelerator.from_host(X, HERE))
+    assert (device_of(one), one.scale, one.zero_point) == (HERE, 0.5, 3)
+    assert (two.device, two.is_nested) == (HERE, True)
+    np.testing.assert_array_equal(accelerator.to_host(one.int_repr), quantized.int_repr)
+    sparse = define(lib, "sparse(Tensor x) -> Tensor", scipy.sparse.coo_array)
+    with pytest.raises(DeviceError, match=f"no sparse arrays on '{HERE}'"):
+        sparse(accelerator.from_host(X, HERE))
+
+
+@pytest.mark.parametrize("method", ["to_host", "from_host", "assign"])
+def test_what_its_backend_raises_is_an_error_of_the_device(
+    accelerator: Accelerator, lib: Library, monkeypatch: pytest.MonkeyPatch, method: str
+):
+    def fail(*_: Any) -> None:
+        raise ValueError("no such queue")
+
+    op = define(lib, "added(Tensor(a!) x) -> Tensor", lambda x: x + 1)
+    x = accelerator.from_host(X, HERE)
+    monkeypatch.setattr(accelerator, method, fail)
+    says = f"the backend for arrays on '{HERE}' raised ValueError: no such queue"
+    with pytest.raises(DeviceError, match=says):
+        op(x)
 
 
 def test_its_errors_are_those_of_what_it_does(accelerator: Accelerator, lib: Library):

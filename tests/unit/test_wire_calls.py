@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
+from opdispatch.arrays import register_backend
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import (
     DEFAULT_EXCLUDED_SET,
     DEFAULT_INCLUDED_SET,
     DispatchKeySet,
 )
-from opdispatch.errors import ArgumentError, NoKernelError, ReturnError
+from opdispatch.errors import ArgumentError, DeviceError, NoKernelError, ReturnError
 from opdispatch.local_dispatch_key_set import (
     ExcludeDispatchKeyGuard,
     ForceDispatchKeyGuard,
@@ -32,8 +33,9 @@ from opdispatch_wire.calls import (
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.modes import local_keys_of
 from opdispatch_wire.status import status_from_error
-from opdispatch_wire.tensors import WireTensor
+from opdispatch_wire.tensors import WireTensor, tensor_to_proto
 from opdispatch_wire.v1 import execution_pb2 as pb
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
 
 def bind(schema, args, kwargs):
@@ -280,6 +282,24 @@ def test_an_argument_of_any_layout_is_written_to(argument):
 
     call("t::f(Tensor(a!) x) -> ()", kernel, argument)
     assert argument.ravel().tolist() == list(range(argument.size))
+
+
+def test_what_a_backend_raises_when_it_is_written_to_is_an_error_of_the_device(monkeypatch):
+    def fail(*_):
+        raise ValueError("no such queue")
+
+    registration = register_backend(accelerator := Accelerator())
+    monkeypatch.setattr(accelerator, "assign", fail)
+    reply = pb.CallReply()
+    mutation = reply.mutations.add(value=tensor_to_proto(np.ones(2)))
+    mutation.argument.position = 0
+    try:
+        with pytest.raises(
+            DeviceError, match=r"backend for .*:0' raised ValueError: no such queue"
+        ):
+            result_of_reply(reply, [AcceleratorArray(np.zeros(2))], {})
+    finally:
+        registration.close()
 
 
 A = np.zeros(4)

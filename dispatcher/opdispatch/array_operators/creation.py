@@ -57,7 +57,7 @@ def _make_on_device(op: OperatorHandle, device: str, *args: Any, **options: Any)
     if op.has_kernel_for_dispatch_key(keys.highest_priority_key):
         return op.redispatch_converted(keys, *args, device=device, **options)
     made = op.redispatch_converted(_ON_HOST, *args, device=None, **options)
-    return made.to(device) if type(made) is Tensor else backend.from_host(made, device)
+    return made.to(device) if type(made) is Tensor else on_device(made, device)
 
 
 def make_placed(

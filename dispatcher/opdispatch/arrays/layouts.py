@@ -126,5 +126,8 @@ def on_host(array: Any) -> Any:
     layout = find_layout(type(array))
     if layout is None:
         backend = find_backend(type(array))
-        return array if backend is None else backend.to_host(array)
+        if backend is None:
+            return array
+        with device_errors(backend.device_of(array)):
+            return backend.to_host(array)
     return array if device_of(array) == "cpu" else on_device(array, "cpu")

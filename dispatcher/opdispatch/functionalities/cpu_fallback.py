@@ -13,11 +13,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opdispatch.arrays import CPU_BITS, backend_of_device, find_backend
+from opdispatch.arrays import (
+    CPU_BITS,
+    ArrayBackend,
+    device_errors,
+    device_of,
+    find_backend,
+    find_layout,
+    on_device,
+)
 from opdispatch.caller_frames import warn_caller
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
@@ -47,7 +56,9 @@ def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
 
     What is given twice is one array on the host, too, which it is not in PyTorch. A result that
     would be a view of an argument is a copy. Raises ArgumentError if the kernel changes the shape
-    of an argument that it writes to, NoKernelError if there is none for the CPU, and DeviceError.
+    or the dtype of an argument that it writes to, in which case no argument has changed,
+    NoKernelError if there is none for the CPU, and DeviceError, also for a result of a layout that
+    is not to be had on the device.
     """
     signature = op.call_signature
     schema = signature.schema
@@ -60,9 +71,12 @@ def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
     _note(schema, host.device)
     results = list(moved)
     op.redispatch_boxed(_CPU, results)
-    for argument, value in zip(schema.arguments, moved, strict=True):
-        if argument.is_write:
-            host.write_back(value, f"{op.name} changes the shape of its argument {argument.name!r}")
+    written_to = [
+        (value, f"{op.name} changes the {{}} of its argument {argument.name!r} from {{}} to {{}}")
+        for argument, value in zip(schema.arguments, moved, strict=True)
+        if argument.is_write
+    ]
+    host.write_back(written_to)
     for place, returned in enumerate(schema.returns):
         written = None
         if returned.alias_info is not None and returned.alias_info.is_write:
@@ -125,30 +139,42 @@ class _HostCopies:
         self._found = self._found or backend.device_of(array)
         copy: Any = self._copies.get(id(array))
         if copy is None:
-            copy = self._copies[id(array)] = backend.to_host(array)
+            with device_errors(backend.device_of(array)):
+                copy = self._copies[id(array)] = backend.to_host(array)
         if isinstance(value, Tensor):
             copy = Tensor(copy, requires_grad=value.requires_grad)
         self._originals[id(copy)] = copy, value
         return copy
 
-    def write_back(self, copy: Any, resized: str) -> None:
-        """Gives an argument, or each of a list, what its copy contains now."""
+    def write_back(self, copies: list[tuple[Any, str]]) -> None:
+        """Gives arguments what their copies contain now, once all are known to take it.
+
+        Beside each stands the text of the error, with places for what has changed, from and to.
+        """
+        for target, source in [each for copy, text in copies for each in self._writes(copy, text)]:
+            with device_errors(device_of(target)):
+                _backend_of(target).assign(target, source)
+
+    def _writes(self, copy: Any, text: str) -> Iterator[tuple[Any, Any]]:
+        """The array of an argument, or of each of a list, and its new contents."""
         if isinstance(copy, list):
             for item in copy:
-                self.write_back(item, resized)
+                yield from self._writes(item, text)
             return
         found = self._originals.get(id(copy))
         if found is None:
             return  # it was on the host
         target, source = _array_of(found[1]), _array_of(copy)
-        if tuple(target.shape) != source.shape:
-            raise ArgumentError(
-                f"{resized} from {list(target.shape)} to {list(source.shape)}, which cannot be "
-                "done on another device"
-            )
-        backend = find_backend(type(target))
-        assert backend is not None, "only arrays of backends are copied"
-        backend.assign(target, source)
+        dtype = _backend_of(target).dtype_of(target)
+        for what, old, new in (
+            ("shape", list(target.shape), list(source.shape)),
+            ("dtype", dtype, source.dtype),
+        ):
+            if old != new:
+                raise ArgumentError(
+                    f"{text.format(what, old, new)}, which cannot be done on another device"
+                )
+        yield target, source
 
     def back(self, result: Any) -> Any:
         """A result on the device; an argument that is returned is that argument."""
@@ -158,9 +184,9 @@ class _HostCopies:
         if found is not None:
             return found[1]
         array = _array_of(result)
-        if self.device in ("", "cpu") or not isinstance(array, np.ndarray | np.generic):
+        if self.device in ("", "cpu") or not _is_on_host(array):
             return result
-        there = backend_of_device(self.device).from_host(np.asarray(array), self.device)
+        there = on_device(array, self.device)
         if isinstance(result, Tensor):
             return Tensor(there, requires_grad=result.requires_grad)
         return there
@@ -168,3 +194,16 @@ class _HostCopies:
 
 def _array_of(value: Any) -> Any:
     return value.array if isinstance(value, Tensor) else value
+
+
+def _backend_of(array: Any) -> ArrayBackend:
+    backend = find_backend(type(array))
+    assert backend is not None, "only arrays of backends are copied"
+    return backend
+
+
+def _is_on_host(value: Any) -> bool:
+    """Whether it is an array of the host, of any layout."""
+    if find_layout(type(value)) is None:
+        return isinstance(value, np.ndarray | np.generic)
+    return device_of(value) == "cpu"
