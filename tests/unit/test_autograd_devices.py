@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 
 from opdispatch import (
+    AutogradError,
     DeviceError,
     DispatchKey,
     Library,
     Tensor,
     TorchDispatchMode,
     cpu_fallback,
+    func,
     no_grad,
     profile,
     register_backend,
 )
 from opdispatch import array_api as xp
-from opdispatch.autograd import grad, gradcheck, gradgradcheck
+from opdispatch.autograd import Function, grad, gradcheck, gradgradcheck
 from tests.simulated_accelerator import Accelerator
 
 X = np.array([1.0, 2.0, 3.0])
@@ -167,3 +169,62 @@ def test_moves_are_events_of_a_profile(accelerator: Accelerator):
     before = accelerator.uploads
     assert xp.astype(Tensor(X), np.dtype("f4"), device=THERE).dtype == np.float32
     assert accelerator.uploads == before + 1
+
+
+def test_the_gradient_of_a_number_of_the_host_is_on_the_host():
+    v = Tensor(X).to(THERE)
+    u = Tensor(np.array(2.0), requires_grad=True)
+    w = Tensor(np.array([2.0]), requires_grad=True)
+    for _ in range(2):  # the second gradient is added to the first
+        xp.sum(v * u).backward()
+    assert (u.grad.device, u.grad.array.tolist()) == ("cpu", 12)
+    [found] = grad(xp.sum(v * u * xp.sum(w * w)), w)
+    assert (found.device, found.array.tolist()) == ("cpu", [48])
+    [first] = grad(xp.sum(v * u * u), u, create_graph=True)
+    [second] = grad(first, u)
+    assert (first.device, second.device, second.array.tolist()) == ("cpu", "cpu", 12)
+
+
+def test_the_gradient_of_a_number_of_the_host_is_on_the_host_in_a_transformed_function():
+    v = Tensor(X).to(THERE)
+    found = func.grad(lambda u: xp.sum(v * u * u))(Tensor(np.array(2.0)))
+    assert (found.device, found.array.tolist()) == ("cpu", 24)
+
+
+class Misplaced(Function):
+    """Has gradients on another device than its argument."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * 1.0
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad.to(THERE)
+
+
+def test_a_gradient_of_several_elements_on_another_device_is_an_error():
+    x = Tensor(X, requires_grad=True)
+    with pytest.raises(AutogradError) as caught:
+        xp.sum(Misplaced.apply(x)).backward()
+    assert str(caught.value) == (
+        "the gradient of MisplacedBackward for argument 0 is on privateuseone:1, and the tensor "
+        "that it is of is on cpu"
+    )
+    number = Tensor(np.array(2.0), requires_grad=True)
+    Misplaced.apply(number).backward()  # as PyTorch: a number is moved
+    assert (number.grad.device, number.grad.array.tolist()) == ("cpu", 1)
+
+
+def test_gradients_that_are_given_are_on_the_device_of_their_tensor():
+    x = Tensor(X, requires_grad=True)
+    with pytest.raises(AutogradError, match=r"gradient 0 is on privateuseone:1.* is on cpu$"):
+        (x * 2.0).backward(Tensor(X).to(THERE))
+    (loss := xp.sum(x * 2.0)).backward(xp.ones_like(loss).to(THERE))
+    assert (x.grad.device, x.grad.array.tolist()) == ("cpu", [2, 2, 2])
+    with pytest.raises(AutogradError, match=r"on privateuseone:1 was given to a .* on cpu$"):
+        x.grad = Tensor(X).to(THERE)

@@ -14,9 +14,12 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
 from opdispatch.autograd.elsewhere import check_complete
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
+from opdispatch.autograd.move import gradient_on
 from opdispatch.autograd.node import Edge, Facts, Node
 from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, wanted_edge_of
 from opdispatch.autograd.watch import WATCHED
@@ -217,7 +220,7 @@ def _root_gradient(place: int, output: Any, gradient: Any) -> Any:
             f"gradient {place} is of {gradient.dtype}, and the tensor that it is of is of "
             f"{output.dtype}: both are complex, or neither"
         )
-    return gradient
+    return gradient_on(output.device, gradient, f"gradient {place}")
 
 
 def _run(
@@ -299,10 +302,10 @@ def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
     """A gradient like the tensor that it is of: what was broadcast is added up.
 
     ``validate_outputs`` of PyTorch's engine. So formulas need not know what was broadcast, nor
-    which of their arguments were real. Raises AutogradError for a shape that does not come of this
-    one.
+    which of their arguments were real, or numbers of the host. Raises AutogradError for a shape
+    that does not come of this one, and for another device.
     """
-    shape, dtype = facts
+    shape, dtype, device = facts
     given = gradient.array
     if given.shape != shape:
         gradient = _summed_to(node, place, gradient, shape)
@@ -312,7 +315,9 @@ def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
             gradient = xp.real(gradient)
         if gradient.dtype != dtype:
             gradient = xp.astype(gradient, dtype)
-    return gradient
+    if type(given) is np.ndarray and device == "cpu":
+        return gradient
+    return gradient_on(device, gradient, f"the gradient of {node.name} for argument {place}")
 
 
 def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from opdispatch import arrays
 from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import Variable, edge_of, facts_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
@@ -125,7 +124,4 @@ class DelayedError(Node):
 
 def _made_like(result: Any) -> Any:
     """What zeros like a result are made of."""
-    if not isinstance(result, Variable):
-        return None
-    shape, dtype = facts_of(result)
-    return shape, dtype, arrays.device_of(result.array)
+    return facts_of(result) if isinstance(result, Variable) else None

@@ -5,8 +5,11 @@ From another device gradients go back to where it was; from another layout there
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NoReturn
 
+from opdispatch.arrays import device_of
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Gradients, Node
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of, facts_of, meta_of
 from opdispatch.errors import AutogradError
@@ -35,6 +38,24 @@ def record_move(tensor: Any, moved: Any) -> None:
     if tensor.requires_grad and is_grad_enabled():
         meta_of(moved).edge = (ToCopy(tensor), 0)
         moved.requires_grad_flag = True
+
+
+def gradient_on(device: str, gradient: Any, what: str) -> Any:
+    """A gradient, moved to the device of its tensor if it has no dimensions: with numbers of the
+    host one calculates on any device, where their gradients come from.
+
+    Raises AutogradError for one that has, and is elsewhere.
+    """
+    array = gradient.array
+    if (there := device_of(array)) == device:
+        return gradient
+    if array.shape:
+        raise AutogradError(f"{what} is on {there}, and the tensor that it is of is on {device}")
+    if isinstance(array, LevelArray):  # by an operator, so that levels below see it
+        return importlib.import_module("opdispatch.array_api").astype(
+            gradient, array.dtype, device=device
+        )
+    return gradient.to(device)
 
 
 class OtherLayout(Node):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 next_number = itertools.count(1).__next__  # one operation under the GIL
 """The next node's ``number``."""
 
-Facts: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any]]"
-"""What a gradient must be like: shape and type of the tensor that it is of."""
+Facts: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], str]"
+"""What a gradient must be like: shape, type and device of the tensor that it is of."""
 
 
 Edge: TypeAlias = "tuple[Node, int]"

@@ -92,7 +92,8 @@ def counter_of(tensor: Any) -> VersionCounter:
 
 def facts_of(tensor: Any) -> Facts:
     """What a gradient of it must be like."""
-    return tensor.array.shape, tensor.array.dtype
+    array = tensor.array
+    return array.shape, array.dtype, arrays.device_of(array)
 
 
 def edge_of(tensor: Any) -> Edge | None:
@@ -303,8 +304,8 @@ class Variable:
             mine, given = facts_of(self), facts_of(value)
             if mine != given:
                 raise AutogradError(
-                    f"a gradient of shape {list(given[0])} and type {given[1]} was given to a "
-                    f"tensor of shape {list(mine[0])} and type {mine[1]}"
+                    f"a gradient of shape {list(given[0])} and type {given[1]} on {given[2]} was "
+                    f"given to a tensor of shape {list(mine[0])} and type {mine[1]} on {mine[2]}"
                 )
         meta_of(self).grad = value
 

@@ -101,8 +101,8 @@ def place_in(view: ViewOf, facts: Facts, gradient: Any) -> Any:
     """Zeros like the base, with a gradient where the view is: what the view's derivative says."""
     from opdispatch.autograd.engine import grad, namespace
 
-    shape, dtype = facts
-    whole = namespace().zeros(shape, dtype=dtype, device=view.base.device)
+    shape, dtype, device = facts
+    whole = namespace().zeros(shape, dtype=dtype, device=device)
     whole.requires_grad_flag = True
     with enable_grad():
         part = view.replay(whole)

@@ -24,6 +24,7 @@ from opdispatch.autograd.variable import (
     AutogradMeta,
     counter_of,
     edge_of,
+    facts_of,
     version_of,
 )
 from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
@@ -115,7 +116,7 @@ def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | No
     for each in tensors:
         edge = edge_of(each) if isinstance(each, Tensor) else None
         edges.append(edge)
-        facts.append(None if edge is None else (each.array.shape, each.array.dtype))
+        facts.append(None if edge is None else facts_of(each))
     return edges, facts
 
 

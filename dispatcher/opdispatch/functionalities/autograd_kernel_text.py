@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from opdispatch.autograd.node import next_number
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, AutogradMeta, edge_of
 from opdispatch.autograd.watch import WATCHED, note_recorded
@@ -27,6 +29,7 @@ def _is_recorded(values: Sequence[Any]) -> bool:
 
 
 _SCOPE: dict[str, Any] = {
+    "_ndarray": np.ndarray,
     "_state": AUTOGRAD_STATE.get,
     "_leave": LOCAL_STATE.reset,
     "_edge_of": edge_of,
@@ -121,7 +124,8 @@ class AutogradKernelText(LayerText):
             else:
                 unless = f" if {flag} else None" if len(self.places) > 1 else ""
                 edge = f"_edge_of({name}){unless}"
-                fact = f"({name}.array.shape, {name}.array.dtype){unless}"
+                device = f'"cpu" if _type(_a) is _ndarray else {name}.device'
+                fact = f"((_a := {name}.array).shape, _a.dtype, {device}){unless}"
             edges, facts = f"{edges}{edge}, ", f"{facts}{fact}, "
         return [*lines, f"_node.edges = ({edges})", f"_node.facts = ({facts})"]
 

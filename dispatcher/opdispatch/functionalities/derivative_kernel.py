@@ -66,7 +66,7 @@ class _DerivativeText(AutogradKernelText):
             _node = _new(_Node)
             _node.derivative = _derivative
             _node.edges = (_edge_of(_a0) if _r0 else None, _edge_of(_a1) if _r1 else None)
-            _node.facts = ((_a0.array.shape, _a0.array.dtype) if _r0 else None, ...)
+            _node.facts = (_a0's shape, dtype and device if _r0 else None, ...)
             _node.kept = [_a1 and its version if _r0 else None, ..., axis]
             _node.number = _next_number()
             _token = _enter()

@@ -205,7 +205,7 @@ class _RegisteredText(AutogradKernelText):
             _node = _new(_Node)
             _node.schema, _node.backward = _schema, _backward
             _node.edges = (_edge_of(_a0), None)
-            _node.facts = ((_a0.array.shape, _a0.array.dtype), None)
+            _node.facts = (_a0's shape, dtype and device, None)
             _node.number = _next_number()
             _node.context = _context = _Context()
             _context._edges = _node.edges
