@@ -25,7 +25,7 @@ from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch.operator_handle import OperatorHandle
-from opdispatch.tensor_operators import TensorOperators, namespace
+from opdispatch.tensor_operators import TensorOperators, is_operand, namespace
 from opdispatch.torch_dispatch_mode import keys_outside_modes
 from opdispatch.tracing_state import is_traced, note_reading
 from opdispatch_client.value_lease import Lease
@@ -317,9 +317,34 @@ def _first_of(cls: type[RemoteTensor], values: Sequence[Any]) -> RemoteTensor:
 
 
 class AsyncRemoteTensor(RemoteValue):
-    """A tensor that stays in its interpreter, for an asyncio session: ``await t.numpy()``."""
+    """A tensor that stays in its interpreter, for an asyncio session: ``await t.numpy()``.
+
+    What cannot wait for its elements raises ArgumentError: Python's operators and conversions, and
+    NumPy. In sets and as a key it is itself, as any object.
+    """
 
     __slots__ = ("_elsewhere",)
+
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        raise ArgumentError(
+            "the elements of an AsyncRemoteTensor are elsewhere, and nothing here waits for them",
+            hint="calculate with what `await tensor.numpy()` gives, or call operators with it",
+        )
+
+    def _calculate(self, other: object) -> Any:
+        if isinstance(other, AsyncRemoteTensor) or is_operand(other):
+            self._refuse()
+        return NotImplemented
+
+    __bool__ = __int__ = __float__ = __complex__ = _refuse
+    __array__ = __array_ufunc__ = _refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _calculate
+    __add__ = __sub__ = __mul__ = __matmul__ = __truediv__ = __floordiv__ = __mod__ = _calculate
+    __pow__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _calculate
+    __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __rtruediv__ = __rfloordiv__ = _calculate
+    __rmod__ = __rpow__ = __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = _calculate
+    __hash__ = object.__hash__
 
     def __init__(
         self,

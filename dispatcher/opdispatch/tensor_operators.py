@@ -77,7 +77,8 @@ def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
     return functools.cache(lambda: getattr(namespace(), function))
 
 
-def _is_operand(value: object) -> bool:
+def is_operand(value: object) -> bool:
+    """Whether tensors have operators with it: with numbers, arrays, and other tensors."""
     return isinstance(value, _SCALARS) or find_key_bits(value) is not None
 
 
@@ -86,12 +87,12 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
     find = _finder_of(function)
 
     def forward(self: Any, other: Any, /) -> Any:
-        if type(other) is not type(self) and not _is_operand(other):
+        if type(other) is not type(self) and not is_operand(other):
             return NotImplemented
         return find()(self, other)
 
     def reflected(self: Any, other: Any, /) -> Any:
-        if not _is_operand(other):
+        if not is_operand(other):
             return NotImplemented
         return find()(other, self)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch import Tensor
 from tests.service.remote import kept
 from tests.service.running_daemon import RunningDaemon, wait_for
 
@@ -49,6 +50,33 @@ async def test_values_are_put_called_with_fetched_and_freed(
     assert await nothing_is_kept(session)
     with pytest.raises(oc.RemoteValueGoneError, match="the session is closed"):
         session.call("park::double", z)
+
+
+async def test_what_cannot_wait_for_the_elements_says_so(daemon: RunningDaemon):
+    async with oc.aio.connect(daemon.address) as client:
+        a, b = await client.put(np.zeros(1)), await client.put(np.zeros(1))
+        for use in (
+            lambda: bool(a),
+            lambda: float(a),
+            lambda: a == b,
+            lambda: a != 0.0,
+            lambda: a < b,
+            lambda: 2 + a,
+            lambda: -a,
+            lambda: a @ X,
+            lambda: Tensor(X) * a,
+            lambda: np.asarray(a),
+            lambda: np.array([a, b]),
+            lambda: np.ones(2) == a,
+            lambda: np.add(X, a),
+            lambda: np.sum(a),
+        ):
+            with pytest.raises(oc.ArgumentError, match=r"nothing here waits .*await .*numpy\(\)"):
+                use()
+        with pytest.raises(TypeError, match="unsupported operand"):
+            a + "one"
+        assert {a: 1, b: 2}[b] == 2  # each is itself, as a key
+        assert (a == "a", a != None, None in (a, b)) == (False, True, False)  # noqa: E711
 
 
 async def test_programs(daemon: RunningDaemon, session: oc.Session, lane: str):
