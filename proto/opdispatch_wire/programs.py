@@ -94,7 +94,8 @@ def checked_program(data: bytes) -> CheckedProgram:
     for i, output in enumerate(program.outputs):
         check.reference(output.what, len(program.steps), f"$.program.outputs[{i}]")
     steps = Counter(step.operator for step in program.steps)
-    return CheckedProgram(program, ProgramOutline(steps, check.inputs, check.last_input, frozenset(check.devices)))
+    outline = ProgramOutline(steps, check.inputs, check.last_input, frozenset(check.devices))
+    return CheckedProgram(program, outline)
 
 
 class _ReferenceCheck:
