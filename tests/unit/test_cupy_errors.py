@@ -26,7 +26,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_cupy_it_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert explain_absence().startswith("CuPy is not installed (`pip install 'opdispatch[cuda12]'`")
+    assert explain_absence().startswith("CuPy is not installed (`pip install 'cupy-cuda12x[ctk]'`")
     with pytest.raises(DeviceError, match="no CuPy for arrays on 'cuda:0': CuPy is not installed"):
         import_cupy("cuda:0")
 

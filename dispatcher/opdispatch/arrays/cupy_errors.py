@@ -19,7 +19,7 @@ from typing import Any
 
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 
-INSTALL_HINT = "`pip install 'opdispatch[cuda12]'`, or cuda13, whichever fits the driver"
+INSTALL_HINT = "`pip install 'cupy-cuda12x[ctk]'`, or cupy-cuda13x, whichever fits the driver"
 
 # Without one of them there is no driver (the second one is that of WSL).
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
