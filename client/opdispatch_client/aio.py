@@ -124,6 +124,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         super().__init__(endpoint)
         GRPC_FORKS.note_use(endpoint.address, asyncio=True)
         self._channel = grpc.aio.insecure_channel(endpoint.target, options=endpoint.options)
+        GRPC_FORKS.note_channel(self._channel)
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory
         self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call)

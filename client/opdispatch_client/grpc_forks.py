@@ -2,12 +2,14 @@
 
 gRPC starts its threads again in a child, unless ``GRPC_ENABLE_FORK_SUPPORT`` says no, or a thread
 was in gRPC during the fork; and one is always there once its asyncio side has been used. Without
-its threads, a request would wait for ever: so it is not begun.
+its threads, a request would wait for ever: so it is not begun. The last channel of asyncio that is
+collected would wait for that thread, too: so the parent's are kept in a child.
 """
 
 from __future__ import annotations
 
 import os
+import weakref
 
 from opdispatch_wire.errors import DaemonUnavailableError
 
@@ -22,6 +24,9 @@ class GrpcForks:
     def __init__(self) -> None:
         self._process: int | None = None
         self._by_asyncio = False
+        self._channels: weakref.WeakSet[object] = weakref.WeakSet()
+        self._channels_of_parents: list[object] = []
+        os.register_at_fork(after_in_child=self._keep_channels)
 
     def note_use(self, address: str, *, asyncio: bool) -> None:
         """For a session with ``address``. Raises DaemonUnavailableError if it cannot work here."""
@@ -35,6 +40,14 @@ class GrpcForks:
             )
         self._process = process
         self._by_asyncio = self._by_asyncio or asyncio
+
+    def note_channel(self, channel: object) -> None:
+        """For each channel of asyncio."""
+        self._channels.add(channel)
+
+    def _keep_channels(self) -> None:
+        # Also closed ones, that the parent has not collected yet.
+        self._channels_of_parents.extend(self._channels)
 
     def explain_child(self) -> str:
         """What the process that this one was forked from has done, so that gRPC does not work

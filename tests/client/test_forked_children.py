@@ -85,12 +85,13 @@ asyncio.run(main())
 """
 
 OWN = """\
-import asyncio, multiprocessing, sys
+import asyncio, gc, multiprocessing, sys
 import numpy as np
 import opdispatch_client as oc
 
 address, of_parent, of_child = sys.argv[1:]
 x = np.arange(2.0)
+gc.disable()
 
 async def call():
     async with oc.aio.connect(address) as session:
@@ -103,6 +104,7 @@ def open_one(kind):
         return session.ops.park.double(x).tolist(), len(session.libraries())
 
 def child():
+    gc.collect()
     try:
         print("child", *open_one(of_child), flush=True)
     except oc.DaemonUnavailableError as error:

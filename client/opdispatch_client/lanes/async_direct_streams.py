@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 import grpc.aio
 
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.lanes.direct_streams import DirectStreams
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.async_stream import AsyncStream
@@ -32,6 +33,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             channel = grpc.aio.insecure_channel(
                 self._endpoint.target_at(port), options=self._endpoint.options
             )
+            GRPC_FORKS.note_channel(channel)
             try:
                 stream = await AsyncStream.open(channel, limit)
             except LaneClosedError:
