@@ -6,7 +6,8 @@
 
 What parts have to be is said by the layouts themselves, in ``opdispatch.arrays``. Shapes and dtypes
 are checked wherever such a tensor is looked at; elements that say where others are, by whoever
-decodes them, in memory that the sender cannot change any more.
+decodes them, in memory that the sender cannot change any more. A tensor is also checked before it
+is sent, so that the error is one of whoever has made it, and not of whoever gets it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from opdispatch_wire.tensors import (
     fill_tensor,
     key_bits_elsewhere,
     placed_error,
+    refuse_masked,
 )
 from opdispatch_wire.v1 import values_pb2
 
@@ -52,20 +54,14 @@ def fill_layout(
     Raises WireError, which starts with the place ``at``.
     """
     array = value.array if isinstance(value, Tensor) else value
+    parts, facts = _checked_parts(array, layout, at)
     sent = getattr(message, layout.name)
     sent.SetInParent()
-    facts = layout.facts(array)
     for name in layout.fact_names:
         if name == "shape":
             sent.shape.extend(facts.shape)
         else:
             setattr(sent, name, getattr(facts, name))
-    try:
-        parts = layout.parts(array)
-        # One that its library made otherwise than we take it: a sparse_csr vector, for instance.
-        layout.check_parts(parts, facts)
-    except ArgumentError as error:
-        raise WireError(f"{at} is no {layout.name} tensor: {error.message}") from error
     for name, part in zip(layout.part_names, parts, strict=True):
         fill_tensor(getattr(sent, name), part, at=f"{at}.{name}", memory=memory)
     if isinstance(value, Tensor):
@@ -77,20 +73,28 @@ def fill_layout(
 
 
 def refuse_misfits(value: Any, *, at: str) -> None:
-    """Raises WireError for a tensor whose parts do not fit together, as whoever gets it would.
+    """Raises WireError for a tensor whose parts do not fit together, or cannot be sent.
 
     Of a dense one, there are none.
     """
     layout = layout_of(value)
-    if layout is None:
-        return
-    array = value.array if isinstance(value, Tensor) else value
-    parts, facts = layout.parts(array), layout.facts(array)
+    if layout is not None:
+        _checked_parts(value.array if isinstance(value, Tensor) else value, layout, at)
+
+
+def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...], Facts]:
+    """What it consists of. Raises WireError, which starts with the place ``at``."""
     try:
-        layout.check_parts(parts, facts, f"{at}.")
-        layout.check_elements(parts, facts, f"{at}.")
+        # Its library may make it otherwise than we take it, a sparse_csr vector for instance, and
+        # a kernel may have changed it.
+        parts, facts = layout.checked_parts(array)
     except ArgumentError as error:
-        raise WireError(error.message, hint=error.hint) from error
+        raise WireError(
+            f"{at} is no {layout.name} tensor: {error.message}", hint=error.hint
+        ) from error
+    for name, part in zip(layout.part_names, parts, strict=True):
+        refuse_masked(part, at=f"{at}.{name}")
+    return parts, facts
 
 
 def layout_from_parts(message: values_pb2.Value, name: str, parts: Sequence[Any], at: str) -> Any:

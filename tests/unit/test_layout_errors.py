@@ -18,6 +18,7 @@ from opdispatch import (
     sparse_csr_tensor,
 )
 from opdispatch import array_api as xp
+from opdispatch.arrays import copy_of, device_of, find_layout
 from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
 
@@ -74,6 +75,12 @@ from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
         (lambda: NestedArray(np.ones(3), np.array([-1, 3])), "offsets begins with -1"),
         (lambda: NestedArray(np.ones(3), np.array([], int)), "offsets is empty"),
         (lambda: NestedArray(np.ones(()), np.array([0])), "values has no dimension"),
+        (lambda: NestedArray([1, 2], np.array([0, 2])), "values is of type list; expected a dense"),
+        (lambda: NestedArray(np.ones(2), [0, 2]), "offsets is of type list"),
+        (lambda: NestedArray(Tensor(np.ones(2)), np.array([0, 2])), "values is of type Tensor"),
+        (lambda: NestedArray(coo().array, np.array([0, 2])), "values is of type coo_array"),
+        (lambda: QuantizedArray([1], 1, 0), "int_repr is of type list"),
+        (lambda: QuantizedArray(np.ones(2, np.uint8), 10**400, 0), "scale is 10{400} and zero"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(wrong, message):
@@ -137,3 +144,16 @@ def test_a_function_of_several_arrays_has_no_kernel_for_other_layouts():
         for call in (xp.broadcast_arrays, xp.add):
             with pytest.raises(NoKernelError, match="has no kernel for arguments from the"):
                 call(tensor, tensor)
+
+
+def test_what_has_lost_its_parts_says_so_wherever_they_are_asked_for():
+    """SciPy's arrays can be changed, and a kernel may change what it returns."""
+    uneven, without_values = coo().array, csr().array
+    uneven.coords = (uneven.coords[0], uneven.coords[1][:2])
+    without_values.data = None
+    for read in (Tensor.indices, Tensor.values, repr):
+        with pytest.raises(ArgumentError, match="one array of all indices cannot be made"):
+            read(Tensor(uneven))
+    for read in (device_of, copy_of, find_layout(type(without_values)).nbytes):
+        with pytest.raises(ArgumentError, match="values is of type NoneType; expected a dense"):
+            read(without_values)

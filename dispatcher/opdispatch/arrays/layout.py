@@ -5,7 +5,9 @@
 
 A tensor that is not laid out densely travels, moves and is kept as its parts. Whoever gets parts
 from outside checks them first: ``check_parts`` looks at shapes and dtypes, so that it can be asked
-of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear.
+of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear. Whoever
+gives an array away takes it apart with ``checked_parts``: since it was made, its parts may have
+become others.
 """
 
 from __future__ import annotations
@@ -92,6 +94,23 @@ class Layout(ABC):
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """Raises ArgumentError unless elements of ``index_parts`` are in range."""
 
+    def check_arrays(self, parts: Sequence[Any]) -> None:
+        """Raises ArgumentError unless each part is an array of a backend."""
+        for name, part in zip(self.part_names, parts, strict=True):
+            if find_backend(type(part)) is None:
+                raise _no_array(name, part)
+
+    def checked_parts(self, array: Any) -> tuple[tuple[Any, ...], Facts]:
+        """The parts and the rest of an array that anybody may have changed.
+
+        Raises ArgumentError unless they still fit together.
+        """
+        parts, facts = self.parts(array), self.facts(array)
+        self.check_arrays(parts)
+        self.check_parts(parts, facts)
+        self.check_elements(parts, facts)
+        return parts, facts
+
     @abstractmethod
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
         """The array over such parts, which are not copied where that can be avoided.
@@ -108,9 +127,11 @@ class Layout(ABC):
         raise ArgumentError(f"a {self.name} array is no dense one")
 
     def backend_of(self, array: Any) -> ArrayBackend:
-        """The backend of its parts."""
-        backend = find_backend(type(self.elements(array)))
-        assert backend is not None, "parts are arrays of backends"
+        """The backend of its parts. Raises ArgumentError if they were replaced by no arrays."""
+        elements = self.elements(array)
+        backend = find_backend(type(elements))
+        if backend is None:
+            raise _no_array(self.elements_name, elements)
         return backend
 
     def key_bits_of(self, array: Any) -> int:
@@ -118,9 +139,17 @@ class Layout(ABC):
         return self.key_bits(COMPONENTS[self.backend_of(array).device_type])
 
     def nbytes(self, array: Any) -> int:
-        """The bytes of all parts, of which a backend's arrays need not know."""
+        """The bytes of all parts, of which a backend's arrays need not know.
+
+        Raises ArgumentError if they were replaced by no arrays.
+        """
         parts = self.parts(array)
+        self.check_arrays(parts)
         return sum(math.prod(part.shape) * np.dtype(part.dtype).itemsize for part in parts)
+
+
+def _no_array(name: str, part: Any) -> ArgumentError:
+    return ArgumentError(f"{name} is of type {type(part).__qualname__}; expected a dense array")
 
 
 def namespace_of(array: Any) -> Any:

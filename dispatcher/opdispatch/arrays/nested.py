@@ -33,7 +33,7 @@ class NestedArray:
 
     Both are arrays of one backend, which are not copied: ``values`` of at least one dimension,
     ``offsets`` of int64 or int32, from 0 to the length of ``values``. Raises ArgumentError for
-    offsets that are not in order.
+    offsets that are not in order, and for what is no array.
     """
 
     values: Any
@@ -41,6 +41,7 @@ class NestedArray:
 
     def __post_init__(self) -> None:
         parts = self.values, self.offsets
+        NESTED.check_arrays(parts)
         NESTED.check_parts(parts, Facts())
         NESTED.check_elements(parts, Facts())
 

@@ -45,6 +45,7 @@ class QuantizedArray:
 
     def __post_init__(self) -> None:
         facts = _quantization(self.scale, self.zero_point)
+        QUANTIZED.check_arrays((self.int_repr,))
         object.__setattr__(self, "scale", facts.scale)
         object.__setattr__(self, "zero_point", facts.zero_point)
         QUANTIZED.check_parts((self.int_repr,), facts)
@@ -102,8 +103,8 @@ class Quantized(Layout):
         return (array.int_repr,)
 
     def facts(self, array: Any) -> Facts:
-        """The scale and the zero point."""
-        return Facts(scale=array.scale, zero_point=array.zero_point)
+        """The scale and the zero point. Raises ArgumentError if they are no such numbers."""
+        return _quantization(array.scale, array.zero_point)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """A dtype that can be one of PyTorch's, a scale above 0, a zero point in range."""
@@ -151,7 +152,7 @@ def check_scale(facts: Facts, dtype: Any, at: str = "") -> None:
 def _quantization(scale: Any, zero_point: Any) -> Facts:
     try:
         return Facts(scale=float(scale), zero_point=operator.index(zero_point))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
             f"scale is {scale!r} and zero_point {zero_point!r}; expected a number and an integer"
         ) from error

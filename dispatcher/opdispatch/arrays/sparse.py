@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from opdispatch.arrays.backends import device_of, find_backend
-from opdispatch.arrays.layout import Layout, read_only_view
+from opdispatch.arrays.layout import Facts, Layout, read_only_view
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import ArgumentError, DeviceError
 
@@ -27,6 +28,7 @@ _COMPONENTS = {
 # What SciPy computes with: no float16, and none of ml_dtypes.
 _KINDS = "biufc"
 _LEAST_FLOAT_BYTES = 4
+_LARGEST_EXTENT = 2**63 - 1
 
 
 class SparseLayout(Layout):
@@ -53,6 +55,13 @@ class SparseLayout(Layout):
     def elements(self, array: Any) -> Any:
         """The values."""
         return array.data
+
+    def facts(self, array: Any) -> Facts:
+        """The shape. Raises ArgumentError if it has become none."""
+        try:
+            return Facts(tuple(map(operator.index, array.shape)))
+        except TypeError as error:
+            raise ArgumentError(f"shape is {array.shape!r}; expected integers") from error
 
     def read_only(self, array: Any) -> Any:
         """A shallow copy over views."""
@@ -113,6 +122,14 @@ def sparse_errors(what: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise ArgumentError(f"{what} cannot be made ({error})") from error
+
+
+def check_extents(shape: tuple[int, ...], expected: str, at: str, *, fits: bool) -> None:
+    """Raises ArgumentError unless it ``fits`` and each extent is an int64 of at least 0."""
+    if not fits or min(shape) < 0:
+        raise ArgumentError(f"{at}shape is {list(shape)}; expected {expected}, none negative")
+    if max(shape) > _LARGEST_EXTENT:
+        raise ArgumentError(f"{at}shape is {list(shape)}; no extent is more than 2**63 - 1")
 
 
 def check_values(array: Any, name: str) -> None:

@@ -17,9 +17,14 @@ from opdispatch.arrays.layout import (
     check_shape,
     namespace_of,
 )
-from opdispatch.arrays.sparse import SparseLayout, check_values, sparse_errors, sparse_module
+from opdispatch.arrays.sparse import (
+    SparseLayout,
+    check_extents,
+    check_values,
+    sparse_errors,
+    sparse_module,
+)
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.errors import ArgumentError
 
 
 class SparseCoo(SparseLayout):
@@ -32,22 +37,19 @@ class SparseCoo(SparseLayout):
     index_parts = frozenset({"indices"})
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """The coordinates, copied into one array, and the values."""
-        if hasattr(array, "coords"):
-            return np.stack(array.coords), array.data
-        return namespace_of(array.row).stack([array.row, array.col]), array.data  # CuPy's
+        """The coordinates, copied into one array, and the values.
 
-    def facts(self, array: Any) -> Facts:
-        """The shape."""
-        return Facts(tuple(map(int, array.shape)))
+        Raises ArgumentError for coordinates that have become of different lengths.
+        """
+        with sparse_errors("one array of all indices"):
+            if hasattr(array, "coords"):
+                return np.stack(array.coords), array.data
+            return namespace_of(array.row).stack([array.row, array.col]), array.data  # CuPy's
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """A row of coordinates for each dimension, and a column for each value."""
         indices, values = parts
-        if not facts.shape or min(facts.shape) < 0:
-            raise ArgumentError(
-                f"{at}shape is {list(facts.shape)}; expected at least one dimension, none negative"
-            )
+        check_extents(facts.shape, "at least one dimension", at, fits=bool(facts.shape))
         check_values(values, f"{at}values")
         check_shape(values, f"{at}values", (None,))
         check_indices(indices, f"{at}indices", (len(facts.shape), values.shape[0]))

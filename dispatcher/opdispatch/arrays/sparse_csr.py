@@ -9,9 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.arrays.layout import Facts, check_indices, check_range, check_shape, check_starts
-from opdispatch.arrays.sparse import SparseLayout, check_values, sparse_errors, sparse_module
+from opdispatch.arrays.sparse import (
+    SparseLayout,
+    check_extents,
+    check_values,
+    sparse_errors,
+    sparse_module,
+)
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.errors import ArgumentError
 
 
 class SparseCsr(SparseLayout):
@@ -30,17 +35,10 @@ class SparseCsr(SparseLayout):
         """As they are."""
         return array.indptr, array.indices, array.data
 
-    def facts(self, array: Any) -> Facts:
-        """The shape."""
-        return Facts(tuple(map(int, array.shape)))
-
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """Two dimensions, an entry for each row and the end, and a column for each value."""
         crow_indices, col_indices, values = parts
-        if len(facts.shape) != 2 or min(facts.shape) < 0:
-            raise ArgumentError(
-                f"{at}shape is {list(facts.shape)}; expected two dimensions, none negative"
-            )
+        check_extents(facts.shape, "two dimensions", at, fits=len(facts.shape) == 2)
         check_values(values, f"{at}values")
         check_shape(values, f"{at}values", (None,))
         check_indices(crow_indices, f"{at}crow_indices", (facts.shape[0] + 1,))

@@ -13,6 +13,7 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.arrays.backends import find_backend
 from opdispatch.arrays.layouts import find_layout
 from opdispatch.arrays.meta_backend import MetaArray
+from opdispatch.errors import ArgumentError
 
 Owners = dict[int, Any]
 """Objects that own memory, by identity. They live as long as it is asked whose memory it is."""
@@ -54,11 +55,16 @@ def _owner_of(array: Any) -> tuple[Any, int]:
     """What the memory of an array belongs to, through all views, and how large that is.
 
     Arrays without elements have none, nor have those that are elsewhere, in another process. One
-    of another layout is its elements', with all that it has beside them.
+    of another layout is its elements', with all that it has beside them; of one that a kernel has
+    broken, nothing can be told.
     """
     layout = find_layout(type(array))
     if layout is not None:
-        return _owner_of(layout.elements(array))[0], layout.nbytes(array)
+        try:
+            size = layout.nbytes(array)
+        except ArgumentError:
+            return array, 0
+        return _owner_of(layout.elements(array))[0], size
     if type(array) is MetaArray or find_backend(type(array)) is None:
         return array, 0
     size = getattr(array, "nbytes", 0)
