@@ -26,8 +26,10 @@ def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     dispatch keys, whatever the elements, shapes and dtypes, but for arrays without dimensions and
     tensors of one element: they may be numbers to the daemon, as their dtype says. (Where it
     chooses by the text of an argument, it gives no route.) None for arguments that it does not
-    know.
+    know, and for what is no operator's name.
     """
+    if not isinstance(operator, str):
+        return None
     try:
         if not kwargs:
             return operator, tuple([_kind(value) for value in args])

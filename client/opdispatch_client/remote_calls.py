@@ -56,7 +56,7 @@ class RemoteCalls:
     ) -> Future[Any]:
         """``call``, which ``begin`` begins."""
         lease = self._lease.get(self._endpoint.handshake_timeout)
-        keep, make = lease.new_keep(""), self._maker(lease)
+        keep, make = lease.new_keep(), self._maker(lease)
 
         def release_on_error(future: Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
@@ -70,7 +70,7 @@ class RemoteCalls:
 
     def put(self, array: Any, on: str | None, device: str | None) -> RemoteTensor:
         """Puts an array into an interpreter."""
-        with self._keeping(on or "", device or "") as (keep, make):
+        with self._keeping(on, device) as (keep, make):
             [tensor] = self.make(put(array, keep, make))
             return tensor  # type: ignore[no-any-return]
 
@@ -88,7 +88,7 @@ class RemoteCalls:
 
     @contextlib.contextmanager
     def _keeping(
-        self, on: str = "", device: str = ""
+        self, on: str | None = None, device: str | None = None
     ) -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
         lease = self._lease.get(self._endpoint.handshake_timeout)
         keep = lease.new_keep(on, device)
@@ -149,7 +149,7 @@ class AsyncRemoteCalls:
 
     async def put(self, array: Any, on: str | None, device: str | None) -> AsyncRemoteTensor:
         """Puts an array into an interpreter."""
-        lease, keep = await self._open(on or "", device or "")
+        lease, keep = await self._open(on, device)
         with _released_on_error(lease, keep):
             [tensor] = await self.make(put(array, keep, self._maker(lease)))
             return tensor  # type: ignore[no-any-return]
@@ -168,7 +168,9 @@ class AsyncRemoteCalls:
             call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry)
             return await self.make(call)  # type: ignore[no-any-return]
 
-    async def _open(self, on: str = "", device: str = "") -> tuple[Lease, remote_pb2.Keep]:
+    async def _open(
+        self, on: str | None = None, device: str | None = None
+    ) -> tuple[Lease, remote_pb2.Keep]:
         lease = await self._lease.get(self._endpoint.handshake_timeout)
         return lease, lease.new_keep(on, device)
 

@@ -6,6 +6,7 @@ The blocking and the asyncio session both send these.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import reprlib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
+from opdispatch.errors import ArgumentError
 from opdispatch_client import listings
 from opdispatch_client.endpoint import LONGEST_TIMEOUT
 from opdispatch_client.operator_call import Call
@@ -30,6 +32,7 @@ T = TypeVar("T")
 CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
+_TEXT = ("str", "str | None")
 
 
 @dataclass(slots=True)  # frozen ones take five times as long to make
@@ -57,10 +60,16 @@ class Rpc(Generic[T]):
 
 
 def _of_texts(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
-    """``make``, whose texts protobuf may not take: that is a WireError."""
+    """``make``, whose texts protobuf may not take: that is a WireError, or an ArgumentError."""
+    signature = inspect.signature(make)
+    texts = [name for name, each in signature.parameters.items() if each.annotation in _TEXT]
 
     @functools.wraps(make)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Rpc[T]:
+        given = signature.bind(*args, **kwargs).arguments
+        for name in texts:
+            if not isinstance(given.get(name), str | None):
+                raise ArgumentError(f"{name} is {reprlib.repr(given[name])}; expected a str")
         try:
             return make(*args, **kwargs)
         except UnicodeEncodeError as error:

@@ -27,6 +27,7 @@ from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.remote_values import PREFIX_BYTES
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import remote_pb2
+from opdispatch_wire.values import check_text
 
 HOLD_VALUES = "/opdispatch.v1.ExecutionService/HoldValues"
 
@@ -52,10 +53,16 @@ class Lease:
         self.why_over = ""
         """Why the values are gone; empty while they are not."""
 
-    def new_keep(self, on: str = "", device: str = "") -> remote_pb2.Keep:
-        """Asks for the results of one call to be kept, in an interpreter or on a device."""
+    def new_keep(self, on: str | None = None, device: str | None = None) -> remote_pb2.Keep:
+        """Asks for the results of one call to be kept, in an interpreter or on a device.
+
+        Raises ArgumentError for what is no text, and WireError for text that cannot be sent.
+        """
         return remote_pb2.Keep(
-            session=self.session, prefix=secrets.token_bytes(PREFIX_BYTES), on=on, device=device
+            session=self.session,
+            prefix=secrets.token_bytes(PREFIX_BYTES),
+            on=None if on is None else check_text(on, "on"),
+            device=None if device is None else check_text(device, "device"),
         )
 
 

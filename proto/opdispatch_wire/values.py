@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opdispatch.arrays import LAYOUTS, describe_type
+from opdispatch.errors import ArgumentError
 from opdispatch.generator import Generator
 from opdispatch.schema_default import check_device
 from opdispatch.tensor import Tensor
@@ -357,7 +358,12 @@ def _check_integer(value: int, at: str) -> int:
 
 
 def check_text(value: str, at: str) -> str:
-    """Returns ``value``. Raises WireError if it has no representation in UTF-8."""
+    """Returns ``value``.
+
+    Raises ArgumentError if it is no text, and WireError if it has no representation in UTF-8.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(f"{at} is {reprlib.repr(value)}; expected a str")
     try:
         value.encode()
     except UnicodeEncodeError as exc:
