@@ -27,9 +27,11 @@ def sparse_coo_tensor(
 
     Values of one place count together. Without a ``size`` it is the least that has all places.
     Raises ArgumentError for indices, values and sizes that do not fit together, and DeviceError
-    where there are no sparse arrays, for instance without SciPy. ``torch.sparse_coo_tensor``.
+    for tensors on two devices, and where there are no sparse arrays, for instance without SciPy.
+    ``torch.sparse_coo_tensor``.
     """
     places, elements = _indices(indices), _dense(values)
+    LAYOUTS["sparse_coo"].check_arrays((places, elements))
     if size is None:
         if len(places.shape) != 2 or not places.shape[1]:
             raise ArgumentError(
@@ -54,10 +56,11 @@ def sparse_csr_tensor(
     columns. Raises as ``sparse_coo_tensor``. ``torch.sparse_csr_tensor``.
     """
     rows, columns, elements = _indices(crow_indices), _indices(col_indices), _dense(values)
+    LAYOUTS["sparse_csr"].check_arrays((rows, columns, elements))
     if size is None:
         if len(rows.shape) != 1 or not rows.shape[0]:
             raise ArgumentError(f"crow_indices has shape {list(rows.shape)}; expected [rows + 1]")
-        size = (rows.shape[0] - 1, int(columns.max()) + 1 if columns.size else 0)
+        size = (rows.shape[0] - 1, int(columns.max()) + 1 if 0 not in columns.shape else 0)
     return _made("sparse_csr", (rows, columns, elements), size, requires_grad)
 
 
@@ -75,7 +78,8 @@ def quantize_per_tensor(input: Any, scale: float, zero_point: int, dtype: DTypeL
 def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) -> Tensor:
     """A tensor of arrays that differ in their first dimension only; copies of them.
 
-    Raises ArgumentError for an empty list, and for arrays that differ in more.
+    Raises ArgumentError for an empty list, and for arrays that differ in more, and DeviceError for
+    arrays on two devices.
     ``torch.nested.nested_tensor``.
     """
     components = [_dense(each) for each in tensor_list]
@@ -85,16 +89,14 @@ def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) ->
 def nested_tensor_from_jagged(values: Any, offsets: Any, *, requires_grad: bool = False) -> Tensor:
     """A nested tensor over ``values``, whose component i is ``values[offsets[i]:offsets[i + 1]]``.
 
-    Raises ArgumentError for offsets that are not in order.
+    Raises ArgumentError for offsets that are not in order, and DeviceError for tensors on two
+    devices.
     ``torch.nested.nested_tensor_from_jagged``.
     """
     return Tensor(NestedArray(_dense(values), _indices(offsets)), requires_grad=requires_grad)
 
 
 def _made(name: str, parts: tuple[Any, ...], size: Any, requires_grad: bool) -> Tensor:
-    devices = sorted({arrays.device_of(part) for part in parts})
-    if len(devices) > 1:
-        raise ArgumentError(f"the parts are on {' and '.join(devices)}; expected one device")
     try:
         facts = Facts(tuple(int(extent) for extent in size))
     except (TypeError, ValueError) as error:
@@ -118,4 +120,7 @@ def _dense(value: Any) -> Any:
 def _indices(value: Any) -> Any:
     """The same; an empty list has integers, too."""
     array = _dense(value)
-    return array.astype(np.int64) if not array.size and array.dtype == np.float64 else array
+    if array.dtype != np.float64 or 0 not in array.shape:
+        return array
+    device = arrays.device_of(array)
+    return arrays.backend_of_device(device).from_host(np.empty(array.shape, np.int64), device)

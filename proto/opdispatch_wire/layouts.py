@@ -88,6 +88,8 @@ def _checked_parts(array: Any, layout: Layout, at: str) -> tuple[tuple[Any, ...]
         # Its library may make it otherwise than we take it, a sparse_csr vector for instance, and
         # a kernel may have changed it.
         parts, facts = layout.checked_parts(array)
+    except DeviceError as error:
+        raise placed_error(error, at) from error
     except ArgumentError as error:
         raise WireError(
             f"{at} is no {layout.name} tensor: {error.message}", hint=error.hint

@@ -20,9 +20,9 @@ from opdispatch.array_operators.half_precision import (
 )
 from opdispatch.array_operators.kernels import make_kernel
 from opdispatch.arrays import common_device, explain_device_error, split_device
-from opdispatch.arrays.common_device import device_mismatch
 from opdispatch.arrays.cupy_backend import array_of_cupy
 from opdispatch.arrays.cupy_errors import INSTALL_HINT, memory_error
+from opdispatch.arrays.devices import device_mismatch
 from opdispatch.errors import DeviceError
 
 _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice

@@ -18,7 +18,7 @@ from opdispatch.array_operators.meta_manipulation import META_MANIPULATION
 from opdispatch.array_operators.meta_reductions import META_REDUCTIONS
 from opdispatch.array_operators.preconditions import with_precondition
 from opdispatch.arrays import MetaArray, common_device
-from opdispatch.arrays.common_device import device_mismatch
+from opdispatch.arrays.devices import device_mismatch
 
 
 def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kernel:

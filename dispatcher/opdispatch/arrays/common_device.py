@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from opdispatch.arrays.devices import device_mismatch
 from opdispatch.arrays.layouts import device_of
 from opdispatch.arrays.tensor_types import find_key_bits
-from opdispatch.errors import DeviceError
 
 
 def common_device(operator: str, *values: Any) -> str | None:
@@ -28,15 +28,6 @@ def common_device(operator: str, *values: Any) -> str | None:
         elif device != found:
             raise device_mismatch(operator, found, device)
     return found or number
-
-
-def device_mismatch(operator: str, one: str, other: str) -> DeviceError:
-    """The error of a call whose tensors are on two devices, as PyTorch words it."""
-    return DeviceError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{one} and {other}! (when checking the arguments of {operator})",
-        hint="move one of them with Tensor.to",
-    )
 
 
 def _arrays_in(values: Iterable[Any]) -> Iterable[Any]:

@@ -39,3 +39,12 @@ def canonical_device(device: str) -> str:
     """
     kind, number = split_device(device)
     return kind if kind in ("cpu", "meta") else f"{kind}:{number or 0}"
+
+
+def device_mismatch(what: str, one: str, other: str, *, parts: str = "arguments") -> DeviceError:
+    """The error of tensors on two devices, as PyTorch words it: the ``parts`` of ``what``."""
+    return DeviceError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{one} and {other}! (when checking the {parts} of {what})",
+        hint="move one of them with Tensor.to",
+    )

@@ -21,7 +21,7 @@ import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend
 from opdispatch.arrays.backends import find_backend
-from opdispatch.arrays.devices import COMPONENTS
+from opdispatch.arrays.devices import COMPONENTS, device_mismatch
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.errors import ArgumentError, DeviceError
@@ -95,15 +95,24 @@ class Layout(ABC):
         """Raises ArgumentError unless elements of ``index_parts`` are in range."""
 
     def check_arrays(self, parts: Sequence[Any]) -> None:
-        """Raises ArgumentError unless each part is an array of a backend."""
+        """Raises ArgumentError unless each part is an array of a backend.
+
+        Raises DeviceError unless all are on one device, where there can be such tensors.
+        """
+        devices = []
         for name, part in zip(self.part_names, parts, strict=True):
-            if find_backend(type(part)) is None:
+            backend = find_backend(type(part))
+            if backend is None:
                 raise _no_array(name, part)
+            devices.append(backend.device_of(part))
+        for device in devices[1:]:
+            if device != devices[0]:
+                raise device_mismatch(f"a {self.name} tensor", devices[0], device, parts="parts")
 
     def checked_parts(self, array: Any) -> tuple[tuple[Any, ...], Facts]:
         """The parts and the rest of an array that anybody may have changed.
 
-        Raises ArgumentError unless they still fit together.
+        Raises ArgumentError unless they still fit together, and DeviceError.
         """
         parts, facts = self.parts(array), self.facts(array)
         self.check_arrays(parts)

@@ -57,6 +57,7 @@ def find_layout(cls: type) -> Layout | None:
 
 def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str = "") -> Any:
     """The array of such parts. Raises ArgumentError unless they fit together, and DeviceError."""
+    layout.check_arrays(parts)
     layout.check_parts(parts, facts, at)
     layout.check_elements(parts, facts, at)
     return layout.assemble(parts, facts)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays.backends import backend_of_device, device_of, find_backend
+from opdispatch.arrays.backends import backend_of_device, device_errors, device_of, find_backend
+from opdispatch.arrays.devices import device_mismatch
 from opdispatch.arrays.layout import (
     Facts,
     Layout,
@@ -31,9 +32,9 @@ from opdispatch.errors import ArgumentError
 class NestedArray:
     """Component i is ``values[offsets[i] : offsets[i + 1]]``.
 
-    Both are arrays of one backend, which are not copied: ``values`` of at least one dimension,
+    Both are arrays on one device, which are not copied: ``values`` of at least one dimension,
     ``offsets`` of int64 or int32, from 0 to the length of ``values``. Raises ArgumentError for
-    offsets that are not in order, and for what is no array.
+    offsets that are not in order, and for what is no array, and DeviceError for two devices.
     """
 
     values: Any
@@ -140,7 +141,9 @@ class Nested(Layout):
         return NestedArray(*parts)
 
     def read_only(self, array: Any) -> NestedArray:
-        """Over views."""
+        """Over views; one whose elements are no array of NumPy's, as it is."""
+        if not isinstance(array.values, np.ndarray):
+            return array  # type: ignore[no-any-return]
         return NestedArray(read_only_view(array.values), read_only_view(array.offsets))
 
 
@@ -150,7 +153,7 @@ NESTED = Nested()
 def nest(components: Sequence[Any]) -> NestedArray:
     """A nested array of copies of dense ones: of one dtype, device and rest of the shape.
 
-    Raises ArgumentError for others, and for none.
+    Raises ArgumentError for others, and for none, and DeviceError for arrays of two devices.
     """
     if not components:
         raise ArgumentError("a nested tensor of no arrays has no dtype; expected one at least")
@@ -167,9 +170,8 @@ def nest(components: Sequence[Any]) -> NestedArray:
                 "array 0 has"
             )
         if device_of(component) != device_of(first):
-            raise ArgumentError(
-                f"array {place} is on {device_of(component)!r}, and array 0 on "
-                f"{device_of(first)!r}; expected one device"
+            raise device_mismatch(
+                "a nested tensor", device_of(first), device_of(component), parts="components"
             )
     values = namespace_of(first).concat(list(components))
     ends = np.cumsum([0, *(component.shape[0] for component in components)], dtype=np.int64)
@@ -179,4 +181,7 @@ def nest(components: Sequence[Any]) -> NestedArray:
 
 def _on_host(offsets: Any) -> Any:
     backend = find_backend(type(offsets))
-    return offsets if backend is None else backend.to_host(offsets)
+    if backend is None:
+        return offsets
+    with device_errors(backend.device_of(offsets)):
+        return backend.to_host(offsets)

@@ -10,7 +10,7 @@ import copy
 import importlib
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -51,6 +51,11 @@ class SparseLayout(Layout):
                     if f"{base.__module__}.".startswith(package):
                         return component
         return None
+
+    def check_arrays(self, parts: Sequence[Any]) -> None:
+        """See ``Layout.check_arrays``: they are NumPy's, or CuPy's."""
+        super().check_arrays(parts)
+        sparse_module(parts[self.part_names.index(self.elements_name)])
 
     def elements(self, array: Any) -> Any:
         """The values."""
