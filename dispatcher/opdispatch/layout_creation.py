@@ -6,7 +6,8 @@ What they are made of is shared where it can be, and always checked, as PyTorch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import DTypeLike
 
 from opdispatch import arrays
 from opdispatch.arrays import LAYOUTS, Facts, NestedArray, checked_array
+from opdispatch.arrays.layout import check_indices
 from opdispatch.arrays.nested import nest
 from opdispatch.arrays.quantized import quantize
 from opdispatch.errors import ArgumentError
@@ -38,6 +40,7 @@ def sparse_coo_tensor(
                 f"indices of shape {list(places.shape)} say nothing of the size; expected "
                 "[dimensions, n], or a size"
             )
+        check_indices(places, "indices", (None, None))
         size = [int(row.max()) + 1 for row in places]
     return _made("sparse_coo", (places, elements), size, requires_grad)
 
@@ -60,6 +63,7 @@ def sparse_csr_tensor(
     if size is None:
         if len(rows.shape) != 1 or not rows.shape[0]:
             raise ArgumentError(f"crow_indices has shape {list(rows.shape)}; expected [rows + 1]")
+        check_indices(columns, "col_indices", (None,))
         size = (rows.shape[0] - 1, int(columns.max()) + 1 if 0 not in columns.shape else 0)
     return _made("sparse_csr", (rows, columns, elements), size, requires_grad)
 
@@ -82,6 +86,8 @@ def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) ->
     arrays on two devices.
     ``torch.nested.nested_tensor``.
     """
+    if not isinstance(tensor_list, Iterable):
+        raise ArgumentError(f"tensor_list is {tensor_list!r}; expected a list of arrays")
     components = [_dense(each) for each in tensor_list]
     return Tensor(nest(components), requires_grad=requires_grad)
 
@@ -98,8 +104,8 @@ def nested_tensor_from_jagged(values: Any, offsets: Any, *, requires_grad: bool 
 
 def _made(name: str, parts: tuple[Any, ...], size: Any, requires_grad: bool) -> Tensor:
     try:
-        facts = Facts(tuple(int(extent) for extent in size))
-    except (TypeError, ValueError) as error:
+        facts = Facts(tuple(operator.index(extent) for extent in size))
+    except TypeError as error:
         raise ArgumentError(f"size is {size!r}; expected integers") from error
     return Tensor(checked_array(LAYOUTS[name], parts, facts), requires_grad=requires_grad)
 

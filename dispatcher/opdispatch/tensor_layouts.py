@@ -78,8 +78,8 @@ class TensorLayouts:
     def to_sparse(self) -> Self:
         """The tensor as sparse_coo: itself, if it is, or a copy without what is 0.
 
-        Raises ArgumentError for other than dense and sparse tensors, and DeviceError where there
-        are no sparse arrays, for instance without SciPy.
+        Raises ArgumentError for other than dense and sparse tensors, DeviceError where there are no
+        sparse arrays, for instance without SciPy, and DeviceMemoryError.
         """
         if self.is_sparse:
             return self
@@ -98,14 +98,17 @@ class TensorLayouts:
                     f"a tensor of shape {list(self.array.shape)} cannot be sparse_csr; expected "
                     "two dimensions"
                 )
-            return self._of(self.array.tocsr())
+            with SPARSE_COO.making(f"a sparse_csr array of {list(self.array.shape)}", self.array):
+                made = self.array.tocsr()
+            return self._of(made)
         self._require_dense("be made sparse")
         return self._of(SPARSE_CSR.from_dense(self.array))
 
     def to_dense(self) -> Self:
         """The tensor with all of its zeros: itself, if it is dense.
 
-        Raises ArgumentError for quantized and nested tensors.
+        Raises ArgumentError for quantized and nested tensors, and for a shape that no memory has,
+        and DeviceMemoryError.
         """
         layout = self._other_layout
         if layout is None:
@@ -182,7 +185,10 @@ class TensorLayouts:
         return tuple(importlib.import_module("opdispatch.array_api").unstack(self, axis=0))
 
     def to_padded_tensor(self, padding: float) -> Self:
-        """A dense tensor of a nested one's components, each as long as the longest."""
+        """A dense tensor of a nested one's components, each as long as the longest.
+
+        Raises ArgumentError for a padding that is no number of its dtype, and DeviceMemoryError.
+        """
         self._require("to_padded_tensor", NESTED)
         return self._of(self.array.to_padded(padding))
 

@@ -2,12 +2,14 @@
 
 import math
 import operator
+import re
 
 import numpy as np
 import pytest
 
 from opdispatch import (
     ArgumentError,
+    DeviceMemoryError,
     NestedArray,
     NoKernelError,
     QuantizedArray,
@@ -21,6 +23,8 @@ from opdispatch import array_api as xp
 from opdispatch.arrays import copy_of, device_of, find_layout
 from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
 
+MANY = np.broadcast_to(np.uint8(1), (2**50,))
+
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -33,7 +37,20 @@ from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
         (lambda: sparse_coo_tensor([[0.0, 1.0]], [1, 2], (3,)), "indices has dtype float64"),
         (lambda: sparse_coo_tensor([[0]], [[1]], (3,)), r"values has shape \[1, 1\]"),
         (lambda: sparse_coo_tensor([[0]], [1], (-3,)), r"shape is \[-3\]"),
-        (lambda: sparse_coo_tensor([[0]], [1], ("n",)), "size is"),
+        *(
+            (lambda size=size: sparse_coo_tensor([[0]], [1], size), "size is .*; expected integers")
+            for size in (("n",), (3.7,), (3.0,), ("3",), "3", (math.inf,), (1j,), (None,), 3)
+        ),
+        (lambda: sparse_csr_tensor([0, 1], [0], [1], (1, 3.7)), "size is .*; expected integers"),
+        *(
+            (lambda size=size: sparse_coo_tensor([[0]], [1], size), "no extent is more than")
+            for size in ((2**63,), (10**400,))
+        ),
+        *(
+            (lambda place=place: sparse_coo_tensor([[place]], [1]), "indices has dtype")
+            for place in (math.nan, math.inf, 0.5, 1j, "a", None)
+        ),
+        (lambda: sparse_csr_tensor([0, 1], [math.nan], [1]), "col_indices has dtype float64"),
         (
             lambda: sparse_coo_tensor([[0]], np.ones(1, np.float16), (3,)),
             "values has dtype float16",
@@ -58,7 +75,14 @@ from tests.unit.layout_tensors import ALL, DENSE, coo, csr, nested, quantized
         (lambda: quantize_per_tensor(DENSE, 0, 0, "quint8"), "scale is 0.0; expected a finite"),
         (lambda: quantize_per_tensor(DENSE, float("nan"), 0, "quint8"), "scale is nan"),
         (lambda: quantize_per_tensor(DENSE, 1e-60, 0, "quint8"), "scale is 1e-60; .* in float32"),
-        (lambda: quantize_per_tensor(DENSE, "x", 0, "quint8"), "scale is 'x'"),
+        *(
+            (
+                lambda scale=scale: quantize_per_tensor(DENSE, scale, 0, "quint8"),
+                "expected a number",
+            )
+            for scale in ("x", "1", b"1", 1j, np.complex64(1 + 2j), 10**400, None, np.ones(2))
+        ),
+        (lambda: nested_tensor(3), "tensor_list is 3; expected a list of arrays"),
         (lambda: quantize_per_tensor(DENSE, 1, 256, "quint8"), "zero_point is 256; .* 0 to 255"),
         (lambda: quantize_per_tensor(DENSE, 1, 0, "float32"), "no quantized dtype 'float32'"),
         (lambda: quantize_per_tensor(DENSE, 1, 0, object()), "no quantized dtype"),
@@ -121,16 +145,31 @@ def test_parts_that_do_not_fit_are_refused(wrong, message):
             (
                 lambda: nested_tensor([np.ones(2, np.int8), np.ones(1, np.int8)]),
                 lambda t, padding=padding: t.to_padded_tensor(padding),
-                f"padding is {padding}; expected a number of int8",
+                re.escape(f"padding is {padding!r}; expected a number of int8"),
             )
-            for padding in (0.5, math.nan, math.inf)
+            for padding in (0.5, math.nan, math.inf, 128, 1e300, 10**400, 1j, None, "x", "1")
+        ),
+        *(
+            (
+                lambda dtype=dtype: nested_tensor([np.ones(2, dtype), np.ones(1, dtype)]),
+                lambda t, padding=padding: t.to_padded_tensor(padding),
+                re.escape(f"padding is {padding!r}; expected a number of {dtype}"),
+            )
+            for dtype, paddings in {
+                "bool": (2, -1, 0.5, 2**70, 1j),
+                "uint8": (-1, 256),
+                "float16": (1e5, 1 + 0j, None, "1"),
+                "float32": (1j, None, 1e39, 10**400, np.array([1, 2]), [1]),
+                "complex64": (None, 1e39, 1e39j, "1"),
+            }.items()
+            for padding in paddings
         ),
         (lambda: quantized().array, np.asarray, "is no dense one"),
         (lambda: nested().array, np.asarray, "is no dense one"),
         (
             lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**40, 2**40)),
             lambda t: t.to_dense(),
-            "cannot be dense",
+            "a dense array of shape .* cannot be made",
         ),
     ],
 )
@@ -157,3 +196,35 @@ def test_what_has_lost_its_parts_says_so_wherever_they_are_asked_for():
     for read in (device_of, copy_of, find_layout(type(without_values)).nbytes):
         with pytest.raises(ArgumentError, match="values is of type NoneType; expected a dense"):
             read(without_values)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**30, 2**22)).to_dense(),
+        lambda: sparse_csr_tensor([0, 1], [0], [1.0], (1, 2**48)).to_dense(),
+        lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**48, 3)).to_sparse_csr(),
+        lambda: NestedArray(MANY, np.array([0] * 2000 + [2**50])).to_padded(0),
+        lambda: nested_tensor([MANY]),
+        lambda: QuantizedArray(MANY, 1.0, 0).dequantize(),
+        lambda: quantize_per_tensor(MANY, 1.0, 0, "quint8"),
+    ],
+)
+def test_what_there_is_no_room_for_is_an_error_of_the_memory(make):
+    with pytest.raises(DeviceMemoryError, match="there is no room on 'cpu'"):
+        make()
+
+
+def test_padding_is_any_number_that_the_elements_can_be():
+    for dtype, padding in (
+        ("bool", 1.0),
+        ("uint64", 2**64 - 1),
+        ("int64", np.float64(-2)),
+        ("float16", math.inf),
+        ("float32", 2**70),
+        ("float64", Tensor(np.array(0.5))),
+        ("complex64", 1 + 2j),
+    ):
+        padded = nested_tensor([np.zeros(2, dtype), np.zeros(1, dtype)]).to_padded_tensor(padding)
+        assert padded.dtype == dtype
+        assert np.asarray(padded)[1, 1] == np.asarray(padding)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from opdispatch.arrays.backend import ArrayBackend
-from opdispatch.arrays.backends import find_backend
+from opdispatch.arrays.backends import device_errors, find_backend
 from opdispatch.arrays.devices import COMPONENTS, device_mismatch
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import bits_of_key
@@ -172,6 +173,19 @@ def namespace_of(array: Any) -> Any:
             f"arrays of type {type(array).__qualname__} have no namespace of the array API",
             hint="move the tensor to the host",
         ) from error
+
+
+@contextmanager
+def making(what: str, device: str) -> Iterator[None]:
+    """Has what a library refuses in the block be an ArgumentError, and no room a DeviceMemoryError.
+
+    Raises DeviceError for whatever else is raised there.
+    """
+    with device_errors(device):
+        try:
+            yield
+        except (ValueError, TypeError) as error:
+            raise ArgumentError(f"{what} cannot be made ({error})") from error
 
 
 def read_only_view(array: Any) -> Any:

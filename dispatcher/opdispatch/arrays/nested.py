@@ -6,6 +6,8 @@ Their lengths differ in the first dimension; the others are the same. That is Py
 
 from __future__ import annotations
 
+import cmath
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from opdispatch.arrays.layout import (
     Layout,
     check_indices,
     check_starts,
+    making,
     namespace_of,
     read_only_view,
 )
@@ -69,13 +72,16 @@ class NestedArray:
         return [self.values[a:b] for a, b in itertools.pairwise(places)]
 
     def to_padded(self, padding: float) -> Any:
-        """A dense array of all components, each filled up to the longest with ``padding``."""
+        """A dense array of all components, each filled up to the longest with ``padding``.
+
+        Raises ArgumentError for what is no number of their dtype, and DeviceMemoryError.
+        """
+        number = _number_of(padding, self.dtype)
         lengths = np.diff(_on_host(self.offsets))
         longest = int(lengths.max(initial=0))
         shape = (len(lengths), longest, *self.values.shape[1:])
-        if self.dtype.kind in "biu" and not float(padding).is_integer():
-            raise ArgumentError(f"padding is {padding}; expected a number of {self.dtype}")
-        dense = namespace_of(self.values).full(shape, padding, dtype=self.values.dtype)
+        with making(f"a dense array of shape {list(shape)}", device_of(self.values)):
+            dense = namespace_of(self.values).full(shape, number, dtype=self.values.dtype)
         for row, component in zip(dense, self.unbind(), strict=True):
             row[: component.shape[0]] = component
         return dense
@@ -173,10 +179,44 @@ def nest(components: Sequence[Any]) -> NestedArray:
             raise device_mismatch(
                 "a nested tensor", device_of(first), device_of(component), parts="components"
             )
-    values = namespace_of(first).concat(list(components))
+    with making("one array of all components", device_of(first)):
+        values = namespace_of(first).concat(list(components))
     ends = np.cumsum([0, *(component.shape[0] for component in components)], dtype=np.int64)
     device = device_of(first)
     return NestedArray(values, backend_of_device(device).from_host(ends, device))
+
+
+def _number_of(padding: Any, dtype: np.dtype[Any]) -> bool | int | float | complex:
+    """The padding as a number that an array of that dtype has, but for rounding.
+
+    Raises ArgumentError if there is none.
+    """
+    number: bool | int | float | complex = padding
+    if hasattr(padding, "item") and not getattr(padding, "shape", None):
+        number = padding.item()
+    if isinstance(number, bool | int | float | complex):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            if dtype.kind in "biu":
+                return _integer_of(number, dtype)
+            wanted = complex(number)
+            if dtype.kind != "c":
+                if isinstance(number, complex):
+                    raise TypeError
+                number = float(number)
+            with np.errstate(over="ignore"):
+                stored = complex(np.asarray(number).astype(dtype))
+            if cmath.isfinite(stored) or not cmath.isfinite(wanted):
+                return number
+    raise ArgumentError(f"padding is {padding!r}; expected a number of {dtype}")
+
+
+def _integer_of(number: Any, dtype: np.dtype[Any]) -> bool | int:
+    """The same number as an integer, or a bool. Raises an error if that dtype has none."""
+    integer = int(number)
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if integer != number or not low <= integer <= high:
+        raise ValueError
+    return bool(integer) if dtype.kind == "b" else integer
 
 
 def _on_host(offsets: Any) -> Any:

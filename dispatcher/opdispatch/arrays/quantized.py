@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from opdispatch.arrays.backends import find_backend
-from opdispatch.arrays.layout import Facts, Layout, namespace_of, read_only_view
+from opdispatch.arrays.backends import device_of, find_backend
+from opdispatch.arrays.layout import Facts, Layout, making, namespace_of, read_only_view
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.errors import ArgumentError
 
@@ -67,10 +67,11 @@ class QuantizedArray:
         return QUANTIZED.key_bits_of(self)
 
     def dequantize(self) -> Any:
-        """The real numbers, in float32."""
+        """The real numbers, in float32. Raises DeviceMemoryError."""
         xp = namespace_of(self.int_repr)
-        steps = xp.astype(self.int_repr, np.int64) - self.zero_point
-        return xp.astype(steps, np.float32) * np.float32(self.scale)
+        with making("an array of the real numbers", device_of(self.int_repr)):
+            steps = xp.astype(self.int_repr, np.int64) - self.zero_point
+            return xp.astype(steps, np.float32) * np.float32(self.scale)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise ArgumentError("a quantized array is no dense one", hint="use dequantize()")
@@ -151,6 +152,9 @@ def check_scale(facts: Facts, dtype: Any, at: str = "") -> None:
 
 def _quantization(scale: Any, zero_point: Any) -> Facts:
     try:
+        # float() would read text, and leave an imaginary part out.
+        if isinstance(scale, str | bytes | bytearray) or np.iscomplexobj(scale):
+            raise TypeError
         return Facts(scale=float(scale), zero_point=operator.index(zero_point))
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
@@ -176,7 +180,8 @@ def quantize(array: Any, scale: float, zero_point: int, dtype: DTypeLike) -> Qua
 
     What is out of range is the nearest integer that there is. As in PyTorch 2.13 on the CPU, the
     product is not rounded before it is added where the result has 8 bits, and NaN is the largest
-    of 8 bits and the smallest of 32. Raises ArgumentError for an array that has no real numbers.
+    of 8 bits and the smallest of 32. Raises ArgumentError for an array that has no real numbers,
+    and DeviceMemoryError.
     """
     wanted = quantized_dtype(dtype)
     facts = _quantization(scale, zero_point)
@@ -188,7 +193,7 @@ def quantize(array: Any, scale: float, zero_point: int, dtype: DTypeLike) -> Qua
         )
     xp = namespace_of(array)
     info = np.iinfo(wanted)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"), making("the integers", device_of(array)):
         real = xp.astype(array, np.float32)
         inverse = np.float32(1) / np.float32(facts.scale)
         if wanted.itemsize == 1:

@@ -10,14 +10,14 @@ import copy
 import importlib
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
 
 from opdispatch.arrays.backends import device_of, find_backend
-from opdispatch.arrays.layout import Facts, Layout, read_only_view
+from opdispatch.arrays.layout import Facts, Layout, making, read_only_view
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import ArgumentError, DeviceError
 
@@ -88,13 +88,16 @@ class SparseLayout(Layout):
         """The attributes of SciPy's arrays that are arrays, or tuples of them."""
 
     def to_dense(self, array: Any) -> Any:
-        """The dense array. Values of one place are added up. Raises ArgumentError."""
-        try:
+        """The dense array. Values of one place are added up.
+
+        Raises ArgumentError for a shape that no memory has, and DeviceMemoryError.
+        """
+        with self.making(f"a dense array of shape {list(array.shape)}", array):
             return array.toarray()
-        except ValueError as error:  # NumPy's, of a shape that no memory has
-            raise ArgumentError(
-                f"an array of shape {list(array.shape)} cannot be dense ({error})"
-            ) from error
+
+    def making(self, what: str, array: Any) -> AbstractContextManager[None]:
+        """``layout.making`` of what is made of such an array. Raises ArgumentError."""
+        return making(what, self.backend_of(array).device_of(array.data))
 
 
 def sparse_module(array: Any) -> Any:
@@ -118,15 +121,6 @@ def sparse_module(array: Any) -> Any:
         raise DeviceError(
             f"this process has no {name} for sparse arrays ({error})", hint=f"install {package}"
         ) from error
-
-
-@contextmanager
-def sparse_errors(what: str) -> Iterator[None]:
-    """What the libraries refuse, as one sentence."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        raise ArgumentError(f"{what} cannot be made ({error})") from error
 
 
 def check_extents(shape: tuple[int, ...], expected: str, at: str, *, fits: bool) -> None:

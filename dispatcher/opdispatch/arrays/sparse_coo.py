@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays.backends import device_of
 from opdispatch.arrays.layout import (
     Facts,
     check_indices,
     check_range,
     check_shape,
+    making,
     namespace_of,
 )
 from opdispatch.arrays.sparse import (
     SparseLayout,
     check_extents,
     check_values,
-    sparse_errors,
     sparse_module,
 )
 from opdispatch.dispatch_key import DispatchKey
@@ -41,7 +42,7 @@ class SparseCoo(SparseLayout):
 
         Raises ArgumentError for coordinates that have become of different lengths.
         """
-        with sparse_errors("one array of all indices"):
+        with self.making("one array of all indices", array):
             if hasattr(array, "coords"):
                 return np.stack(array.coords), array.data
             return namespace_of(array.row).stack([array.row, array.col]), array.data  # CuPy's
@@ -64,7 +65,7 @@ class SparseCoo(SparseLayout):
         indices, values = parts
         module = sparse_module(values)
         make = getattr(module, "coo_array", None) or module.coo_matrix
-        with sparse_errors(f"a sparse_coo array of shape {list(facts.shape)}"):
+        with making(f"a sparse_coo array of shape {list(facts.shape)}", device_of(values)):
             return make((values, tuple(indices)), shape=facts.shape)
 
     def from_dense(self, array: Any) -> Any:
@@ -72,7 +73,7 @@ class SparseCoo(SparseLayout):
         check_values(array, "a tensor that is to be sparse_coo")
         module = sparse_module(array)
         make = getattr(module, "coo_array", None) or module.coo_matrix
-        with sparse_errors(f"a sparse_coo array of shape {list(array.shape)}"):
+        with making(f"a sparse_coo array of shape {list(array.shape)}", device_of(array)):
             if not array.shape:
                 raise ValueError("it needs at least one dimension")
             return make(array)

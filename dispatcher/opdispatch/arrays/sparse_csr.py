@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.arrays.layout import Facts, check_indices, check_range, check_shape, check_starts
+from opdispatch.arrays.backends import device_of
+from opdispatch.arrays.layout import (
+    Facts,
+    check_indices,
+    check_range,
+    check_shape,
+    check_starts,
+    making,
+)
 from opdispatch.arrays.sparse import (
     SparseLayout,
     check_extents,
     check_values,
-    sparse_errors,
     sparse_module,
 )
 from opdispatch.dispatch_key import DispatchKey
@@ -55,7 +62,7 @@ class SparseCsr(SparseLayout):
         crow_indices, col_indices, values = parts
         module = sparse_module(values)
         make = getattr(module, "csr_array", None) or module.csr_matrix
-        with sparse_errors(f"a sparse_csr array of shape {list(facts.shape)}"):
+        with making(f"a sparse_csr array of shape {list(facts.shape)}", device_of(values)):
             array = make((values, col_indices, crow_indices), shape=facts.shape)
         array.data = values  # SciPy copies views of much larger arrays
         return array
@@ -65,7 +72,7 @@ class SparseCsr(SparseLayout):
         check_values(array, "a tensor that is to be sparse_csr")
         module = sparse_module(array)
         make = getattr(module, "csr_array", None) or module.csr_matrix
-        with sparse_errors(f"a sparse_csr array of shape {list(array.shape)}"):
+        with making(f"a sparse_csr array of shape {list(array.shape)}", device_of(array)):
             if len(array.shape) != 2:
                 raise ValueError("it needs two dimensions")
             return make(array)
