@@ -39,6 +39,8 @@ from opdispatch.array_api.data_types import (
 from opdispatch.array_api.functions import make_functions
 from opdispatch.array_api.info import __array_namespace_info__
 from opdispatch.array_operators.functions import FUNCTIONS
+from opdispatch.array_operators.meta_shapes import refusal, show
+from opdispatch.array_operators.sizes import is_of_no_array
 
 __array_api_version__ = "2025.12"
 
@@ -62,16 +64,22 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     shapes: list[Any] = [getattr(each, "shape", None) for each in arrays]
     if None in shapes or None in itertools.chain.from_iterable(shapes):
         return tuple(_made["broadcast_arrays"](list(arrays)))  # which refuses them
-    shape = np.broadcast_shapes(*shapes)
+    shape = broadcast_shapes(*shapes)
     return tuple(_made["broadcast_to"](each, shape) for each in arrays)
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """``broadcast_shapes`` of the array API standard.
 
-    Raises ValueError, with two of the shapes, if they cannot be broadcast.
+    Raises ValueError, with two of the shapes, if they cannot be broadcast, and ArgumentError for
+    one that no array can have.
     """
-    return np.broadcast_shapes(*shapes)
+    try:
+        return np.broadcast_shapes(*shapes)
+    except (ValueError, OverflowError) as error:
+        if is_of_no_array(error, shapes):
+            raise refusal("broadcast_to", f"of {show(*shapes)}: {error}") from None
+        raise
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:

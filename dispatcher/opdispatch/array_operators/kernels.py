@@ -21,7 +21,7 @@ compiled: what it does beside calling the library's own function is what a small
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,9 @@ from opdispatch.array_operators.dtypes import (
     check_scalar,
 )
 from opdispatch.array_operators.functions import ArrayFunction, Kernel
-from opdispatch.array_operators.meta_shapes import as_tuple, show
+from opdispatch.array_operators.meta_shapes import as_tuple, refusal, show
 from opdispatch.array_operators.numpy_calls import CHECKS, NumpyCall
+from opdispatch.array_operators.sizes import is_of_no_array
 from opdispatch.errors import ArgumentError, OpdispatchError
 from opdispatch.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensor import Tensor
@@ -96,8 +97,9 @@ def make_kernel(
         f"        raise without_common_type({name!r}, error) from None",
         "    except TypeError as error:",
         f"        raise with_types({name!r}, error, {_listed(arguments)}) from None",
-        "    except ValueError as error:",
-        f"        raise with_shapes({name!r}, error, {_listed(arguments)}) from None",
+        "    except (ValueError, OverflowError, IndexError) as error:",
+        f"        raise with_shapes({name!r}, error, {_listed(arguments)}, "
+        f"{_numbers(arguments)}) from None",
     ]
     namespace: dict[str, Any] = {
         "Tensor": Tensor,
@@ -169,6 +171,12 @@ def _listed(arguments: Sequence[Argument]) -> str:
     values = "".join(f"{each.name}, " for each in arguments)
     wanted = "shape" if any(each.name == "shape" for each in arguments) else "None"
     return f"({values}), {wanted}"
+
+
+def _numbers(arguments: Sequence[Argument]) -> str:
+    """What is passed for axes and counts, by name; the shape that is wanted is told apart."""
+    names = [each.name for each in arguments if str(each.type).startswith("int")]
+    return "{" + ", ".join(f"{each!r}: {each}" for each in names if each != "shape") + "}"
 
 
 def _has_tensor(argument: Argument) -> str:
@@ -321,22 +329,35 @@ def with_types(
 
 
 def with_shapes(
-    name: str, error: ValueError, values: Sequence[Any], wanted: int | Sequence[int] | None
-) -> ValueError:
+    name: str,
+    error: Exception,
+    values: Sequence[Any],
+    wanted: int | Sequence[int] | None,
+    numbers: Mapping[str, Any],
+) -> Exception:
     """An array library's error, with the shapes that it is about if it does not say them.
 
-    They are those of the arguments, and the one that was asked for.
+    They are those of the arguments, and the one that was asked for. Of sizes and axes that no array
+    can have, it is an ArgumentError, with the numbers that were given, too.
     """
     shapes: list[tuple[int, ...]] = []
     for value in values:
         items = value if isinstance(value, list | tuple) else [value]
-        shapes += [tuple(each.shape) for each in items if hasattr(each, "shape")]
+        shapes += [tuple(each.shape) for each in items if _is_array(each)]
     if wanted is not None:
         shapes.append(as_tuple(wanted))
     text = str(error)
+    if is_of_no_array(error, numbers.values()):
+        given = " and ".join(f"{key} {each}" for key, each in numbers.items() if each is not None)
+        places = (f"of {show(*shapes)}" if shapes else "", f"with {given}" if given else "")
+        return refusal(name, f"{' '.join(filter(None, places))}: {text}")
     if type(error) is not ValueError or not shapes or all(_is_in(each, text) for each in shapes):
         return error
     return ValueError(f"array::{name} of {show(*shapes)}: {text}")
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and not isinstance(value, np.dtype)
 
 
 def _is_in(shape: tuple[int, ...], text: str) -> bool:

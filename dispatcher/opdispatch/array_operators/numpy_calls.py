@@ -51,6 +51,7 @@ CHECKS: Final = {
     "isfinite": math.isfinite,
     "isnan": math.isnan,
     "vdot": _below_the_protocol(np.vdot),
+    "are_axes": frozenset(range(-64, 64)).issuperset,
 }
 
 _ON_HOST = "device is None"
@@ -135,7 +136,7 @@ NUMPY_CALLS: Final = {
     "concat": NumpyCall("np.concatenate(arrays, axis)", "arrays"),
     "take": NumpyCall("x.take(indices, axis)"),
     "reshape": NumpyCall("x.reshape(shape)", "copy is None and min(shape, default=0) >= -1"),
-    "permute_dims": NumpyCall("x.transpose(axes)"),
+    "permute_dims": NumpyCall("x.transpose(axes)", "are_axes(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
     "sort": NumpyCall(
         "np.sort(x, axis, 'stable')[::-1] if descending else np.sort(x, axis, 'stable')",

@@ -81,6 +81,11 @@ def _clip(x: Any, min: Any = None, max: Any = None) -> None:
             check_scalar("clip", x.dtype, bound)
 
 
+def _permute_dims(x: Any, axes: Sequence[int]) -> None:
+    if not all(-(2**31) <= each < 2**31 for each in axes):  # NumPy takes 2**32 for 0
+        check_axes("permute_dims", axes, len(x.shape))
+
+
 def _frequencies(name: str) -> Check:
     def check(n: int, *, d: float = 1.0, dtype: Any = None, device: Any = None) -> None:
         if n < 1 or d == 0:
@@ -219,6 +224,7 @@ _CHECKS: dict[str, Check] = {
     "full": _full,
     "full_like": _full_like,
     "linspace": _linspace,
+    "permute_dims": _permute_dims,
     "std": _real("std", "correction"),
     "var": _real("var", "correction"),
     "linalg_vector_norm": _real("linalg_vector_norm", "ord"),

@@ -1,14 +1,15 @@
-"""Sizes that no array can have, refused before a library counts them.
+"""Sizes that no array can have, refused before a library counts them, or known by its error.
 
 NumPy's 64-bit sizes wrap around: ``repeat`` of four elements 2**62 times then writes beyond an
-array of none, which ends the process, and ``arange(2**63 - 1)`` is empty.
+array of none, which ends the process, and ``arange(2**63 - 1)`` is empty. Most others it refuses
+itself, each function in its own words.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,5 +52,41 @@ def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
     if num > _MOST:
         raise refusal("linspace", f"of {num} points makes {_TOO_MANY}")
 
+
+def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
+    """Whether a library refuses a size or an axis that no array can have.
+
+    ``numbers`` are the axes and counts that it was given, or sequences of them. For a scalar that
+    is too large for its array's type, there is OverflowError, too.
+    """
+    if type(error) is OverflowError:
+        return any(_is_beyond_int(each) for each in numbers)
+    text = str(error).lower()
+    return type(error) in (ValueError, IndexError) and any(each in text for each in _REFUSALS)
+
+
+def _is_beyond_int(number: Any) -> bool:
+    """Whether C has no ``int`` for it, or for one of several."""
+    if isinstance(number, Sequence):
+        return any(map(_is_beyond_int, number))
+    return isinstance(number, int) and not -(2**31) <= number < 2**31
+
+
+# In small letters.
+_REFUSALS = (
+    "array is too big",
+    "iterator is too large",
+    "dimensions too large",
+    "allowed dimension exceeded",
+    "allowed size exceeded",
+    "negative dimensions",
+    "must be non-negative",
+    "maximum supported dimension",
+    "number of dimensions must be within",
+    "ndmin must be",
+    "fit into a c int",
+    "cannot compute length",
+)
+"""What NumPy, and CuPy, say of sizes and axes: there is no class of errors for them."""
 
 _TOO_MANY = "more elements than an array can have"
