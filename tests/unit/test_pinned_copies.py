@@ -13,6 +13,7 @@ import pytest
 from opdispatch.arrays import CupyBackend, cupy_backend, pinned_copies
 from opdispatch.arrays.pinned_copies import PinnedCopies
 from tests.unit.cupy_stand_in import CUDARuntimeError, Stream, ndarray
+from tests.unit.scarce_threads import ScarceThreads
 
 PIECE = 1000
 
@@ -118,14 +119,16 @@ def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
     cupy: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pinned_copies, "COPIERS", 4)
-    reading = threading.Semaphore(0)
+    begun, reading = threading.Semaphore(0), threading.Semaphore(0)
     copied: list[int] = []
 
     def fail(dst: int, src: int, size: int, kind: int, stream: int) -> None:
         if threading.current_thread() is threading.main_thread():
             for _ in range(3):
+                assert begun.acquire(timeout=10)
                 reading.release()
             raise CUDARuntimeError(999)
+        begun.release()
         assert reading.acquire(timeout=10)
         copied.append(size)
 
@@ -134,6 +137,55 @@ def test_nobody_reads_the_source_any_more_when_a_copy_has_failed(
     with pytest.raises(CUDARuntimeError):
         copies.upload(np.zeros(4 * PIECE, np.uint8), cupy.empty((4 * PIECE,), np.uint8))
     assert copied == [PIECE] * 3
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_what_no_thread_could_be_started_for_is_copied_before_the_call_returns_and_never_again(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, started: int
+):
+    """The pool has it in its queue nevertheless, for a thread that is started later."""
+    monkeypatch.setattr(pinned_copies, "COPIERS", 4)
+    copies, source = PinnedCopies(cupy), np.arange(4 * PIECE).astype(np.uint8)
+    threads = ScarceThreads(monkeypatch, f"copy_{started}")
+    target = cupy.empty((4 * PIECE,), np.uint8)
+    copies.upload(source, target)
+    np.testing.assert_array_equal(target.host, source)
+    assert len(cupy.cuda.runtime.copies) == 4
+
+    threads.are_lacking = False
+    copies._threads.submit(lambda: None).result(timeout=10)
+    copies._threads.shutdown()  # with all that was in the queue
+    assert len(cupy.cuda.runtime.copies) == 4
+    copies.download(target, np.empty_like(source))  # without any other thread
+    assert len(cupy.cuda.runtime.copies) == 8
+
+
+def test_what_another_thread_has_of_a_copy_is_waited_for_though_the_pool_has_refused_it(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The first thread takes it out of the queue when no second one could be started."""
+    monkeypatch.setattr(pinned_copies, "COPIERS", 3)
+    ScarceThreads(monkeypatch, "copy_1")
+    mine, theirs = threading.Semaphore(0), threading.Semaphore(0)
+    by_others: list[int] = []
+    copy = cupy.cuda.runtime.memcpyAsync
+
+    def take_turns(*args: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            theirs.release(2)  # the first part, until the other thread has begun the last
+            assert mine.acquire(timeout=10)
+        else:
+            assert theirs.acquire(timeout=10)
+            by_others.append(args[2])
+            if len(by_others) == 2:
+                mine.release()
+        copy(*args)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "memcpyAsync", take_turns)
+    source, target = np.arange(3 * PIECE).astype(np.uint8), cupy.empty((3 * PIECE,), np.uint8)
+    PinnedCopies(cupy).upload(source, target)
+    np.testing.assert_array_equal(target.host, source)
+    assert by_others == [PIECE] * 2
 
 
 def test_the_host_waits_for_no_stream(cupy: Any):

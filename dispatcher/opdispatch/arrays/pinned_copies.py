@@ -8,7 +8,8 @@ Note [Pinned memory]
 
     One thread copies within the host's memory at a fraction of the speed of the bus, too. So
     several do, each to or from two pieces of its own: while the GPU has one, it has the other one.
-    They do not wait for each other, since it does not matter in which order the parts arrive.
+    They do not wait for each other, since it does not matter in which order the parts arrive. The
+    caller's thread copies its own part and those that no other one has begun by then.
 
     The copies have a stream of their own, which begins after the caller's, and which that waits
     for: a stream that is another one in each thread, as the default one may be, would not do.
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,20 +71,49 @@ class PinnedCopies:
             self._stream.wait_event(current.record(self._event()))
             begins = range(0, contents.size, PIECE_BYTES)
             count = min(len(self._copiers), len(begins))
-            others = [
-                self._threads.submit(way, copier, contents, address, begins[n::count])
-                for n, copier in enumerate(self._copiers[1:count], start=1)
+            parts = [
+                _Part(partial(way, copier, contents, address, begins[n::count]))
+                for n, copier in enumerate(self._copiers[:count])
             ]
+            self._offer(parts[1:])
+            for part in parts:
+                part.run()
+            wait(part.done for part in parts)  # whatever comes of them: they use `host`
+            current.wait_event(self._stream.record(self._event()))
+            for part in parts:
+                part.done.result()
+
+    def _offer(self, parts: Iterable[_Part]) -> None:
+        """To the other threads, if there are any: the system may have none to give."""
+        for part in parts:
             try:
-                way(self._copiers[0], contents, address, begins[::count])
-            finally:
-                wait(others)  # whatever comes of them: they use `host`
-                current.wait_event(self._stream.record(self._event()))
-            for each in others:
-                each.result()
+                self._threads.submit(part.run)
+            except RuntimeError:
+                break  # it may be in the queue nevertheless, for a thread that is started later
 
     def _event(self) -> Any:
         return self._cuda.Event(disable_timing=True)
+
+
+class _Part:
+    """What one thread copies: the first that comes, and no other one ever again."""
+
+    def __init__(self, copy: Callable[[], None]) -> None:
+        self._unclaimed = [copy]
+        self.done: Future[None] = Future()
+
+    def run(self) -> None:
+        """Returns at once if another thread has it."""
+        try:
+            copy = self._unclaimed.pop()  # which one of several threads can
+        except IndexError:
+            return
+        try:
+            copy()
+        except BaseException as error:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
 
 
 class _Copier:
