@@ -97,10 +97,6 @@ class PrivateDaemon:
         """The files of its sockets, but that of its own address."""
         return sorted(path.name for path in self._runtime.glob("*/*.sock"))
 
-    def runtime_folders(self) -> list[Path]:
-        """The folders in which it keeps its sockets: one."""
-        return sorted(path for path in self._runtime.iterdir() if path.is_dir())
-
     def leftovers(self) -> list[str]:
         """What is left in its runtime folder, once it has stopped."""
         return sorted(str(path.relative_to(self._runtime)) for path in self._runtime.iterdir())

@@ -46,31 +46,26 @@ class Followers:
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def mirror_everywhere(
-        self,
-        version: LibraryVersion,
-        replaced: LibraryVersion | None,
-        above: Sequence[LibraryVersion] = (),
+        self, version: LibraryVersion, above: Sequence[LibraryVersion] = ()
     ) -> Following:
         """Tells every interpreter that does not hold a version of its publication."""
         return [
             task
             for session in self._sessions.ready()
             if version.find_replica(session) is None
-            for task in self.mirror(session, version, replaced, above)
+            for task in self.mirror(session, version, above)
         ]
 
     def mirror(
         self,
         session: InterpreterSession,
         version: LibraryVersion,
-        replaced: LibraryVersion | None,
         above: Sequence[LibraryVersion] = (),
     ) -> Following:
         """Tells one interpreter of a version's publication, below that of those ``above``."""
         mirror = pb.Mirror(
             load_id=version.load_id,
             name=version.name,
-            replaces=replaced.load_id if replaced else 0,
             above=[each.load_id for each in above],
         )
         message, timeout = pb.DaemonMessage(mirror=mirror), instruction_timeout(version)

@@ -162,7 +162,7 @@ class LibraryTransaction:
                 commit = pb.Commit(load_id=version.load_id, above=[each.load_id for each in above])
                 message = pb.DaemonMessage(commit=commit)
                 await self._publish(version, session, replaced, message, on_published, above)
-                mirrors = self._followers.mirror_everywhere(version, replaced, above)
+                mirrors = self._followers.mirror_everywhere(version, above)
         await finish(mirrors)
 
     async def join(
@@ -206,7 +206,7 @@ class LibraryTransaction:
 
         ``session`` holds it, and imports nothing now; other replicas follow.
         """
-        restore = pb.Restore(load_id=version.load_id, replaces=replaced.load_id)
+        restore = pb.Restore(load_id=version.load_id)
         async with self._order, AsyncExitStack() as recorded:
             with self._collections.spared():
                 await asyncio.to_thread(
@@ -223,7 +223,7 @@ class LibraryTransaction:
                     for replica in others:
                         replica.state = ReplicaState.SERVING
                     raise
-            following = self._followers.mirror_everywhere(version, replaced)
+            following = self._followers.mirror_everywhere(version)
             for replica in version.replicas:
                 if replica.session is not session:
                     message = pb.DaemonMessage(restore=restore)
@@ -249,7 +249,7 @@ class LibraryTransaction:
                 task
                 for version in sorted(versions(), key=lambda version: version.position)
                 if version.is_active
-                for task in self._followers.mirror(session, version, None)
+                for task in self._followers.mirror(session, version)
             ]
             session.ready = session.alive
             self.routes.announce(session)
@@ -259,7 +259,7 @@ class LibraryTransaction:
         """Takes a version's code out of an interpreter that has finished its calls."""
         version.remove_replica(replica.session)
         if version.is_active:
-            await finish(self._followers.mirror(replica.session, version, None))
+            await finish(self._followers.mirror(replica.session, version))
         elif version.state is VersionState.KEPT:
             await finish(self._followers.retire(replica.session, version, keep=False))
 
