@@ -9,6 +9,7 @@ from pathlib import Path
 
 import opdispatch_wire.addresses
 import opdispatch_wire.errors  # noqa: F401  both define error classes
+from opdispatch import ArrayBackend
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.cli.app import build_app
 from opdispatch_wire.status import STATUS_OF_CODE
@@ -91,3 +92,10 @@ def test_the_held_handle_of_the_docs_prints_what_they_say() -> None:
     program, printed = ours
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
+
+
+def test_what_a_backend_must_have_is_named():
+    page = (ROOT / "docs" / "array-backends.md").read_text()
+    [sentence] = re.findall(r"It must have [^.]*", page)
+    named = set(re.findall("`([a-z_]+)`", sentence))
+    assert named == {"device_type", "component", *ArrayBackend.__abstractmethods__}
