@@ -65,7 +65,10 @@ def sparse_csr_tensor(
             raise ArgumentError(f"crow_indices has shape {list(rows.shape)}; expected [rows + 1]")
         check_indices(columns, "col_indices", (None,))
         size = (rows.shape[0] - 1, int(columns.max()) + 1 if 0 not in columns.shape else 0)
-    return _made("sparse_csr", (rows, columns, elements), size, requires_grad)
+    made = _made("sparse_csr", (rows, columns, elements), size, requires_grad)
+    if made.ndim != 2:  # SciPy has vectors by rows, PyTorch has none
+        raise ArgumentError(f"size is {list(made.shape)}; expected two dimensions")
+    return made
 
 
 def quantize_per_tensor(input: Any, scale: float, zero_point: int, dtype: DTypeLike) -> Tensor:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opdispatch.arrays import LAYOUTS, describe_type
+from opdispatch.arrays import LAYOUTS, describe_type, way_to_tensor
 from opdispatch.errors import ArgumentError
 from opdispatch.generator import Generator
 from opdispatch.schema_default import check_device
@@ -228,7 +228,7 @@ def _fill(
         message.list.SetInParent()
         for i, item in enumerate(value):
             _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1, memory)
-    elif isinstance(value, dict):
+    elif isinstance(value, dict) and not way_to_tensor(value):  # SciPy's dok_array is a dict
         _check_depth(at, depth)
         message.dict.SetInParent()
         for key, item in value.items():
@@ -247,7 +247,8 @@ def _fill(
         message.integer = _check_integer(operator.index(value), at)
     else:
         raise WireError(
-            f"{at}: {describe_type(value)} has no representation on the wire; {_ACCEPTED}"
+            f"{at}: {describe_type(value)} has no representation on the wire"
+            f"{way_to_tensor(value) or f'; {_ACCEPTED}'}"
         )
 
 

@@ -285,11 +285,34 @@ def test_an_operator_that_writes_to_such_an_argument_is_refused(name: str):
         undecoded_arguments(request)
 
 
+@pytest.mark.parametrize("name", ["csc_array", "dok_array", "dok_matrix", "lil_array"])
+def test_other_sparse_formats_are_refused_with_the_way_to_one_that_travels(name: str):
+    """SciPy's ``dok`` classes are dicts besides."""
+    value = getattr(scipy.sparse, name)(DENSE)
+    with pytest.raises(WireError, match=rf"{name} has no .* wire; convert it with tocoo\(\) or"):
+        value_to_proto(value)
+    same(value_from_proto(value_to_proto(value.tocsr())), scipy.sparse.csr_array(DENSE))
+
+
+def test_a_vector_by_rows_travels_as_it_is_a_tensor_in_one_process():
+    vector = scipy.sparse.csr_array(np.array([1.0, 0.0, 2.0]))
+    decoded = value_from_proto(value_to_proto(vector))
+    same(decoded, vector)
+    assert decoded.shape == Tensor(decoded).shape == (3,)
+    message = value_to_proto(vector)
+    message.sparse_csr.shape[0] = 2
+    with pytest.raises(WireError, match=r"\$\.col_indices has 2"):
+        value_from_proto(message)
+    message.sparse_csr.shape.extend([3])
+    with pytest.raises(WireError, match=r"\$\.crow_indices has shape \[2\]"):
+        value_from_proto(message)
+
+
 def test_what_has_no_representation_says_so():
-    with pytest.raises(WireError, match=r"\$ is no sparse_csr tensor: shape is \[3\]"):
-        value_to_proto(scipy.sparse.csr_array(np.ones(3)))
-    with pytest.raises(WireError, match="csc_array has no representation"):
-        value_to_proto(scipy.sparse.csc_array(DENSE))
+    odd = scipy.sparse.csr_array(DENSE)
+    odd.indices = odd.indices.astype(np.int16)
+    with pytest.raises(WireError, match=r"\$ is no sparse_csr tensor: col_indices has dtype int16"):
+        value_to_proto(odd)
     with pytest.raises(WireError, match="without dispatch keys"):
         value_to_proto(Tensor(ARRAYS["sparse_coo"], keys=DispatchKeySet()))
     assert isinstance(ARRAYS["nested"], NestedArray)

@@ -79,6 +79,7 @@ from opdispatch.arrays.tensor_types import (
     find_key_bits,
     key_bits_of,
     register_tensor_type,
+    way_to_tensor,
 )
 
 register_backend(MetaBackend())
@@ -137,4 +138,5 @@ __all__ = [
     "split_device",
     "use_device",
     "view_by_dlpack",
+    "way_to_tensor",
 ]

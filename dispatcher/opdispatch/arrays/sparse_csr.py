@@ -1,4 +1,4 @@
-"""Sparse matrices by rows: key ``SparseCsrCPU``, ``SparseCsrCUDA``.
+"""Sparse matrices by rows, and SciPy's vectors: key ``SparseCsrCPU``, ``SparseCsrCUDA``.
 
 ``scipy.sparse.csr_array`` and ``csr_matrix``, ``cupyx.scipy.sparse.csr_matrix``.
 """
@@ -29,7 +29,8 @@ from opdispatch.dispatch_key import DispatchKey
 class SparseCsr(SparseLayout):
     """``crow_indices`` of shape [rows + 1], ``col_indices`` and ``values`` of shape [n].
 
-    Row i has the values from ``crow_indices[i]`` to ``crow_indices[i + 1]``.
+    Row i has the values from ``crow_indices[i]`` to ``crow_indices[i + 1]``. A vector, of which
+    SciPy has some and PyTorch none, is one row.
     """
 
     name = pytorch_name = "sparse_csr"
@@ -43,19 +44,21 @@ class SparseCsr(SparseLayout):
         return array.indptr, array.indices, array.data
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Two dimensions, an entry for each row and the end, and a column for each value."""
+        """An entry for each row and the end, and a column for each value."""
         crow_indices, col_indices, values = parts
-        check_extents(facts.shape, "two dimensions", at, fits=len(facts.shape) == 2)
+        dimensions = len(facts.shape)
+        check_extents(facts.shape, "one dimension or two", at, fits=dimensions in (1, 2))
+        rows = facts.shape[0] if dimensions == 2 else 1
         check_values(values, f"{at}values")
         check_shape(values, f"{at}values", (None,))
-        check_indices(crow_indices, f"{at}crow_indices", (facts.shape[0] + 1,))
+        check_indices(crow_indices, f"{at}crow_indices", (rows + 1,))
         check_indices(col_indices, f"{at}col_indices", (values.shape[0],))
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """Rows follow each other, and each column is one of the matrix."""
         crow_indices, col_indices, values = parts
         check_starts(crow_indices, f"{at}crow_indices", int(values.shape[0]))
-        check_range(col_indices, f"{at}col_indices", facts.shape[1])
+        check_range(col_indices, f"{at}col_indices", facts.shape[-1])
 
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
         """A ``csr_array``, or CuPy's ``csr_matrix``."""

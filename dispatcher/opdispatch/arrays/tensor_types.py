@@ -81,13 +81,13 @@ def key_bits_of(value: Any) -> int:
     if bits is None:
         raise TypeError(
             "expected Tensor (numpy.ndarray, cupy.ndarray or opdispatch.Tensor), "
-            f"got {describe_type(value)}{_way_to_tensor(value)}"
+            f"got {describe_type(value)}{way_to_tensor(value)}"
         )
     return bits
 
 
-def _way_to_tensor(value: Any) -> str:
-    """For the sparse formats that are no layouts here, csc for instance."""
+def way_to_tensor(value: Any) -> str:
+    """For the sparse formats that are no layouts here, csc for instance; empty for others."""
     return "; convert it with tocoo() or tocsr()" if hasattr(type(value), "tocoo") else ""
 
 
