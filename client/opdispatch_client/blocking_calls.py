@@ -112,7 +112,7 @@ class BlockingCalls:
         return reply
 
     def _call_daemon(self, attempt: CallAttempt) -> execution_pb2.CallReply:
-        lane, what = self._daemon.get(), attempt.call.what
+        lane, what = self._daemon.get(attempt.deadline), attempt.call.what
         attempt.prepare(lane.inline_bytes)
         return lane.call(attempt.request, attempt.time_left(), what, tensors=attempt.tensors)
 
@@ -157,7 +157,7 @@ class BlockingCalls:
                 self._learn(attempt, result)
             self._end(attempt, future, result)
 
-        lane = self._daemon.get()
+        lane = self._daemon.get(attempt.deadline)
         attempt.prepare(lane.inline_bytes)
         self._begin_on(lane, attempt, future, on_done)
 

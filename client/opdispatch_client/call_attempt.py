@@ -34,11 +34,11 @@ class CallAttempt:
 
     __slots__ = (
         "_address",
-        "_deadline",
         "_is_detached",
         "_is_encoded",
         "_wants_route",
         "call",
+        "deadline",
         "memory",
         "request",
         "tensors",
@@ -56,7 +56,8 @@ class CallAttempt:
         self._wants_route = False
         self._address = endpoint.address
         timeout = endpoint.timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        """When the caller waits no more, by ``time.monotonic``; None: never."""
 
     def encode(self, shared: CallerLaneMemory | None) -> None:
         """Makes the request, for a lane that shares this memory. Raises WireError."""
@@ -106,9 +107,9 @@ class CallAttempt:
 
     def time_left(self) -> float | None:
         """The seconds until the deadline, which the request says then, too; None: any time."""
-        if self._deadline is None:
+        if self.deadline is None:
             return None
-        seconds = max(self._deadline - time.monotonic(), 0.0)
+        seconds = max(self.deadline - time.monotonic(), 0.0)
         self.request.timeout = seconds
         return seconds
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import select
 import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_wire import lane_messages
+from opdispatch_wire import lane_messages, lane_socket
 from opdispatch_wire.frames import FrameKind
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
@@ -66,7 +70,7 @@ async def test_the_asyncio_session_takes_it_too(loaded: RunningDaemon):
 def _answer_of(session: oc.Session) -> object:
     try:
         return session.ops.const.get(X)
-    except oc.DaemonUnavailableError as error:
+    except (oc.DaemonUnavailableError, oc.DeadlineExceededError) as error:
         return error
 
 
@@ -84,6 +88,51 @@ def test_a_session_finds_the_lane_of_the_daemon_that_comes_back(
         start_daemon()
         assert wait_for(lambda: _answer_of(session) == 1)
         assert session.lane == "local"
+
+
+@contextmanager
+def mute_lane(path: str) -> Iterator[socket.socket]:
+    """In the place of a daemon's lane, one that never answers."""
+    lane = Path(path)
+    hidden = lane.rename(lane.with_name("hidden"))
+    try:
+        with closing(lane_socket.listen(path)) as listener:
+            yield listener
+    finally:
+        hidden.rename(lane)
+
+
+def is_still_tried(listener: socket.socket) -> bool:
+    """Whether the caller that has connected waits for the first word."""
+    listener.settimeout(20)
+    with listener.accept()[0] as connection:
+        connection.settimeout(20)
+        assert connection.recv(1 << 16)
+        return not select.select([connection], [], [], 0)[0]
+
+
+def come_back(first: RunningDaemon, start_daemon: StartDaemon) -> str:
+    """Has a daemon die and come back with all that it has loaded; the path of its new lane."""
+    first.signal(signal.SIGKILL)
+    first.wait()
+    with start_daemon().connect() as session:
+        return session.server_info.lane
+
+
+def test_a_call_waits_for_a_new_lane_no_longer_than_for_its_answer(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    first = start_daemon()
+    with first.connect() as loading:
+        loading.load(write_library("const", constant(1)))
+    with first.connect(timeout=1, direct=False) as session:
+        with mute_lane(come_back(first, start_daemon)) as listener:
+            answers = []
+            while not select.select([listener], [], [], 0)[0]:
+                answers.append(_answer_of(session))
+            assert isinstance(answers[-1], oc.DeadlineExceededError)
+            assert is_still_tried(listener)
+        assert wait_for(lambda: _answer_of(session) == 1)
 
 
 def test_two_calls_of_one_id_end_the_lane(

@@ -22,10 +22,16 @@ class Peer:
         self.connection: socket.socket | None = None
 
     def accept(self, limit: int = LIMIT, *, shares_memory: bool = False) -> None:
+        self.accept_without_answer()
+        self.welcome(limit, shares_memory=shares_memory)
+
+    def accept_without_answer(self) -> None:
         self._listener.setblocking(True)
         self.connection, _ = self._listener.accept()
         kind, _ = self.read()
         assert kind is FrameKind.HELLO
+
+    def welcome(self, limit: int = LIMIT, *, shares_memory: bool = False) -> None:
         self.write(FrameKind.WELCOME, lane_messages.welcome(limit, shares_memory=shares_memory))
 
     def read(self) -> tuple[FrameKind, bytes | memoryview]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import grpc
 
@@ -37,7 +40,10 @@ class DaemonLane:
         self._lane: CallLane
         self.name = "grpc"
         """What kind of lane it is."""
-        self._opening = threading.Lock()  # a lane that broke is opened again by one thread
+        # Protects `_lane`, `_attempt` and `_is_closed` where they change: after `close` there is
+        # no new lane and no attempt, and whoever takes an attempt away says how it has ended.
+        self._guard = threading.Lock()
+        self._attempt: Future[CallLane] | None = None  # to open the lane again
 
     @property
     def is_closed(self) -> bool:
@@ -56,24 +62,88 @@ class DaemonLane:
         """
         self.name, self._lane = self._choose(info.lane, limit)
 
-    def get(self) -> CallLane:
-        """The lane, opened again if it broke. Raises DaemonUnavailableError."""
+    def get(self, deadline: float | None) -> CallLane:
+        """The lane, opened again if it broke.
+
+        All who need it then wait for one attempt, and get the error of that if it fails; nobody
+        waits longer than until ``deadline``, by ``time.monotonic``, unless no thread can be
+        started. Raises TimeoutError, and what went wrong: DaemonUnavailableError, for one.
+        """
         if self._is_closed:
             raise self._endpoint.closed_error()
         lane = self._lane
         if not lane.is_closed:
             return lane
-        with self._opening:
-            if self._lane is lane:
-                lane.close()
-                self.open(*self._introduce())
-            return self._lane
+        return self._wait_for_another(lane, deadline)
 
     def close(self) -> None:
         """Ends all calls; no others can be made. Idempotent."""
-        self._is_closed = True
+        with self._guard:
+            self._is_closed = True
+            attempt, self._attempt = self._attempt, None
+            if attempt is not None:
+                attempt.set_exception(self._endpoint.closed_error())
         if hasattr(self, "_lane"):
             self._lane.close()
+
+    def _wait_for_another(self, broken: CallLane, deadline: float | None) -> CallLane:
+        try:
+            attempt = self._join_attempt(broken)
+        except RuntimeError:  # of threading: the system's limit is reached
+            return self._replace(broken)
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        error = attempt.exception(left)
+        if error is None:
+            return attempt.result()
+        # Raising an error adds to its traceback, so that each thread needs one of its own.
+        raise copy.copy(error).with_traceback(error.__traceback__)
+
+    def _join_attempt(self, broken: CallLane) -> Future[CallLane]:
+        """The attempt that is under way, or a new one. Raises RuntimeError without a thread."""
+        with self._guard:
+            if self._attempt is not None:
+                return self._attempt
+            attempt: Future[CallLane] = Future()
+            if self._is_closed:
+                attempt.set_exception(self._endpoint.closed_error())
+            elif self._lane is not broken:
+                attempt.set_result(self._lane)
+            else:
+                # In a thread of its own: no caller's deadline, and no Ctrl-C, ends it for others.
+                threading.Thread(
+                    target=self._try, args=(broken, attempt), name="lane-opening", daemon=True
+                ).start()
+                self._attempt = attempt
+            return attempt
+
+    def _try(self, broken: CallLane, attempt: Future[CallLane]) -> None:
+        failure: BaseException | None = None
+        try:
+            self._replace(broken)
+        except BaseException as error:
+            failure = error
+        with self._guard:
+            if self._attempt is attempt:  # else the lane was closed
+                self._attempt = None
+                if failure is None:
+                    attempt.set_result(self._lane)
+                else:
+                    attempt.set_exception(failure)
+        del attempt, failure  # an error refers to this frame
+
+    def _replace(self, broken: CallLane) -> CallLane:
+        """The lane after that one, which this opens unless another thread is quicker."""
+        broken.close()
+        info, limit = self._introduce()
+        name, lane = self._choose(info.lane, limit)
+        with self._guard:
+            if self._lane is broken and not self._is_closed:
+                self.name, self._lane = name, lane
+                return lane
+        lane.close()
+        if self._is_closed:
+            raise self._endpoint.closed_error()
+        return self._lane
 
     def _choose(self, path: str, limit: int) -> tuple[str, CallLane]:
         endpoint, wanted = self._endpoint, self._endpoint.lane
