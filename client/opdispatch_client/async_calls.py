@@ -91,7 +91,7 @@ class AsyncCalls:
         try:
             reply = await self._call_directly(attempt)
             if reply is None:
-                lane = await self._daemon.get()
+                lane = await self._daemon.get(attempt.deadline)
                 attempt.prepare(lane.inline_bytes if lane is not None else None)
                 if lane is None:
                     return await send(call_by_itself(call, attempt.request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import signal
 import socket
@@ -133,6 +134,29 @@ def test_a_call_waits_for_a_new_lane_no_longer_than_for_its_answer(
             assert isinstance(answers[-1], oc.DeadlineExceededError)
             assert is_still_tried(listener)
         assert wait_for(lambda: _answer_of(session) == 1)
+
+
+async def test_a_task_waits_for_a_new_lane_no_longer_than_for_its_answer(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    async def answer_of(session: oc.aio.AsyncSession) -> object:
+        try:
+            return await session.ops.const.get(X)
+        except (oc.DaemonUnavailableError, oc.DeadlineExceededError) as error:
+            return error
+
+    first = start_daemon()
+    with first.connect() as loading:
+        loading.load(write_library("const", constant(1)))
+    async with oc.aio.connect(first.address, timeout=1, direct=False) as session:
+        with mute_lane(come_back(first, start_daemon)) as listener:
+            answers = []
+            while not select.select([listener], [], [], 0)[0]:
+                answers.append(await answer_of(session))
+            assert isinstance(answers[-1], oc.DeadlineExceededError)
+            assert is_still_tried(listener)
+        while await answer_of(session) != 1:
+            await asyncio.sleep(0)
 
 
 def test_two_calls_of_one_id_end_the_lane(

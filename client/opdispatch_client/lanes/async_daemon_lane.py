@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -66,7 +68,7 @@ class AsyncDaemonLane:
         """The one that there is, broken or not; None: each call is a gRPC request."""
         self.name = "grpc"
         """What kind of lane it is."""
-        self._opening = asyncio.Lock()  # a lane that broke is opened again by one task
+        self._attempt: asyncio.Task[None] | None = None  # to open the lane again
 
     @property
     def is_closed(self) -> bool:
@@ -80,21 +82,59 @@ class AsyncDaemonLane:
         """
         self.name, self.lane = await self._choose(info.lane, limit)
 
-    async def get(self) -> AsyncCallLane | None:
-        """``lane``, opened again if it broke. Raises DaemonUnavailableError."""
+    async def get(self, deadline: float | None) -> AsyncCallLane | None:
+        """``lane``, opened again if it broke.
+
+        All who need it then wait for one attempt, and get the error of that if it fails; nobody
+        waits longer than until ``deadline``, by ``time.monotonic``. Raises TimeoutError, and what
+        went wrong: DaemonUnavailableError, for one.
+        """
         lane = self.lane
         if lane is None or not lane.is_closed or self._is_closed:
             return lane
-        async with self._opening:
-            if self.lane is lane:
-                await self.open(*await self._introduce())
-            return self.lane
+        return await self._wait_for_another(deadline)
 
     def close(self) -> None:
         """Ends all calls; no others can be made. Idempotent."""
         self._is_closed = True
-        if self.lane is not None and self._endpoint.is_of_this_process:
+        if not self._endpoint.is_of_this_process:
+            return
+        if self._attempt is not None:
+            self._attempt.cancel()
+        if self.lane is not None:
             self.lane.close()
+
+    async def _wait_for_another(self, deadline: float | None) -> AsyncCallLane | None:
+        attempt = self._attempt
+        if attempt is None:
+            # A task of its own: no caller's deadline, and no cancellation, ends it for others.
+            attempt = self._attempt = asyncio.create_task(self._open_again())
+            attempt.add_done_callback(self._forget_attempt)
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        await asyncio.wait((attempt,), timeout=left)
+        if self._is_closed:
+            raise self._endpoint.closed_error()
+        if not attempt.done():
+            raise TimeoutError
+        if attempt.cancelled():  # by somebody who cancels all tasks
+            raise LaneClosedError("the attempt to open it again was cancelled", was_sent=False)
+        if (error := attempt.exception()) is not None:
+            # Raising an error adds to its traceback, so that each task needs one of its own.
+            raise copy.copy(error).with_traceback(error.__traceback__)
+        return self.lane
+
+    async def _open_again(self) -> None:
+        info, limit = await self._introduce()
+        name, lane = await self._choose(info.lane, limit)
+        if not self._is_closed:
+            self.name, self.lane = name, lane
+        elif lane is not None:  # `introduce` did not heed that this was cancelled
+            lane.close()
+
+    def _forget_attempt(self, attempt: asyncio.Task[None]) -> None:
+        self._attempt = None
+        if not attempt.cancelled():
+            attempt.exception()  # nobody may wait any more: asyncio need not complain of that
 
     async def _choose(self, path: str, limit: int) -> tuple[str, AsyncCallLane | None]:
         endpoint, wanted = self._endpoint, self._endpoint.lane
