@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,13 +63,29 @@ class CallTrace:
 
 
 class DaemonLane:
-    """The connection for nested calls. Its calls block, and may come from any thread."""
+    """The connection for nested calls. Its calls block, and may come from any thread.
+
+    A local lane that broke is opened again by the next call: those under way fail with it, since
+    they may have run. Calls go over gRPC while another one does that, and from then on if it
+    cannot be done.
+
+    ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane.
+    ``_opening`` is held by whoever does that and may replace ``_lane``, so that one thread does.
+    It takes ``_lane`` away, clears ``_is_in_doubt``, and only then looks: nobody begins on a lane
+    that is known to have broken, and one that breaks meanwhile is looked at again. ``close`` sets
+    ``_is_closed`` before it takes ``_lane``, and a lane is put there before ``_is_closed`` is
+    read: one of both closes it.
+    """
 
     def __init__(self, address: str, max_message_bytes: int) -> None:
         self._address = address
         self._limit = max_message_bytes
         self._internal_limit = internal_message_limit(max_message_bytes)
+        self._path = ""
         self._lane: BlockingLane | None = None
+        self._opening = threading.Lock()
+        self._is_in_doubt = False
+        self._is_closed = False
         options = channel_options(self._internal_limit, address=address)
         self._channel = grpc.insecure_channel(grpc_target(address), options=options)
         self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -88,7 +105,7 @@ class DaemonLane:
         if sink is not None and not sink.takes_remote:
             sink = None
         args, kwargs = op.signature.split(stack)
-        lane = self._lane
+        lane = self._working_lane() if self._is_in_doubt else self._lane
         tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
         request = call_request(
             str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys, memory=tensors
@@ -101,7 +118,7 @@ class DaemonLane:
         reply: execution_pb2.CallReply | None = None
         try:
             with running.nested() as context:
-                reply = self._send(request, context, tensors)
+                reply = self._send(request, context, lane, tensors)
         finally:
             if span is not None:
                 span.end(reply)
@@ -111,22 +128,53 @@ class DaemonLane:
 
     def use_local_lane(self, path: str) -> None:
         """Has calls take the daemon's local lane from now on, if it can be reached."""
-        if path and lane_socket.is_socket(path):
+        self._path = path
+        self._lane = self._open()
+
+    def close(self) -> None:
+        """Closes the connection; calls under way fail."""
+        self._is_closed = True
+        self._channel.close()
+        if (lane := self._lane) is not None:
+            lane.close()
+
+    def _working_lane(self) -> BlockingLane | None:
+        """The lane, opened again if it broke; None: the call goes over gRPC."""
+        hand_over_turn()  # the daemon may be slow to answer
+        if not self._opening.acquire(blocking=False):
+            return None
+        try:
+            lane, self._lane = self._lane, None
+            self._is_in_doubt = False
+            if lane is not None and lane.is_closed and not self._is_closed:
+                lane.close()
+                lane = self._open()
+            self._lane = lane
+            if self._is_closed and lane is not None:
+                lane.close()
+            return lane
+        finally:
+            self._opening.release()
+
+    def _open(self) -> BlockingLane | None:
+        if self._path and lane_socket.is_socket(self._path):
             try:
-                GUARD.own_peer(f"unix:{path}")
-                self._lane = BlockingLane.connect(
-                    path, self._internal_limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                GUARD.own_peer(f"unix:{self._path}")
+                return BlockingLane.connect(
+                    self._path, self._internal_limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
                 )
             except (OSError, OpdispatchError) as error:
                 LOG.info("kernels call the daemon over gRPC: %s", error)
+        return None
 
     def _send(
         self,
         request: execution_pb2.CallRequest,
         context: CallContext,
+        lane: BlockingLane | None,
         tensors: CallTensors | None,
     ) -> execution_pb2.CallReply:
-        if self._lane is None:
+        if lane is None:
             try:
                 reply: execution_pb2.CallReply = self._execution.Call(
                     request, timeout=context.timeout, metadata=context.metadata
@@ -137,17 +185,14 @@ class DaemonLane:
         context.write_to(request)
         try:
             what = f"the call of {request.operator}"
-            return self._lane.call(request, context.timeout, what, tensors=tensors)
-        except TimeoutError:
-            raise late_answer_error(self._address) from None
-        except LaneClosedError as error:
-            raise lost_connection_error(self._address, str(error)) from error
-
-    def close(self) -> None:
-        """Closes the connection; calls under way fail."""
-        self._channel.close()
-        if self._lane is not None:
-            self._lane.close()
+            return lane.call(request, context.timeout, what, tensors=tensors)
+        except BaseException as error:
+            self._is_in_doubt = True
+            if isinstance(error, TimeoutError):
+                raise late_answer_error(self._address) from None
+            if isinstance(error, LaneClosedError):
+                raise lost_connection_error(self._address, str(error)) from error
+            raise
 
 
 class _ForwardingKernel:
