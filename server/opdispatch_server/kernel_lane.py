@@ -181,15 +181,11 @@ class KernelLane:
         while self._turn.is_at(turn):
             kind, payload = self._next_frame()
             if kind is FrameKind.CALL:
-                # Where memory is shared, the few tensors that are inline are taken as they are.
-                request, arguments, refusal = read_call(payload, detaches=self._memory is None)
-                if refusal is not None:
-                    self._reply(_failure(request, refusal))
-                    continue
-                limited, size = not request.chunks_reply, len(payload)
-                tensors = CalleeTensors([*arguments], size, is_limited=limited)
-                del payload, arguments  # the tensors let go of it, one by one
-                self._take(request, tensors, turn)
+                call = self._read(payload)
+                del payload  # the tensors let go of it, one by one
+                if call is not None:
+                    self._take(*call, turn)
+                del call  # it may be long until the next one comes
             elif kind is FrameKind.CANCEL:
                 cancel = lane_pb2.LaneCancel()
                 lane_messages.parsed(cancel, payload)
@@ -199,6 +195,18 @@ class KernelLane:
                 self._memory.take(kind, payload)
             else:
                 raise WireError(f"a {kind.name} frame came where only calls can")
+
+    def _read(
+        self, payload: bytes | memoryview
+    ) -> tuple[execution_pb2.CallRequest, CalleeTensors] | None:
+        """A call that may go on; one that may not is replied to."""
+        # Where memory is shared, the few tensors that are inline are taken as they are.
+        request, arguments, refusal = read_call(payload, detaches=self._memory is None)
+        if refusal is not None:
+            self._reply(_failure(request, refusal))
+            return None
+        limited, size = not request.chunks_reply, len(payload)
+        return request, CalleeTensors([*arguments], size, is_limited=limited)
 
     def _take(self, request: execution_pb2.CallRequest, tensors: CalleeTensors, turn: int) -> None:
         """Runs a call, and those that have waited for it to end; or leaves it to who does."""

@@ -1,0 +1,126 @@
+"""An interpreter's lane: what a call has brought goes when it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opdispatch import DispatchKey, DispatchKeySet, default_dispatcher
+from opdispatch_server.call_rules import DaemonCalls
+from opdispatch_server.daemon_lane import DaemonLane
+from opdispatch_server.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.kernel_execution import KernelExecution
+from opdispatch_server.kernel_lane import KernelLane
+from opdispatch_server.program_execution import ProgramExecution
+from opdispatch_server.turn_watch import TurnWatch
+from opdispatch_server.values.device_exports import DeviceExports
+from opdispatch_server.values.peer_values import PeerValues
+from opdispatch_server.values.value_store import ValueStore
+from opdispatch_wire import lane_socket
+from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.caller_tensors import CallerTensors
+from opdispatch_wire.calls import call_request, returns_of_reply
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.chunks import CHUNK_BYTES
+from opdispatch_wire.v1 import interpreter_pb2
+from tests.unit.lane_peer import LIMIT
+
+LOAD_ID = 7
+PLACE = 2  # of the kernel: after the namespace, and the definition
+KEYS = DispatchKeySet(DispatchKey.CPU)
+LIBRARY = b"""
+import threading, weakref
+from opdispatch import Library
+
+was_released = threading.Event()
+
+def size(x):
+    frame = x
+    while (base := getattr(frame, "obj", getattr(frame, "base", None))) is not None:
+        frame = base
+    weakref.finalize(frame, was_released.set)
+    return x.size
+
+lib = Library("kernel_lane", "DEF")
+lib.define("size(Tensor x) -> int")
+lib.impl("size", size, "CPU")
+"""
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Iterator[InterpreterLibraries]:
+    with contextlib.closing(DaemonLane(f"unix:{tmp_path / 'daemon'}", LIMIT)) as daemon:
+        libraries = InterpreterLibraries(default_dispatcher(), daemon.kernel)
+        stage = interpreter_pb2.Stage(
+            load_id=LOAD_ID, name="kernel_lane", content=LIBRARY, filename="kernel_lane.py"
+        )
+        libraries.obey(interpreter_pb2.DaemonMessage(stage=stage))
+        commit = interpreter_pb2.Commit(load_id=LOAD_ID)
+        libraries.obey(interpreter_pb2.DaemonMessage(commit=commit))
+        yield libraries
+        libraries.drop_all()
+
+
+@pytest.fixture
+def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
+    with contextlib.closing(PeerValues(LIMIT)) as peers:
+        values = ValueStore()
+        programs = ProgramExecution(
+            libraries.dispatcher, values, peers, DeviceExports(), lambda: "here"
+        )
+        yield KernelExecution(
+            libraries, lambda: "here", LIMIT, values, programs, lambda error: None
+        )
+
+
+@pytest.fixture
+def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]:
+    """The calling side of a lane whose other side runs the kernels."""
+    path = str(tmp_path / "lane")
+    watch = TurnWatch()
+    lanes: list[KernelLane] = []
+    has_ended = threading.Event()
+
+    def accept() -> None:
+        connection, _ = listener.accept()
+        lane = KernelLane(
+            connection, execution, DaemonCalls(), watch, LIMIT, 1, lambda lane: has_ended.set()
+        )
+        lanes.append(lane)
+        lane.start()
+
+    with contextlib.closing(lane_socket.listen(path)) as listener:
+        listener.setblocking(True)
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        with contextlib.closing(
+            BlockingLane.connect(path, LIMIT, call_limit=MAX_MESSAGE_BYTES_HIGHEST)
+        ) as caller:
+            accepting.join()
+            yield caller
+    assert has_ended.wait(10)
+    watch.stop()
+
+
+def call(lane: BlockingLane, *args: Any) -> Any:
+    tensors = CallerTensors(lane.inline_bytes)
+    request = call_request("kernel_lane::size", args, {}, memory=tensors)
+    request.kernel.load_id, request.kernel.registration = LOAD_ID, PLACE
+    request.kernel.dispatch_keys = KEYS.raw_repr()
+    reply = lane.call(request, 30, "the call", tensors=tensors)
+    return returns_of_reply(reply, args, {}, tensors)
+
+
+def test_an_idle_lane_keeps_nothing_of_the_last_call(
+    caller: BlockingLane, libraries: InterpreterLibraries
+):
+    assert call(caller, np.zeros(CHUNK_BYTES)) == [CHUNK_BYTES]
+    imported = libraries.get(LOAD_ID).imported
+    assert imported is not None
+    assert imported.main_module().was_released.wait(10), "the argument is still there"
