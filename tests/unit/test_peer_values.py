@@ -5,21 +5,28 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from opdispatch import register_backend
+from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues
 from opdispatch_wire import lane_socket
-from opdispatch_wire.errors import RemoteValueGoneError
+from opdispatch_wire.errors import RemoteValueGoneError, WireError
 from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.remote_values import RemoteFacts
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import value_to_proto
 from tests.open_descriptors import open_descriptors
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
 from tests.unit.lane_peer import LIMIT, Peer
 
 X = np.arange(3.0)
+DEVICE = "privateuseone:1"
 
 
 @pytest.fixture
@@ -63,3 +70,110 @@ def test_one_that_is_gone_has_no_values(values: PeerValues, tmp_path: Path):
         values.fetch(message, 10, "$")
     with pytest.raises(RemoteValueGoneError, match="cannot be had from interpreter lane"):
         values.fetch(message, 10, "$.args[0]")
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    backend = Accelerator()
+    with contextlib.closing(register_backend(backend)):
+        yield backend
+
+
+@contextlib.contextmanager
+def sharing_owner(
+    path: Path, exports: DeviceExports, questions: int
+) -> Iterator[values_pb2.RemoteTensor]:
+    """An interpreter with a value on a device, which is asked so often."""
+    value = AcceleratorArray(X, 1)
+
+    def answer(request: execution_pb2.CallRequest) -> execution_pb2.CallReply:
+        reply = execution_pb2.CallReply(id=request.id)
+        if request.device_lease:
+            exports.end(request.device_lease)
+        elif request.device_memory:
+            tensor = reply.returns.add().tensor
+            assert exports.offer(tensor, value, request.device_memory)
+            RemoteFacts.of(value).write_to(tensor, at="$")
+        else:
+            reply.returns.append(value_to_proto(X))
+        return reply
+
+    def serve() -> None:
+        peer.accept()
+        listener.close()
+        assert peer.connection is not None
+        with peer.connection:
+            peer.connection.settimeout(10)
+            for _ in range(questions):
+                peer.write(FrameKind.REPLY, answer(peer.read_call()).SerializeToString())
+
+    with lane_socket.listen(str(path)) as listener, ThreadPoolExecutor(1) as threads:
+        peer = Peer(listener)
+        serving = threads.submit(serve)
+        message = values_pb2.RemoteTensor(id=b"1", interpreter=path.name, device=DEVICE)
+        message.source.lane = str(path)
+        yield message
+        serving.result(10)
+
+
+def test_a_copy_ends_the_lease(values: PeerValues, accelerator: Accelerator, tmp_path: Path):
+    exports = DeviceExports()
+    with sharing_owner(tmp_path / "lane", exports, questions=2) as message:
+        copy = values.fetch(message, 10, "$").value
+    np.testing.assert_array_equal(accelerator.to_host(copy), X)
+    assert len(exports) == 0
+
+
+def fail_to_read(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(accelerator, "read_shared", fail)
+
+
+@pytest.mark.parametrize("error", [DeviceMemoryError, DeviceLostError, WireError, RuntimeError])
+def test_a_reader_that_fails_ends_the_lease(
+    values: PeerValues,
+    accelerator: Accelerator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+):
+    fail_to_read(accelerator, monkeypatch, error("it cannot be read"))
+    exports = DeviceExports()
+    with (
+        sharing_owner(tmp_path / "lane", exports, questions=2) as message,
+        pytest.raises(error, match="it cannot be read"),
+    ):
+        values.fetch(message, 10, "$")
+    assert len(exports) == 0
+
+
+def test_a_reader_that_goes_by_way_of_the_host_ends_the_lease(
+    values: PeerValues,
+    accelerator: Accelerator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    fail_to_read(accelerator, monkeypatch, DeviceError("it cannot be opened"))
+    exports = DeviceExports()
+    with sharing_owner(tmp_path / "lane", exports, questions=3) as message:
+        np.testing.assert_array_equal(values.fetch(message, 10, "$").value, X)
+    assert len(exports) == 0
+
+
+def test_the_error_of_a_reader_is_told_though_its_lease_is_gone(
+    values: PeerValues,
+    accelerator: Accelerator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The owner has gone."""
+    fail_to_read(accelerator, monkeypatch, DeviceMemoryError("it does not fit"))
+    with (
+        sharing_owner(tmp_path / "lane", DeviceExports(), questions=1) as message,
+        pytest.raises(DeviceMemoryError, match="it does not fit"),
+    ):
+        values.fetch(message, 10, "$")

@@ -9,7 +9,8 @@ Note [Reading another process's device memory]
     - The reader dies: the lease ends by itself after PATIENCE seconds.
     - The owner dies: there is nobody to ask, and the value has gone with it.
     - The reader cannot open the memory, or comes too late: it asks for the elements themselves,
-      by way of host memory, as it does where there is no such device.
+      by way of host memory, as it does where there is no such device. Whenever it has no copy,
+      it ends the lease all the same.
 
     An operator that writes to a value does not run meanwhile: see Note [Where a value is].
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from opdispatch.arrays import DeviceMemory, backend_of_device
-from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError, OpdispatchError
 from opdispatch.tensor import Tensor
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.values.device_exports import find_device_id
@@ -28,6 +29,10 @@ from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import value_from_proto
 
 LOG = logging.getLogger("opdispatch.interpreter")
+
+
+# Seconds that an owner may take to hear that a reader has failed, which is then told anyway.
+_LAST_WORDS = 5.0
 
 
 def transfer_program() -> bytes:
@@ -87,8 +92,7 @@ class PeerValues:
         tensor = reply.returns[0].tensor
         if device_id and tensor.HasField("device_memory"):
             try:
-                value = _copy_of(tensor, message.device, at)
-                self._end_lease(message, tensor.device_memory.lease, timeout, at)
+                value = self._copy(message, tensor, timeout, at)
             except (DeviceMemoryError, DeviceLostError):
                 raise
             except (DeviceError, RemoteValueGoneError) as error:
@@ -98,6 +102,26 @@ class PeerValues:
                 return Fetched(value, reply.has_history)
         value = value_from_proto(reply.returns[0], at=at, writable=True, memory=tensors)
         return Fetched(value, reply.has_history)
+
+    def _copy(
+        self,
+        message: values_pb2.RemoteTensor,
+        tensor: values_pb2.Tensor,
+        timeout: float | None,
+        at: str,
+    ) -> Any:
+        """A copy of what the owner shares, which was kept meanwhile. Raises as ``fetch`` does."""
+        lease = tensor.device_memory.lease
+        try:
+            value = _copy_of(tensor, message.device, at)
+        except BaseException:
+            # Nobody else tells the owner, which would keep the value for a reader that is slow.
+            patience = _LAST_WORDS if timeout is None else min(timeout, _LAST_WORDS)
+            with contextlib.suppress(OpdispatchError):
+                self._end_lease(message, lease, patience, at)
+            raise
+        self._end_lease(message, lease, timeout, at)
+        return value
 
     def _ask(
         self,
