@@ -90,21 +90,22 @@ class BlockingLane(TensorLane):
         share: Callable[[Put], CallerLaneMemory] | None = None,
         *,
         call_limit: int = 0,
+        patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> BlockingLane:
         """Connects and shakes hands; takes replies of at most ``limit`` bytes, or as many as
-        ``call_limit`` with their large tensors.
+        ``call_limit`` with their large tensors. The other side has ``patience`` seconds for that.
 
         With ``share``, memory is shared if the other side does so, too. Raises OSError,
         LaneClosedError, RefusedError, the error of a REFUSAL, and WireError.
         """
-        connection = lane_socket.connect(path, lane_messages.HANDSHAKE_TIMEOUT)
+        deadline = time.monotonic() + patience
+        connection = lane_socket.connect(path, patience)
         lane = cls(connection, limit, max(limit, call_limit))
         try:
             hello = lane_messages.hello(
                 limit, max_call_bytes=call_limit, shares_memory=share is not None
             )
             lane._write(FrameKind.HELLO, hello)
-            deadline = time.monotonic() + lane_messages.HANDSHAKE_TIMEOUT
             welcome = lane_messages.read_welcome(lane._connection.read_frame(deadline))
             lane._tensors.welcomed(limit, welcome)
             lane.number = welcome.lane

@@ -49,8 +49,13 @@ class BlockingStream(TensorStream):
             raise
 
     @classmethod
-    def open(cls, channel: grpc.Channel, limit: int) -> BlockingStream:
-        """Opens a stream and waits until the other side has done so, too.
+    def open(
+        cls,
+        channel: grpc.Channel,
+        limit: int,
+        patience: float = lane_messages.HANDSHAKE_TIMEOUT,
+    ) -> BlockingStream:
+        """Opens a stream and waits ``patience`` seconds until the other side has done so, too.
 
         Raises LaneClosedError, also if the other side does not know streams, or there is no
         thread that could read.
@@ -59,7 +64,7 @@ class BlockingStream(TensorStream):
             stream = cls(channel, limit)
         except RuntimeError as error:  # of threading: the system's limit is reached
             raise LaneClosedError(f"there is no thread for a stream of calls: {error}") from error
-        if not stream._opened.wait(lane_messages.HANDSHAKE_TIMEOUT):
+        if not stream._opened.wait(patience):
             stream.close()
             raise LaneClosedError("the other side does not open a stream of calls")
         if stream._failure is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ import pytest
 
 from opdispatch import register_backend
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
+from opdispatch_server.values import peer_values
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues
 from opdispatch_wire import lane_socket
@@ -176,4 +179,95 @@ def test_the_error_of_a_reader_is_told_though_its_lease_is_gone(
         sharing_owner(tmp_path / "lane", DeviceExports(), questions=1) as message,
         pytest.raises(DeviceMemoryError, match="it does not fit"),
     ):
+        values.fetch(message, 10, "$")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody gives a connection up by itself while a test runs."""
+    monkeypatch.setattr(peer_values, "HANDSHAKE_TIMEOUT", 600.0)
+
+
+@contextlib.contextmanager
+def silent(path: Path) -> Iterator[tuple[values_pb2.RemoteTensor, socket.socket]]:
+    """An interpreter that takes no connections until somebody does that for it."""
+    with lane_socket.listen(str(path)) as listener:
+        message = values_pb2.RemoteTensor(id=b"2", interpreter=path.name)
+        message.source.lane = str(path)
+        yield message, listener
+
+
+def wait_for_connection(listener: socket.socket) -> None:
+    assert select.select([listener], [], [], 10)[0]
+
+
+@pytest.mark.usefixtures("patient")
+def test_one_that_does_not_answer_keeps_nobody_from_others(values: PeerValues, tmp_path: Path):
+    with silent(tmp_path / "mute") as (mute, listener), ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(values.fetch, mute, None, "$")
+        wait_for_connection(listener)
+        with owner(tmp_path / "lane") as message:
+            np.testing.assert_array_equal(values.fetch(message, 10, "$").value, X)
+        assert not waiting.done()
+        listener.setblocking(True)
+        listener.accept()[0].close()
+        with pytest.raises(RemoteValueGoneError, match="from interpreter mute"):
+            waiting.result(10)
+
+
+@pytest.mark.usefixtures("patient")
+def test_no_longer_is_waited_for_a_connection_than_the_call_may_take(
+    values: PeerValues, tmp_path: Path
+):
+    with silent(tmp_path / "mute") as (mute, listener), ThreadPoolExecutor(1) as threads:
+        with pytest.raises(RemoteValueGoneError, match=r"it does not answer|timed out"):
+            values.fetch(mute, 0.01, "$")
+        listener.setblocking(True)
+        listener.accept()[0].close()
+        waiting = threads.submit(values.fetch, mute, None, "$")
+        wait_for_connection(listener)
+        with pytest.raises(RemoteValueGoneError, match="it does not answer"):
+            values.fetch(mute, 0, "$")
+        assert not waiting.done()
+        listener.accept()[0].close()
+        with pytest.raises(RemoteValueGoneError):
+            waiting.result(10)
+
+
+@pytest.mark.usefixtures("patient")
+def test_threads_share_a_connection_that_is_being_made(values: PeerValues, tmp_path: Path):
+    def serve(calls: int) -> None:
+        peer.accept()
+        assert peer.connection is not None
+        with peer.connection:
+            for _ in range(calls):
+                call = peer.read_call()
+                reply = execution_pb2.CallReply(id=call.id, returns=[value_to_proto(X)])
+                peer.write(FrameKind.REPLY, reply.SerializeToString())
+
+    with silent(tmp_path / "lane") as (message, listener), ThreadPoolExecutor(5) as threads:
+        peer = Peer(listener)
+        fetching = [threads.submit(values.fetch, message, 30, "$") for _ in range(4)]
+        wait_for_connection(listener)
+        threads.submit(serve, len(fetching)).result(30)
+        for each in fetching:
+            np.testing.assert_array_equal(each.result(10).value, X)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_connection_that_is_ready_after_the_end_is_closed(tmp_path: Path):
+    values = PeerValues(LIMIT)
+    with silent(tmp_path / "lane") as (message, listener), ThreadPoolExecutor(2) as threads:
+        peer = Peer(listener)
+        fetching = threads.submit(values.fetch, message, None, "$")
+        wait_for_connection(listener)
+        values.close()
+        peer.accept()
+        with pytest.raises(RemoteValueGoneError, match="this interpreter is stopping"):
+            fetching.result(10)
+        assert peer.connection is not None
+        with peer.connection:
+            peer.connection.settimeout(10)
+            assert peer.connection.recv(1) == b""
+    with pytest.raises(RemoteValueGoneError, match="this interpreter is stopping"):
         values.fetch(message, 10, "$")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from typing import Any, NamedTuple
 
 import grpc
@@ -22,7 +23,7 @@ from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.chunks import BESIDE_BYTES
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lane_messages import HANDSHAKE_TIMEOUT, LaneClosedError
 from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
@@ -54,18 +55,40 @@ class Fetched(NamedTuple):
     """Calls that are recorded there have made it."""
 
 
+class _Place(NamedTuple):
+    """Where another interpreter takes calls: the path of its lane, or else an address."""
+
+    lane: str
+    address: str
+
+
+class _Way(NamedTuple):
+    """A connection to another interpreter."""
+
+    calls: BlockingLane | BlockingStream
+    channel: grpc.Channel | None = None
+
+    def close(self) -> None:
+        self.calls.close()
+        if self.channel is not None:
+            self.channel.close()
+
+
 class PeerValues:
     """Connections to other interpreters, made when they are needed. Any thread may use it.
 
-    ``_lock`` protects ``_lanes`` and ``_streams``: at most one connection for each place, which
-    threads share.
+    ``_lock`` protects every field. ``_ways`` has at most one connection for each place, which
+    threads share, and ``_opening`` what is set when the one thread is done that makes a connection
+    to a place; ``_lock`` is not held for that: who does not answer keeps nobody waiting who wants
+    to go elsewhere. After ``_is_closed``, no connection is put into ``_ways``.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._lanes: dict[str, BlockingLane] = {}
-        self._streams: dict[str, tuple[grpc.Channel, BlockingStream]] = {}
+        self._ways: dict[_Place, _Way] = {}
+        self._opening: dict[_Place, threading.Event] = {}
+        self._is_closed = False
 
     def fetch_for(
         self, device: str, message: values_pb2.RemoteTensor, timeout: float | None, at: str
@@ -162,13 +185,13 @@ class PeerValues:
     ) -> execution_pb2.CallReply:
         # It waits for nobody, and must not wait for the threads of those who wait for values.
         request.path.depth = 1
+        source = message.source
+        place = _Place(source.lane, "" if source.lane else source.address)
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            way = (
-                self._lane_to(message.source.lane)
-                if message.source.lane
-                else self._stream_to(message.source.address)
-            )
-            reply = way.call(request, timeout, "the request for a value", tensors=tensors)
+            calls = self._way_to(place, deadline).calls
+            left = _left_until(deadline)
+            reply = calls.call(request, left, "the request for a value", tensors=tensors)
         except (OSError, LaneClosedError, TimeoutError) as error:
             why = str(error) or "it does not answer"
             raise RemoteValueGoneError(
@@ -183,50 +206,83 @@ class PeerValues:
         return reply
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Closes every connection; no others are made. Idempotent."""
         with self._lock:
-            lanes, self._lanes = self._lanes, {}
-            streams, self._streams = self._streams, {}
-        for lane in lanes.values():
-            lane.close()
-        for channel, stream in streams.values():
-            stream.close()
+            self._is_closed = True
+            ways, self._ways = self._ways, {}
+            opening = list(self._opening.values())
+        for way in ways.values():
+            way.close()
+        for is_done in opening:
+            is_done.set()
+
+    def _way_to(self, place: _Place, deadline: float | None) -> _Way:
+        """The connection to a place. Raises as ``_open`` does, and TimeoutError."""
+        while True:
+            with self._lock:
+                if self._is_closed:
+                    raise LaneClosedError("this interpreter is stopping", was_sent=False)
+                way = self._ways.get(place)
+                if way is not None and not way.calls.is_closed:
+                    return way
+                is_done = self._opening.get(place)
+                if is_done is None:
+                    is_done = self._opening[place] = threading.Event()
+                    break
+            if not is_done.wait(_left_until(deadline)):
+                raise TimeoutError
+        try:
+            return self._add(place, deadline)
+        finally:
+            with self._lock:
+                del self._opening[place]
+            is_done.set()
+
+    def _add(self, place: _Place, deadline: float | None) -> _Way:
+        """A new connection, which takes the place of one that has ended."""
+        self._let_go_of_what_has_ended()
+        left = _left_until(deadline)
+        way = self._open(place, HANDSHAKE_TIMEOUT if left is None else min(left, HANDSHAKE_TIMEOUT))
+        with self._lock:
+            if not self._is_closed:
+                self._ways[place] = way
+                return way
+        way.close()
+        raise LaneClosedError("this interpreter is stopping", was_sent=False)
+
+    def _open(self, place: _Place, patience: float) -> _Way:
+        """Raises OSError, LaneClosedError, and the error of a peer that refuses."""
+        if place.lane:
+            GUARD.own_peer(f"unix:{place.lane}")
+            return _Way(
+                BlockingLane.connect(
+                    place.lane,
+                    self._limit,
+                    call_limit=MAX_MESSAGE_BYTES_HIGHEST,
+                    patience=patience,
+                )
+            )
+        GUARD.own_peer(place.address)
+        channel = grpc.insecure_channel(
+            grpc_target(place.address), options=channel_options(self._limit, address=place.address)
+        )
+        try:
+            return _Way(BlockingStream.open(channel, self._limit, patience), channel)
+        except BaseException:
             channel.close()
-
-    def _lane_to(self, path: str) -> BlockingLane:
-        with self._lock:
-            lane = self._lanes.get(path)
-            if lane is None or lane.is_closed:
-                self._let_go_of_what_has_ended()
-                GUARD.own_peer(f"unix:{path}")
-                lane = self._lanes[path] = BlockingLane.connect(
-                    path, self._limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
-                )
-            return lane
-
-    def _stream_to(self, address: str) -> BlockingStream:
-        with self._lock:
-            _, stream = self._streams.get(address, (None, None))
-            if stream is None or stream.is_closed:
-                self._let_go_of_what_has_ended()
-                GUARD.own_peer(address)
-                channel = grpc.insecure_channel(
-                    grpc_target(address), options=channel_options(self._limit, address=address)
-                )
-                try:
-                    stream = BlockingStream.open(channel, self._limit)
-                except BaseException:
-                    channel.close()
-                    raise
-                self._streams[address] = channel, stream
-            return stream
+            raise
 
     def _let_go_of_what_has_ended(self) -> None:
-        """Closes the connections to interpreters that are gone; ``_lock`` is held."""
-        for path in [path for path, lane in self._lanes.items() if lane.is_closed]:
-            self._lanes.pop(path).close()
-        for address in [each for each, (_, stream) in self._streams.items() if stream.is_closed]:
-            self._streams.pop(address)[0].close()
+        """Closes the connections to interpreters that are gone."""
+        with self._lock:
+            ended = [place for place, way in self._ways.items() if way.calls.is_closed]
+            ways = [self._ways.pop(place) for place in ended]
+        for way in ways:
+            way.close()
+
+
+def _left_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
 def _copy_of(tensor: values_pb2.Tensor, device: str, at: str) -> Any:
