@@ -212,12 +212,10 @@ class Retire(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class Restore(_message.Message):
-    __slots__ = ("load_id", "replaces")
+    __slots__ = ("load_id",)
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
-    REPLACES_FIELD_NUMBER: _ClassVar[int]
     load_id: int
-    replaces: int
-    def __init__(self, load_id: _Optional[int] = ..., replaces: _Optional[int] = ...) -> None: ...
+    def __init__(self, load_id: _Optional[int] = ...) -> None: ...
 
 class TrimMemory(_message.Message):
     __slots__ = ()
@@ -236,18 +234,16 @@ class RegistryReport(_message.Message):
     def __init__(self, load_ids: _Optional[_Iterable[int]] = ..., violations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Mirror(_message.Message):
-    __slots__ = ("load_id", "name", "batch", "replaces", "above")
+    __slots__ = ("load_id", "name", "batch", "above")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
-    REPLACES_FIELD_NUMBER: _ClassVar[int]
     ABOVE_FIELD_NUMBER: _ClassVar[int]
     load_id: int
     name: str
     batch: RegistrationBatch
-    replaces: int
     above: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., replaces: _Optional[int] = ..., above: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., above: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RegistrationBatch(_message.Message):
     __slots__ = ("registrations", "sha256", "max_concurrency", "device_types")
