@@ -214,7 +214,7 @@ def serve(
     with _without_collector():
         from opdispatch.errors import OpdispatchError
         from opdispatch_server.daemon import StartError
-        from opdispatch_server.listeners import AddressInUseError
+        from opdispatch_server.serving.listeners import AddressInUseError
     configure_logging(log_level, log_format)
     try:
         configuration = DaemonConfiguration(
@@ -296,7 +296,7 @@ def worker(
         from opdispatch_server.fork_guard import NO_FORK_SUPPORT
 
         os.environ.update(NO_FORK_SUPPORT)
-        from opdispatch_server.interpreter_process import leave_process, run_user_interpreter
+        from opdispatch_server.worker.interpreter_process import leave_process, run_user_interpreter
 
     configure_logging(log_level, log_format)
     status = 0
@@ -316,7 +316,7 @@ _SWITCH_SECONDS = 0.001
 
 async def _serve(configuration: DaemonConfiguration) -> None:
     from opdispatch_server.daemon import Daemon
-    from opdispatch_server.run_folder import RunFolder
+    from opdispatch_server.serving.run_folder import RunFolder
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     folder = RunFolder.create()

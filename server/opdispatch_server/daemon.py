@@ -19,47 +19,47 @@ from importlib.metadata import version
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from opdispatch_server.admission import Admission
-from opdispatch_server.byte_budget import ByteBudget
-from opdispatch_server.call_lanes import CallLanes
-from opdispatch_server.call_recovery import CallRecovery
-from opdispatch_server.call_router import CallRouter
+from opdispatch_server.calls.admission import Admission
+from opdispatch_server.calls.byte_budget import ByteBudget
+from opdispatch_server.calls.call_lanes import CallLanes
+from opdispatch_server.calls.call_recovery import CallRecovery
+from opdispatch_server.calls.call_router import CallRouter
+from opdispatch_server.calls.direct_routes import DirectRoutes
+from opdispatch_server.calls.interpreter_gate import QueueLimits
+from opdispatch_server.calls.kernel_runs import KernelRuns
+from opdispatch_server.calls.program_router import ProgramRouter
 from opdispatch_server.configuration import (
     MESSAGES_PER_QUEUE,
     DaemonConfiguration,
     default_call_bytes,
 )
-from opdispatch_server.direct_routes import DirectRoutes
 from opdispatch_server.environments.environment_store import EnvironmentStore
 from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
-from opdispatch_server.execution_servicer import ExecutionServicer
-from opdispatch_server.grpc_services import (
-    add_execution_service,
-    add_interpreter_service,
-    add_registry_service,
-)
-from opdispatch_server.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
-from opdispatch_server.interpreter_gate import QueueLimits
-from opdispatch_server.interpreter_servicer import InterpreterServicer
-from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.interpreter_sessions import InterpreterSessions
-from opdispatch_server.kernel_runs import KernelRuns
-from opdispatch_server.leases import LeaseWatch
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
+from opdispatch_server.interpreters.leases import LeaseWatch
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.load_request import read_load_request
 from opdispatch_server.library_code.library_store import LibraryStore
-from opdispatch_server.listeners import Listener, bind
-from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.processes.process_watch import ProcessEnd
 from opdispatch_server.processes.supervisor import Supervisor
-from opdispatch_server.program_router import ProgramRouter
 from opdispatch_server.registration_waits import RegistrationWaits
-from opdispatch_server.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.registry_view import RegistryView
-from opdispatch_server.run_folder import RunFolder
+from opdispatch_server.servicers.execution_servicer import ExecutionServicer
+from opdispatch_server.servicers.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
+from opdispatch_server.servicers.interpreter_servicer import InterpreterServicer
+from opdispatch_server.servicers.registry_servicer import DaemonFacts, RegistryServicer
+from opdispatch_server.serving.grpc_services import (
+    add_execution_service,
+    add_interpreter_service,
+    add_registry_service,
+)
+from opdispatch_server.serving.listeners import Listener, bind
+from opdispatch_server.serving.message_limit import internal_message_limit
+from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.state_folder import libraries_in
 from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueLimits
@@ -313,7 +313,7 @@ class Daemon:
     def _worker_command(self, name: str) -> list[str]:
         python = self._pools.python_of(name)
         start = (
-            (sys.executable, "-m", "opdispatch_server.interpreter_start")
+            (sys.executable, "-m", "opdispatch_server.worker.interpreter_start")
             if python is None
             else (str(python), "-E", "-u", str(BOOTSTRAP), str(self._packages))
         )

@@ -7,9 +7,9 @@ import fnmatch
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.dispatch_key import to_functionality_key
 from opdispatch.errors import OperatorNotFoundError
-from opdispatch_server.admission import Admission
-from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.calls.admission import Admission
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name

@@ -10,9 +10,9 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch.errors import OperatorNotFoundError
-from opdispatch_server.grpc_services import MAX_REQUEST_BYTES
 from opdispatch_server.operator_registry import LONGEST_NAME
 from opdispatch_server.registry_view import LONGEST_PATTERN
+from opdispatch_server.serving.grpc_services import MAX_REQUEST_BYTES
 from opdispatch_wire.v1 import (
     execution_pb2_grpc,
     interpreter_pb2,

@@ -36,7 +36,7 @@ sys.stdin.read()
 # An interpreter as on another machine: it has no local lane, only gRPC.
 FAR = """
 import asyncio, sys
-from opdispatch_server.interpreter import Interpreter, InterpreterSettings
+from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
 
 settings = InterpreterSettings(sys.argv[1], sys.argv[2], 1 << 20, name="far")
 asyncio.run(Interpreter(settings).run())

@@ -13,7 +13,7 @@ import pytest
 
 from opdispatch import DispatchKey, KernelFunction, OperatorName, Registration, Tensor, parse_schema
 from opdispatch.errors import ArgumentError, OperatorNotFoundError
-from opdispatch_server.call_chooser import CallChooser, Choice
+from opdispatch_server.calls.call_chooser import CallChooser, Choice
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError

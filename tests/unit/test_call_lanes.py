@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from opdispatch_server.byte_budget import ByteBudget
-from opdispatch_server.call_lanes import STALL_SECONDS, CallLane
+from opdispatch_server.calls.byte_budget import ByteBudget
+from opdispatch_server.calls.call_lanes import STALL_SECONDS, CallLane
 from opdispatch_wire import lane_messages
 from opdispatch_wire.frames import FrameKind, frame_header
 from opdispatch_wire.v1 import execution_pb2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.calls_in_flight import CallsInFlight
+from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.frame_outbox import FramePayload
 from opdispatch_wire.status import error_from_status, status_from_error

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from opdispatch_server.incoming_tensors import IncomingTensors
+from opdispatch_server.serving.incoming_tensors import IncomingTensors
 from opdispatch_wire.chunk_assembler import TensorBudget
 from opdispatch_wire.errors import DeadlineExceededError, WireError
 from opdispatch_wire.status import error_from_status

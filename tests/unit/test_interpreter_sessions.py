@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from opdispatch_server.interpreter_sessions import ENDED_REMEMBERED, InterpreterSessions
+from opdispatch_server.interpreters.interpreter_sessions import (
+    ENDED_REMEMBERED,
+    InterpreterSessions,
+)
 
 
 class Session:

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, default_dispatcher
-from opdispatch_server.call_rules import DaemonCalls
-from opdispatch_server.daemon_lane import DaemonLane
-from opdispatch_server.interpreter_libraries import InterpreterLibraries
-from opdispatch_server.kernel_execution import KernelExecution
-from opdispatch_server.kernel_lane import KernelLane
-from opdispatch_server.program_execution import ProgramExecution
-from opdispatch_server.turn_watch import TurnWatch
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues
 from opdispatch_server.values.value_store import ValueStore
+from opdispatch_server.worker.call_rules import DaemonCalls
+from opdispatch_server.worker.daemon_lane import DaemonLane
+from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.worker.kernel_execution import KernelExecution
+from opdispatch_server.worker.kernel_lane import KernelLane
+from opdispatch_server.worker.program_execution import ProgramExecution
+from opdispatch_server.worker.turn_watch import TurnWatch
 from opdispatch_wire import lane_socket
 from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.caller_tensors import CallerTensors

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-from opdispatch_server.lane_listener import CONNECTIONS_PER_TURN, LaneListener
+from opdispatch_server.serving.lane_listener import CONNECTIONS_PER_TURN, LaneListener
 
 
 async def test_of_many_connections_some_are_taken_at_a_time(tmp_path: Path):

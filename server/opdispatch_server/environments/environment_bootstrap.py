@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
     sys.meta_path.insert(0, OwnPackages(packages["own"]))
     if sysconfig.get_config_var("SOABI") == packages["abi"]:
         sys.meta_path.append(BorrowedPackages(packages["borrowed"]))
-    interpreter = importlib.import_module("opdispatch_server.interpreter_process")
+    interpreter = importlib.import_module("opdispatch_server.worker.interpreter_process")
     if argv[1:]:
         interpreter.main(argv[1:])
 

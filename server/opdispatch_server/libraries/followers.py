@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
-from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession, checked_answer
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
-from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_transaction import LibraryTransaction

@@ -13,9 +13,8 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.health import HealthBoard
-from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_loading import LibraryLoading, LoadOrder, LoadOutcome
@@ -26,6 +25,7 @@ from opdispatch_server.libraries.library_version import LibraryVersion, VersionS
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
+from opdispatch_server.servicers.health import HealthBoard
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import LibraryNotFoundError, WireError

@@ -10,8 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.health import HealthBoard
-from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_restoration import restore_in_order
 from opdispatch_server.libraries.library_transaction import LibraryTransaction, Recording
@@ -19,6 +18,7 @@ from opdispatch_server.libraries.library_version import LibraryVersion, VersionS
 from opdispatch_server.libraries.placement import Place, Placement
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
+from opdispatch_server.servicers.health import HealthBoard
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from itertools import chain
 
-from opdispatch_server.direct_routes import DirectRoutes
+from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
-from opdispatch_server.interpreter_session import InterpreterSession, checked_answer
-from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession, checked_answer
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.kernel_route import KernelRoute
 from opdispatch_server.libraries.batch_comparison import check_same_batch
 from opdispatch_server.libraries.followers import (

@@ -17,7 +17,7 @@ from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_server.interpreter_session import InterpreterSession
+    from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 
 
 @dataclass(frozen=True, slots=True)

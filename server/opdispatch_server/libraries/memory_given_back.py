@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.processes.process_memory import find_memory
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from opdispatch.errors import DeviceError
 from opdispatch_server.changes import Changes
-from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.interpreter_pools import InterpreterPools

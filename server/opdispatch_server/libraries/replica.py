@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from opdispatch_server.interpreter_session import InterpreterSession
+    from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 
 
 class ReplicaState(enum.Enum):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.environments.environment_store import Environment, EnvironmentStore
-from opdispatch_server.interpreter_session import InterpreterSession
-from opdispatch_server.interpreter_sessions import InterpreterSessions
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_server.processes.interpreter_pool import InterpreterPool

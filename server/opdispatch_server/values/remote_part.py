@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.interpreter_session import InterpreterSession
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.loop_slices import in_slices

@@ -33,7 +33,7 @@ from opdispatch_wire.remote_values import (
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2, values_pb2
 
 if TYPE_CHECKING:
-    from opdispatch_server.interpreter_session import InterpreterSession
+    from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 
 MAX_HOLDERS = 10_000
 """How many clients may hold values at a time."""

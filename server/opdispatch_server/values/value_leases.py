@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from opdispatch_server.grpc_services import Malformed
 from opdispatch_server.loop_slices import in_slices
-from opdispatch_server.status_answers import Context
+from opdispatch_server.serving.grpc_services import Malformed
+from opdispatch_server.serving.status_answers import Context
 from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueHolder
 from opdispatch_server.values.value_store import ids_meant
 from opdispatch_wire.errors import RefusedError

@@ -1,0 +1,404 @@
+"""The daemon's part of a call: choose the kernel, and have an interpreter run it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
+from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
+from opdispatch_server.calls.admission import Admission
+from opdispatch_server.calls.call_chooser import CallChooser, Choice
+from opdispatch_server.calls.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
+from opdispatch_server.calls.chosen_line import line_of_choice, put_first
+from opdispatch_server.calls.daemon_events import add_daemon_events, note_received
+from opdispatch_server.calls.direct_routes import DirectRoutes
+from opdispatch_server.calls.interpreter_gate import Slot
+from opdispatch_server.calls.kernel_runs import KernelRun, KernelRuns, RunningKernel
+from opdispatch_server.calls.program_router import ProgramRouter
+from opdispatch_server.calls.quick_calls import OnReply, QuickCall, QuickCalls
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.library_version import LibraryVersion
+from opdispatch_server.libraries.replica import Replica
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.values.remote_part import Keeping, RemotePart
+from opdispatch_server.values.remote_value_table import RemoteValueTable
+from opdispatch_wire.errors import (
+    DeadlineExceededError,
+    InterpreterDiedError,
+    QueueFullError,
+    RefusedError,
+    WireError,
+)
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.v1 import execution_pb2
+
+# Calls of kernels never wait for a slot, and so are bounded by themselves.
+NESTED_CALLS_PER_INTERPRETER = 1024
+# How often a call runs, if its interpreters die: it may be the call that kills them.
+RUNS_PER_CALL = 3
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What has become of one call so far."""
+
+    parent: RunningKernel | None
+    # Whether it may wait for a library that has no interpreter.
+    may_wait: bool
+    # Where it has gone without the daemon, and had no reply.
+    lost: execution_pb2.LostCall | None = None
+    # Its run that ended with the interpreter.
+    broken: KernelRun | None = None
+    # Runs that its interpreters' ends have cut short.
+    runs: int = 0
+    # When it gives up waiting, a time of the loop; None if it has not had to wait.
+    patience: float | None = None
+
+
+class CallRouter:
+    """Forwards calls. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        routes: DirectRoutes,
+        admission: Admission,
+        runs: KernelRuns,
+        recovery: CallRecovery,
+        values: RemoteValueTable,
+        programs: ProgramRouter,
+    ) -> None:
+        self._operators = operators
+        self._chooser = CallChooser(operators)
+        self._catalog = libraries.catalog
+        self._devices = libraries.devices
+        self._routes = routes
+        self._admission = admission
+        self._runs = runs
+        self._recovery = recovery
+        self._values = values
+        self._programs = programs
+        self._quick_calls = QuickCalls(
+            operators, self._chooser, self._devices, routes, admission, runs
+        )
+        self._draining = False
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
+    ) -> QuickCall | None:
+        """Begins a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+        if self._draining:
+            return None
+        quick = self._quick_calls.begin(request, context, on_reply, self._call_ended)
+        if quick is not None:
+            self._call_begins()
+        return quick
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None = None,
+    ) -> execution_pb2.CallReply:
+        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+
+        Raises the errors of the dispatcher and the wire, those of KernelRuns.run, RefusedError,
+        and QueueFullError. The reply may be an error, too: an interpreter's answer.
+        """
+        if request.cancel or request.HasField("chunk"):
+            # Some interpreters are called over streams, too: it would be no call there.
+            raise WireError("$.cancel and $.chunk are of streams, and no part of a call")
+        # What a kernel calls belongs to the call that it runs for; only that of a run which is
+        # under way does, whatever else the caller says of itself.
+        parent = self._runs.find(context.run)
+        if self._draining and parent is None:
+            raise RefusedError("the daemon is stopping; the call never started")
+        if parent is not None and parent.is_abandoned:
+            raise RefusedError(
+                f"{request.operator} was not started: whoever called {parent.operator}, which it "
+                "is a part of, has given up",
+                operator=request.operator,
+            )
+        # An import, or a thread that a kernel has started: while it waits, its interpreter may be
+        # the one that the library is to be loaded into.
+        may_wait = parent is not None or not context.is_from_kernel
+        depth = min(parent.depth + 1, MAX_DEPTH) if parent is not None else 0
+        context = CallContext(context.deadline, depth, tensors=context.tensors)
+        self._call_begins()
+        lost = request.lost if request.HasField("lost") else None
+        progress = _Progress(parent, may_wait, lost, broken)
+        note_received(request)
+        try:
+            if parent is None:
+                reply = await self._call(request, context, progress)
+            else:
+                with self._runs.nested_in(parent):
+                    reply = await self._call(request, context, progress)
+        except OpdispatchError as error:
+            if not request.HasField("profile"):
+                raise
+            reply = execution_pb2.CallReply(error=status_from_error(error))
+        finally:
+            self._call_ended()
+        add_daemon_events(request, reply)
+        return reply
+
+    def _call_begins(self) -> None:
+        self._in_flight += 1
+        self._idle.clear()
+
+    def _call_ended(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+
+    async def drain(self, grace: float) -> bool:
+        """Refuses new calls and waits for those in flight; False if they need longer."""
+        self._draining = True
+        self._recovery.close()
+        try:
+            await asyncio.wait_for(self._idle.wait(), grace)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _call(
+        self, request: execution_pb2.CallRequest, context: CallContext, progress: _Progress
+    ) -> execution_pb2.CallReply:
+        if request.program or request.adopt:
+            wait = functools.partial(self._wait, request, context, progress)
+            return await self._programs.call(request, context, progress.parent, wait)
+        while True:
+            try:
+                remote = RemotePart(self._values, request)
+                choice = await self._choose(request, remote)
+                line = line_of_choice(request, choice) if request.trace else None
+                may_run_again = _may_run_again(request, choice)
+                if progress.lost is not None:
+                    lost, progress.lost = progress.lost, None
+                    progress.runs += 1
+                    raise await self._runs.explain_lost(lost, str(choice.op.name))
+                if progress.broken is not None:
+                    run, progress.broken = progress.broken, None
+                    progress.runs += 1
+                    raise await self._runs.explain(run)
+                reply = await self._forward(request, context, choice, progress, remote)
+                break
+            except LibraryAwayError as away:
+                refusal = self._recovery.refusal(away)
+                if not progress.may_wait or self._recovery.is_hopeless(away.library):
+                    raise refusal from None
+                name = away.library.name
+                await self._wait(
+                    request,
+                    context,
+                    progress,
+                    lambda version, name=name: version.name == name,  # type: ignore[misc]
+                    refusal,
+                )
+            except InterpreterDiedError as error:
+                again = _never_started(error) or (
+                    may_run_again
+                    and progress.runs < RUNS_PER_CALL
+                    # Its own kernel may be to blame, and would bring down the next one, too.
+                    and error.facts.get("ended_by") != "itself"
+                )
+                if not again or not progress.may_wait:
+                    if "culprit" in error.facts and choice.writes:
+                        error.hint = (
+                            "the operator writes to its arguments, so the call was not repeated; "
+                            "it may or may not have run"
+                        )
+                    raise
+                operator = str(choice.op.name)
+                await self._wait(
+                    request,
+                    context,
+                    progress,
+                    lambda version, operator=operator: version.has_operator(operator),  # type: ignore[misc]
+                    error,
+                )
+        if line is not None:
+            put_first(line, reply)
+        return reply
+
+    async def _wait(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        progress: _Progress,
+        affects: Callable[[LibraryVersion], bool],
+        error: OpdispatchError,
+    ) -> None:
+        """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
+        now = asyncio.get_running_loop().time()
+        if progress.patience is None:
+            progress.patience = now + RECOVERY_WAIT
+        seconds = progress.patience - now
+        if context.timeout is not None:
+            seconds = min(seconds, with_last_words(context.timeout))
+        await self._recovery.wait(affects, error, context.size_of(request), now + seconds)
+
+    async def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
+        try:
+            return await self._chooser.choose(request, remote.find)
+        except OperatorNotFoundError as error:
+            raise self._explain_absence(request.operator, error) from None
+
+    def _explain_absence(self, operator: str, error: OperatorNotFoundError) -> OpdispatchError:
+        """The error of a call of an operator that is not there.
+
+        Raises LibraryAwayError if it will be again.
+        """
+        if waiting := self._catalog.find_waiting(operator):
+            raise LibraryAwayError(waiting, operator) from None
+        if hint := self._catalog.explain_absence(operator):
+            return OperatorNotFoundError(error.message, hint=hint, **error.facts)
+        return error
+
+    async def _forward(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        choice: Choice,
+        progress: _Progress,
+        remote: RemotePart,
+    ) -> execution_pb2.CallReply:
+        op, keys = choice.op, choice.keys
+        library, place = self._find_kernel(choice)
+        unable = self._devices.unable(library, choice.devices)
+        tried: list[InterpreterSession] = []
+        replica = remote.choose_replica(library, unable)
+        if replica is None:
+            raise LibraryAwayError(library, str(op.name))
+        name = request.operator
+        choice.name_kernel(request, library.load_id, place)
+        may_run_again = _may_run_again(request, choice)
+        # As of now: if the registry changes while the call runs, the route is refused.
+        route: execution_pb2.Route | None = None
+        if request.wants_route and place is not None and progress.parent is None:
+            targets = self._devices.find_targets(op, library, choice.devices)
+            route = self._routes.find(name, request, op, library, place, keys, targets)
+        library.begin_call()
+        try:
+            while True:
+                try:
+                    if remote.is_empty:
+                        reply = await self._run(request, context, library, replica, progress.parent)
+                        if route is not None:
+                            reply.route.CopyFrom(route)
+                        return reply
+                    async with remote.at(replica.session, context) as keeping:
+                        return await self._run(
+                            request, context, library, replica, progress.parent, keeping
+                        )
+                except InterpreterDiedError as error:
+                    replica.note_failure()
+                    tried.append(replica.session)
+                    other = remote.choose_replica(library, [*tried, *unable])
+                    never_started = _never_started(error)
+                    progress.runs += not never_started
+                    again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
+                    if other is None or not again:
+                        raise
+                    replica = other
+        finally:
+            library.end_call()
+
+    async def _run(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        library: LibraryVersion,
+        replica: Replica,
+        parent: RunningKernel | None,
+        keeping: Keeping | None = None,
+    ) -> execution_pb2.CallReply:
+        """Has one replica run the call, when it is its turn. Raises as ``call``."""
+        replica.begin_call()
+        try:
+            slot = await self._admit(request, context, library, replica.session, parent)
+            if slot is not None:
+                context = context.in_lane(library.load_id, library.max_concurrency)
+            on_end = keeping.take if keeping is not None else None
+            return await self._runs.run(replica.session, request, context, slot, on_end)
+        finally:
+            replica.end_call()
+
+    async def _admit(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        library: LibraryVersion,
+        session: InterpreterSession,
+        parent: RunningKernel | None,
+    ) -> Slot | None:
+        """Waits for the right to run a call. See Note [Nested calls take no slot]."""
+        operator = request.operator
+        if parent is not None:
+            if session.calls_in_flight >= NESTED_CALLS_PER_INTERPRETER:
+                raise QueueFullError(
+                    f"interpreter {session.name} has {session.calls_in_flight} calls to finish; "
+                    f"the call of {operator} never started",
+                    hint="try again in a moment",
+                    operator=operator,
+                    interpreter=session.name,
+                    started="no",
+                )
+            return None
+        gate = self._admission.gate_of(session)
+        slot = gate.try_enter(library.load_id, library.max_concurrency, operator)
+        if slot is not None:
+            return slot
+        timeout = None if context.timeout is None else with_last_words(context.timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await gate.enter(
+                    library.load_id,
+                    library.max_concurrency,
+                    operator,
+                    lambda: context.size_of(request),
+                )
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"the deadline passed while {operator} was queued for interpreter "
+                f"{session.name}; it never started",
+                operator=operator,
+                interpreter=session.name,
+                started="no",
+            ) from error
+
+    def _find_kernel(self, choice: Choice) -> tuple[LibraryVersion, int | None]:
+        """The library that runs the call, and the place of the kernel in its batch.
+
+        No place means a kernel that every process has, such as the fallback of autograd: it
+        runs where the operator was defined, and continues there.
+        """
+        resolution = choice.resolution
+        kernel = self._operators.find_kernel(resolution.registration)
+        if kernel is not None:
+            return kernel
+        owner = self._operators.find_owner(choice.op.definition)
+        if owner is None:
+            raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")
+        return owner, None
+
+
+def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:
+    """Whether it does no harm to run a call twice, and the caller has nothing against it."""
+    return (request.retry or not request.HasField("retry")) and not choice.writes
+
+
+def _never_started(error: InterpreterDiedError) -> bool:
+    return error.facts.get("started") == "no"

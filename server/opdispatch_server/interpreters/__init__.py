@@ -1,0 +1,6 @@
+"""Interpreters as the daemon knows them, for as long as they are connected.
+
+interpreter_sessions, interpreter_session   all of them, and one
+interpreter_lane                            the connection on which it gets calls
+leases, core_wait                           how long one may be silent, and whether it could speak
+"""

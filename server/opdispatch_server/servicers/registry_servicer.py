@@ -1,0 +1,253 @@
+"""``opdispatch.v1.RegistryService``: decode, ask the registry or its view, encode."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.libraries.library_registry import LibraryRegistry
+from opdispatch_server.libraries.load_request import read_load_request
+from opdispatch_server.operator_registry import OperatorRegistry
+from opdispatch_server.registration_waits import RegistrationWaits
+from opdispatch_server.registry_view import RegistryView
+from opdispatch_server.servicers.load_progress import in_steps
+from opdispatch_server.servicers.peer_identity import who_asks
+from opdispatch_server.serving.status_answers import Context, StatusError, answers, answers_in_steps
+from opdispatch_wire.channel import PROTOCOL_VERSION
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.v1 import registry_pb2 as pb
+from opdispatch_wire.v1 import registry_pb2_grpc
+
+T = TypeVar("T")
+
+
+class DaemonFacts(NamedTuple):
+    """What a daemon tells of itself."""
+
+    version: str
+    max_message_bytes: int
+    addresses: Callable[[], Sequence[str]]
+    lane: str
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """The wire's side of LibraryRegistry and RegistryView."""
+
+    def __init__(
+        self,
+        facts: DaemonFacts,
+        operators: OperatorRegistry,
+        libraries: LibraryRegistry,
+        view: RegistryView,
+        waits: RegistrationWaits,
+        revive: Callable[[str], bool],
+    ) -> None:
+        self._facts = facts
+        self._operators = operators
+        self._libraries = libraries
+        self._view = view
+        self._waits = waits
+        self._revive = revive
+        self._changes: set[asyncio.Task[Any]] = set()
+
+    @answers
+    async def GetServerInfo(  # noqa: N802
+        self, request: pb.GetServerInfoRequest, context: Context
+    ) -> pb.GetServerInfoReply:
+        """Who is there."""
+        if request.protocol_version < PROTOCOL_VERSION:
+            error = WireError(
+                f"$.protocol_version is {request.protocol_version}; this daemon speaks "
+                f"{PROTOCOL_VERSION}"
+            )
+            raise StatusError.with_code(error, grpc.StatusCode.FAILED_PRECONDITION)
+        return pb.GetServerInfoReply(
+            protocol_version=PROTOCOL_VERSION,
+            server_version=self._facts.version,
+            max_message_bytes=self._facts.max_message_bytes,
+            pid=os.getpid(),
+            epoch=self._operators.epoch,
+            addresses=self._facts.addresses(),
+            lane=self._facts.lane,
+        )
+
+    @answers
+    async def LoadLibrary(  # noqa: N802
+        self, request: pb.LoadLibraryRequest, context: Context
+    ) -> pb.LoadLibraryReply:
+        """Loads a library."""
+        return await self._load(request, context)
+
+    @answers_in_steps
+    async def LoadLibraryWithProgress(  # noqa: N802
+        self, request: pb.LoadLibraryRequest, context: Context
+    ) -> AsyncGenerator[pb.LoadLibraryProgress, None]:
+        """Loads a library; tells what takes long."""
+        async with aclosing(in_steps(functools.partial(self._load, request, context))) as steps:
+            async for step in steps:
+                if isinstance(step, str):
+                    yield pb.LoadLibraryProgress(line=step)
+                else:
+                    yield pb.LoadLibraryProgress(reply=step)
+
+    async def _load(
+        self,
+        request: pb.LoadLibraryRequest,
+        context: Context,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> pb.LoadLibraryReply:
+        order = await asyncio.to_thread(
+            read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
+        )
+        outcome = await self._libraries.load(order, report)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.LoadLibraryReply(
+            library=outcome.version.to_proto(),
+            already_loaded=outcome.already_loaded,
+            role=outcome.role,
+        )
+
+    @answers
+    async def UnloadLibrary(  # noqa: N802
+        self, request: pb.UnloadLibraryRequest, context: Context
+    ) -> pb.UnloadLibraryReply:
+        """Unloads a library, or one version of it."""
+        unload = self._libraries.unload(
+            request.name, request.version, measure=request.measure_memory
+        )
+        active, memory = await self._to_the_end(unload)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.UnloadLibraryReply(
+            active=active.to_proto() if active else None,
+            memory_bytes=memory.size,
+            memory_measure=memory.measure,
+        )
+
+    @answers
+    async def ScaleLibrary(  # noqa: N802
+        self, request: pb.ScaleLibraryRequest, context: Context
+    ) -> pb.ScaleLibraryReply:
+        """Has more interpreters, or fewer, hold a library."""
+        scale = self._libraries.scale(request.name, request.interpreters)
+        version = await self._to_the_end(scale)
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.ScaleLibraryReply(library=version.to_proto())
+
+    @answers
+    async def RollbackLibrary(  # noqa: N802
+        self, request: pb.RollbackLibraryRequest, context: Context
+    ) -> pb.RollbackLibraryReply:
+        """Makes the version before the active one active again."""
+        active, replaced = await self._to_the_end(self._libraries.rollback(request.name))
+        fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
+        return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
+
+    @answers
+    async def DrainInterpreter(  # noqa: N802
+        self, request: pb.DrainInterpreterRequest, context: Context
+    ) -> pb.DrainInterpreterReply:
+        """Empties an interpreter, or ends that."""
+        session: InterpreterSession | None
+        if request.undo:
+            session = await self._to_the_end(self._libraries.end_drain(request.name))
+        else:
+            drain = self._libraries.drain(request.name, patience=_patience(context))
+            session = await self._to_the_end(drain)
+        if session is None:
+            away = pb.Interpreter(name=request.name, state="away")
+            return pb.DrainInterpreterReply(interpreter=away)
+        return pb.DrainInterpreterReply(interpreter=self._view.interpreter(session))
+
+    @answers
+    async def ListLibraries(  # noqa: N802
+        self, request: pb.ListLibrariesRequest, context: Context
+    ) -> pb.ListLibrariesReply:
+        """The libraries, between two publications: calls see none that this does not know."""
+        async with self._libraries.publication:
+            return self._view.list_libraries(all_versions=request.all_versions)
+
+    @answers
+    async def ListInterpreters(  # noqa: N802
+        self, request: pb.ListInterpretersRequest, context: Context
+    ) -> pb.ListInterpretersReply:
+        """The interpreters."""
+        return self._view.list_interpreters()
+
+    @answers
+    async def ReviveInterpreter(  # noqa: N802
+        self, request: pb.ReviveInterpreterRequest, context: Context
+    ) -> pb.ReviveInterpreterReply:
+        """Starts a quarantined interpreter again."""
+        return pb.ReviveInterpreterReply(revived=self._revive(request.name))
+
+    @answers
+    async def ListOperators(  # noqa: N802
+        self, request: pb.ListOperatorsRequest, context: Context
+    ) -> bytes:
+        """The operators that match a pattern."""
+        return await asyncio.to_thread(self._view.list_operators, request.pattern)
+
+    @answers
+    async def DescribeOperator(  # noqa: N802
+        self, request: pb.DescribeOperatorRequest, context: Context
+    ) -> pb.DescribeOperatorReply:
+        """One operator."""
+        return await asyncio.to_thread(self._view.describe_operator, request.operator)
+
+    @answers
+    async def GetDispatchTable(  # noqa: N802
+        self, request: pb.GetDispatchTableRequest, context: Context
+    ) -> pb.GetDispatchTableReply:
+        """The dispatch table of one operator."""
+        return await asyncio.to_thread(self._view.dispatch_table, request.operator)
+
+    @answers
+    async def WaitForDef(  # noqa: N802
+        self, request: pb.WaitForDefRequest, context: Context
+    ) -> pb.WaitForDefReply:
+        """One operator, once it is defined."""
+        return pb.WaitForDefReply(operator=await self._waits.for_definition(request))
+
+    @answers
+    async def WaitForImpl(  # noqa: N802
+        self, request: pb.WaitForImplRequest, context: Context
+    ) -> pb.WaitForImplReply:
+        """One operator's kernel for a key, once it is registered."""
+        return pb.WaitForImplReply(kernel=await self._waits.for_kernel(request))
+
+    @answers
+    async def CheckInvariants(  # noqa: N802
+        self, request: pb.CheckInvariantsRequest, context: Context
+    ) -> pb.CheckInvariantsReply:
+        """Whether the registry is consistent, between two publications, and interpreters agree."""
+        async with self._libraries.publication:
+            reply = await asyncio.to_thread(self._view.check_invariants)
+        reply.violations.extend(self._view.check_queues())
+        reply.violations.extend(await self._libraries.find_disagreements())
+        return reply
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """What is under way is not broken off because nobody waits for it any more."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+
+def _patience(context: Context) -> float | None:
+    """For how long the client waits for an answer of ours; None: for ever.
+
+    A little less than its deadline, so that it gets one that says more than that it is over.
+    """
+    remaining = context.time_remaining()
+    if remaining is None:
+        return None
+    return float(max(remaining - min(0.1 * remaining, 0.25), 0.0))

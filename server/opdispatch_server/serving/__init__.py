@@ -1,0 +1,9 @@
+"""What the daemon and interpreters answer with: sockets, streams, statuses.
+
+listeners, run_folder              addresses, locks, sockets
+grpc_services, status_answers,
+message_limit                      what all gRPC services share
+lane_listener                      takes the connections of a local lane
+call_stream, incoming_tensors      calls over a gRPC stream
+calls_in_flight                    those of one connection
+"""

@@ -1,0 +1,195 @@
+"""The serving side of a gRPC stream of calls: ``ExecutionService.CallStream``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT, CallRunner, CallsInFlight
+from opdispatch_server.serving.grpc_services import Malformed
+from opdispatch_server.serving.incoming_tensors import IncomingTensors
+from opdispatch_server.serving.status_answers import Context
+from opdispatch_wire.channel import (
+    MAX_MESSAGE_BYTES_DEFAULT,
+    MAX_MESSAGE_BYTES_HIGHEST,
+    MAX_MESSAGE_BYTES_KEY,
+)
+from opdispatch_wire.chunk_assembler import TensorBudget
+from opdispatch_wire.chunks import (
+    Buffer,
+    LargeMessage,
+    MessageOutbox,
+    chunk_metadata,
+    told_chunk_bytes,
+)
+from opdispatch_wire.detached_tensors import MessagePieces
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.frame_outbox import FramePayload
+from opdispatch_wire.frame_stream import HIGH_WATER, LOW_WATER
+from opdispatch_wire.received_call import ReceivedCall
+
+Metadata = Sequence[tuple[str, str]]
+
+# How long the last replies may take before a stream ends with an error.
+_LAST_REPLIES = 1.0
+# The bytes of large replies, beside the first one, with which no more calls are read: one that is
+# large may go on for long, and the others must not wait for it.
+_LARGE_HIGH_WATER = 64 * 1024 * 1024
+
+
+class CallStream:
+    """Reads calls and writes replies, both in bounded memory. Belongs to the event loop.
+
+    Nothing is read while CallsInFlight is full, or while the peer does not take its replies.
+    """
+
+    def __init__(
+        self,
+        runner: CallRunner,
+        context: Context,
+        budget: TensorBudget,
+        limit: int = MAX_MESSAGE_BYTES_DEFAULT,
+        at_once: int = CALLS_IN_FLIGHT,
+        metadata: Metadata = (),
+    ) -> None:
+        """``budget`` is for the tensors that come in chunks; ``limit``, for a message.
+
+        No more calls are read while ``at_once`` are under way. The peer is told ``metadata``.
+        """
+        self._metadata = metadata
+        self._context = context
+        self._limit = limit
+        self._chunk_bytes = told_chunk_bytes(context.invocation_metadata(), limit)
+        self._calls = CallsInFlight(
+            runner,
+            self._send,
+            self._set_full,
+            _reply_limit(context),
+            self._send_large if self._chunk_bytes else None,
+            at_once,
+        )
+        self._incoming = IncomingTensors(budget, self._send)
+        self._outbox = MessageOutbox()
+        # Replies whose chunks are on their way, by id.
+        self._large: dict[int, LargeMessage] = {}
+        self._has_replies = asyncio.Event()
+        self._is_full = False
+        self._is_over_water = False
+        self._is_ending = False
+        self._writing: asyncio.Task[None] | None = None
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+
+    async def serve(self, requests: AsyncIterator[ReceivedCall | Malformed]) -> None:
+        """Serves to the end of the stream. Raises WireError for what makes no sense."""
+        await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
+        writing = self._writing = asyncio.create_task(self._write())
+        try:
+            try:
+                async for received in requests:
+                    if isinstance(received, Malformed):
+                        raise received.error()
+                    self._take(received)
+                    await self._may_read.wait()
+                self._incoming.close()  # what is incomplete now, stays so
+                await self._calls.wait_until_answered()
+            except Exception:
+                # gRPC takes no status while a reply is being written.
+                await self._write_the_rest(writing, _LAST_REPLIES)
+                raise
+            await self._write_the_rest(writing, None)
+        finally:
+            self._incoming.close()
+            self._calls.close()
+            writing.cancel()
+            await asyncio.wait({writing})
+            self._writing = None  # its end has come through this stream, and has it
+            if not writing.cancelled():
+                writing.exception()  # the peer has gone; gRPC has told whoever reads
+
+    async def finish(self) -> None:
+        """Waits until every call that has come so far is answered; to later ones no reply comes."""
+        await self._calls.wait_until_answered()
+        if self._writing is not None:
+            await self._write_the_rest(self._writing, None)
+
+    async def _write_the_rest(self, writing: asyncio.Task[None], timeout: float | None) -> None:
+        self._is_ending = True
+        self._has_replies.set()
+        await asyncio.wait({writing}, timeout=timeout)
+
+    def _take(self, received: ReceivedCall) -> None:
+        request = received.request
+        number = request.id
+        if request.cancel:
+            self._incoming.drop(number)
+            if (large := self._large.get(number)) is not None:
+                large.is_dropped = True
+            self._calls.cancel(number)
+            return
+        if number in self._calls or number in self._large:
+            raise WireError(f"$.id is {number}, and the call of that id is still under way")
+        if request.HasField("chunk"):
+            self._incoming.take(number, request.chunk)
+            return
+        arguments = self._incoming.finish(number)
+        if received.refusal is not None:
+            self._calls.refuse(number, received.refusal)
+        elif arguments is not None:
+            self._calls.take(request, arguments=arguments)
+
+    def _send(self, reply: FramePayload) -> None:
+        if isinstance(reply, MessagePieces):  # for a peer that takes no chunks
+            reply = b"".join(reply.parts)
+        self._outbox.put(reply)
+        self._has_replies.set()
+        if self._outbox.small_bytes > HIGH_WATER:
+            self._is_over_water = True
+            self._update_reading()
+
+    def _send_large(self, number: int, tensors: Sequence[Buffer], reply: bytes) -> None:
+        large = self._large[number] = LargeMessage(number, tensors, reply, self._chunk_bytes)
+        self._outbox.put(large)
+        self._has_replies.set()
+        self._update_reading()
+
+    async def _write(self) -> None:
+        while True:
+            await self._has_replies.wait()
+            self._has_replies.clear()
+            while (piece := self._outbox.next_piece()) is not None:
+                await self._context.write(piece)
+                if self._large:
+                    self._forget_sent()
+                if self._is_over_water and self._outbox.small_bytes <= LOW_WATER:
+                    self._is_over_water = False
+                    self._update_reading()
+            if self._is_ending:
+                return
+
+    def _forget_sent(self) -> None:
+        gone = [n for n, large in self._large.items() if large.is_finished or large.is_dropped]
+        for number in gone:
+            del self._large[number]
+        if gone:
+            self._update_reading()
+
+    def _set_full(self, is_full: bool) -> None:
+        self._is_full = is_full
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        sizes = [large.size for large in self._large.values()]
+        if self._is_full or self._is_over_water or sum(sizes[1:]) > _LARGE_HIGH_WATER:
+            self._may_read.clear()
+        elif not self._may_read.is_set():
+            self._incoming.note_pause()
+            self._may_read.set()
+
+
+def _reply_limit(context: Context) -> int:
+    """The longest reply that the peer takes, in bytes, as far as it says."""
+    for key, value in context.invocation_metadata() or ():
+        if key == MAX_MESSAGE_BYTES_KEY and isinstance(value, str) and value.isdecimal():
+            return max(min(int(value[:12]), MAX_MESSAGE_BYTES_HIGHEST), 1)
+    return MAX_MESSAGE_BYTES_HIGHEST

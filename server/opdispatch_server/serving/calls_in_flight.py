@@ -1,0 +1,293 @@
+"""The calls of one connection that are under way in the daemon, whatever they came over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext
+from opdispatch_server.serving.status_answers import forget_frames
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
+from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
+from opdispatch_wire.errors import MessageTooLargeError, WireError
+from opdispatch_wire.frame_outbox import FramePayload
+from opdispatch_wire.received_call import ReceivedCall
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.v1 import execution_pb2
+
+if TYPE_CHECKING:  # interpreters, which have calls in flight, too, do without
+    from opdispatch_server.calls.kernel_runs import KernelRun
+    from opdispatch_server.calls.quick_calls import OnReply, QuickCall
+
+LOG = logging.getLogger("opdispatch.lane")
+
+CALLS_IN_FLIGHT = 1024
+"""How many calls of one connection are under way before no more are read."""
+
+# A shorter tensor stays in its reply, even where that is too long.
+_LEAST_BYTES = 1024
+
+
+class CallRunner(Protocol):
+    """Who has calls run: the daemon's router, or an interpreter itself."""
+
+    def begin(
+        self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply
+    ) -> QuickCall | None:
+        """Begins a call that has to wait for nothing but its kernel.
+
+        None: it is one for ``call``, and nothing has begun.
+        """
+
+    async def call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None = None,
+    ) -> execution_pb2.CallReply:
+        """Runs one call; ``broken`` is a run of it that ``begin`` began and that had no reply.
+
+        Raises OpdispatchError.
+        """
+
+
+class CallsInFlight:
+    """Begins, answers, cancels and bounds them. Belongs to the event loop.
+
+    ``send`` gets each CallReply, in pieces if it has large tensors; ``send_large``, if the peer
+    takes chunks, those that have: the id, the tensors, the reply. ``set_full`` is told when
+    nothing more should be read, and when there is room again.
+    """
+
+    def __init__(
+        self,
+        runner: CallRunner,
+        send: Callable[[FramePayload], None],
+        set_full: Callable[[bool], None],
+        reply_limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        send_large: Callable[[int, Sequence[Buffer], bytes], None] | None = None,
+        at_once: int = CALLS_IN_FLIGHT,
+    ) -> None:
+        self._runner = runner
+        self._at_once = at_once
+        self._send = send
+        self._send_large = send_large
+        self._set_full = set_full
+        self.reply_limit = reply_limit
+        """The longest reply that the peer takes, in bytes; a longer one becomes an error."""
+        self.reply_limit_with_tensors = 0
+        """The longest one with its large tensors, where that is longer."""
+        self._calls: dict[int, asyncio.Task[None] | QuickCall] = {}
+        # What to call when those end that have no task.
+        self._quick_ends: dict[int, Callable[[], None]] = {}
+        self._changed = asyncio.Event()
+        self._is_full = False
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._calls
+
+    def take_received(
+        self, received: ReceivedCall, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """``take``, of a call as it came; one that is refused has its answer at once."""
+        if received.refusal is None:
+            self.take(received.request, on_end, received.arguments)
+        else:
+            self.refuse(received.request.id, received.refusal)
+            on_end()
+
+    def refuse(self, number: int, refusal: OpdispatchError) -> None:
+        """Answers a call that was refused as it came."""
+        if number in self._calls:
+            raise _still_under_way(number)
+        reply = execution_pb2.CallReply(error=status_from_error(refusal))
+        self._reply(number, reply, CallTensors())
+
+    def take(
+        self,
+        request: execution_pb2.CallRequest,
+        on_end: Callable[[], None] = lambda: None,
+        arguments: Sequence[Buffer] = (),
+    ) -> None:
+        """Begins a call, or cancels one. Raises WireError if one of that id is under way.
+
+        ``on_end`` is called when the daemon holds nothing of it any more. ``arguments`` are the
+        large tensors that have come beside it.
+        """
+        number = request.id
+        if request.cancel:
+            self.cancel(number)
+            on_end()  # of what came with the word itself, nothing is held
+            return
+        if number in self._calls:
+            raise _still_under_way(number)
+        any_size = self._send_large is not None or bool(self.reply_limit_with_tensors)
+        tensors = CallTensors(results_of_any_size=any_size)
+        tensors.arguments = arguments
+        context = CallContext.of_request(request, tensors)
+
+        def end(result: execution_pb2.CallReply | OpdispatchError | KernelRun) -> None:
+            if isinstance(result, OpdispatchError):
+                result = execution_pb2.CallReply(error=status_from_error(result))
+            elif not isinstance(result, execution_pb2.CallReply):
+                self._start(number, request, context, tensors, on_end, result)
+                return
+            self._reply(number, result, tensors)
+            self._forget(number)
+            on_end()
+
+        quick = None if arguments else self._runner.begin(request, context, end)
+        if quick is None:
+            self._start(number, request, context, tensors, on_end)
+        else:
+            self._calls[number] = quick
+            self._quick_ends[number] = on_end
+        if len(self._calls) >= self._at_once and not self._is_full:
+            self._is_full = True
+            self._set_full(True)
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for that call any more; it may have ended already."""
+        call = self._calls.get(number)
+        if isinstance(call, asyncio.Task):
+            call.cancel()
+        elif call is not None:
+            call.abandon()
+            on_end = self._quick_ends[number]
+            self._forget(number)
+            on_end()
+
+    def close(self) -> None:
+        """Nobody waits for any of them any more, and nobody is told anything. Idempotent."""
+        for number in list(self._calls):
+            self.cancel(number)
+        # Those who are told have this: without them, all of it goes at once.
+        self._send = self._set_full = tell_nobody
+        self._send_large = None
+
+    async def wait_until_answered(self) -> None:
+        """Returns when none is under way."""
+        while self._calls:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _start(
+        self,
+        number: int,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        tensors: CallTensors,
+        on_end: Callable[[], None],
+        broken: KernelRun | None = None,
+    ) -> None:
+        """Has a task see to the call, which its caller knows by that number."""
+        task = asyncio.create_task(self._answer(number, request, context, tensors, broken))
+        self._calls[number] = task
+        self._quick_ends.pop(number, None)
+
+        def end(task: asyncio.Task[None]) -> None:
+            if self._calls.get(number) is task:
+                self._forget(number)
+            on_end()
+
+        # Also of one that is cancelled before its first step.
+        task.add_done_callback(end)
+
+    async def _answer(
+        self,
+        number: int,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        tensors: CallTensors,
+        broken: KernelRun | None,
+    ) -> None:
+        try:
+            reply = await self._call(request, context, broken)
+        finally:
+            tensors.arguments = ()  # also of a kernel that runs on for nobody
+        if reply is not None:
+            self._reply(number, reply, tensors)
+            # Before the caller can use that id again.
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._calls.pop(number, None)
+        self._quick_ends.pop(number, None)
+        self._changed.set()
+        if self._is_full and len(self._calls) < self._at_once // 2:
+            self._is_full = False
+            self._set_full(False)
+
+    async def _call(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        broken: KernelRun | None,
+    ) -> execution_pb2.CallReply | None:
+        """The reply; None if nobody waits for it any more."""
+        try:
+            return await self._runner.call(request, context, broken)
+        except asyncio.CancelledError:
+            return None
+        except Exception as error:
+            if not isinstance(error, OpdispatchError):
+                LOG.error("the call of %s failed", request.operator, exc_info=error)
+            reply = execution_pb2.CallReply(error=status_from_error(error))
+            forget_frames(error)
+            return reply
+
+    def _reply(self, number: int, reply: execution_pb2.CallReply, tensors: CallTensors) -> None:
+        reply.id = number
+        what, results = "the result of the call", tensors.results_of(reply)
+        try:
+            if self._send_large is None:
+                self._send(self._with_results(reply, results, what))
+                return
+            payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+            payload, results = self._detach_more(payload, results)
+            check_size(len(payload), self.reply_limit, what)
+            if results:
+                self._send_large(number, results, payload)
+            else:
+                self._send(payload)
+        except MessageTooLargeError as error:
+            error_reply = execution_pb2.CallReply(id=number, error=status_from_error(error))
+            self._send(error_reply.SerializeToString())
+
+    def _with_results(
+        self, reply: execution_pb2.CallReply, results: Sequence[Buffer], what: str
+    ) -> FramePayload:
+        """The reply with its large tensors in their places."""
+        payload = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, what)
+        if self.reply_limit_with_tensors:
+            payload, results = self._detach_more(payload, results)
+        check_size(len(payload), self.reply_limit, what)
+        if not results:
+            return payload
+        pieces = attach(payload, CALL_REPLY, results, aligned=True)
+        check_size(len(pieces), max(self.reply_limit_with_tensors, self.reply_limit), what)
+        return pieces
+
+    def _detach_more(
+        self, payload: bytes, results: Sequence[Buffer]
+    ) -> tuple[bytes, Sequence[Buffer]]:
+        """The reply with all that is large beside it, and what else it has no room for."""
+        for threshold in (chunk_bytes_for(self.reply_limit), _LEAST_BYTES):
+            if len(payload) > min(CHUNK_BYTES, self.reply_limit):
+                payload, more = detach(payload, CALL_REPLY, threshold, first=len(results))
+                results = [*results, *more]
+            if len(payload) <= self.reply_limit:
+                break
+        return payload, results
+
+
+def tell_nobody(_: object) -> None:
+    """In the place of who was told."""
+
+
+def _still_under_way(number: int) -> WireError:
+    return WireError(f"$.id is {number}, and the call of that id is still under way")

@@ -1,0 +1,112 @@
+"""How errors leave the daemon: as the status that the client rebuilds them from."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.rpc import status_pb2
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.serving.grpc_services import Malformed
+from opdispatch_wire.status import end_with, find_status_code, status_from_error
+
+LOG = logging.getLogger("opdispatch.requests")
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+Context = grpc.aio.ServicerContext[Any, Any]
+Method = Callable[[Any, Request, Context], Awaitable[Reply]]
+StreamMethod = Callable[[Any, Request, Context], AsyncGenerator[Reply, None]]
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class StatusError(Exception):
+    """Ends a request with a status that is not that of an error's class, or was one before."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+    @classmethod
+    def with_code(cls, error: OpdispatchError, code: grpc.StatusCode) -> StatusError:
+        """The status of ``error``, but for its code."""
+        status = status_from_error(error)
+        status.code = code.value[0]
+        return cls(status)
+
+    @property
+    def code(self) -> grpc.StatusCode:
+        """Its code, as gRPC has it."""
+        return _CODES.get(self.status.code, grpc.StatusCode.UNKNOWN)
+
+
+def answers(method: Method[Request, Reply]) -> Method[Request, Reply]:
+    """Makes a servicer's method answer its errors.
+
+    Errors of ours keep their class. An error of an interpreter passes as it came. Anything
+    else is a bug: the client learns its type, and the log has the traceback.
+    """
+
+    @functools.wraps(method)
+    async def answering(self: Any, request: Request, context: Context) -> Reply:
+        try:
+            if isinstance(request, Malformed):
+                raise request.error()
+            return await method(self, request, context)
+        except Exception as error:
+            _answer(error, method.__name__, context)
+            return cast("Reply", None)  # gRPC sends none beside such a status
+
+    return answering
+
+
+def answers_in_steps(method: StreamMethod[Request, Reply]) -> StreamMethod[Request, Reply]:
+    """``answers``, for a method that answers with a stream."""
+
+    @functools.wraps(method)
+    async def answering(
+        self: Any, request: Request, context: Context
+    ) -> AsyncGenerator[Reply, None]:
+        try:
+            if isinstance(request, Malformed):
+                raise request.error()
+            async with aclosing(method(self, request, context)) as replies:
+                async for reply in replies:
+                    yield reply
+        except Exception as error:
+            _answer(error, method.__name__, context)
+
+    return answering
+
+
+def _answer(error: Exception, what: str, context: Context) -> None:
+    if isinstance(error, StatusError):
+        end_with(context, error.status, error.code)
+    else:
+        if not isinstance(error, OpdispatchError):
+            LOG.error("%s failed", what, exc_info=error)
+        end_with(context, status_from_error(error), find_status_code(error))
+    forget_frames(error)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Lets go of what an error, and those that led to it, have come through: it has been told.
+
+    Its traceback keeps the variables of every function on the way, one of which may well be the
+    error: the request and all that belongs to it would wait for the garbage collector.
+    """
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None:
+            pending += each.__cause__, each.__context__
+            if isinstance(each, BaseExceptionGroup):
+                pending += each.exceptions
+            each.__cause__ = each.__context__ = each.__traceback__ = None

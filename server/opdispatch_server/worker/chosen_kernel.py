@@ -1,0 +1,126 @@
+"""The kernel that a call names, ready to be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandle, OperatorName
+from opdispatch.errors import WaitTimeoutError
+from opdispatch.signature import Signature
+from opdispatch_server.operator_registry import parse_operator_name
+from opdispatch_wire.v1 import execution_pb2
+
+if TYPE_CHECKING:
+    from opdispatch_server.worker.loaded_library import LoadedLibrary
+
+MOST_KERNELS = 4096
+"""How many a library keeps ready: clients that call directly say themselves what they name."""
+
+# How long an interpreter may need, in seconds, to be told of what has been published.
+_NEWS_TAKE = 1.0
+
+
+class ChosenKernel:
+    """A kernel, and how to call it."""
+
+    __slots__ = ("call", "name", "signature")
+
+    def __init__(
+        self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
+    ) -> None:
+        self.name = name
+        self.signature = signature
+        self.call = call
+
+    @classmethod
+    def of_slot(cls, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
+        """The one that this process has for exactly the keys that a request names."""
+        keys = DispatchKeySet.from_raw_repr(request.redispatch_keys)
+        op = dispatcher.get_schema(parse_operator_name(request.operator))
+        return cls(op.name, op.signature, _boxed(op.lookup(keys).kernel, op, keys))
+
+
+class ChosenKernels:
+    """Those of one library, by what calls name. Any thread may ask."""
+
+    def __init__(self, library: LoadedLibrary) -> None:
+        self._library = library
+        self._ready: dict[tuple[str, int, int], ChosenKernel] = {}
+
+    def find(self, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:
+        """The kernel of the library that a request names.
+
+        It can be called though the operator has changed or gone since, if its library
+        defined it, and unless it is a boxed one, which takes the operator as an argument, or a
+        layer, which goes on with the operator as it is then. What another library has just
+        defined is waited for: the call may have been faster than the news of it.
+        Raises WireError if there is no such kernel, and OperatorNotFoundError.
+        """
+        place, bits = request.kernel.registration, request.kernel.dispatch_keys
+        found = self._ready.get((request.operator, place, bits))
+        if found is not None:
+            return found
+        keys = DispatchKeySet.from_raw_repr(bits)
+        name = parse_operator_name(request.operator)
+        kernel = self._library.get_kernel(place)
+        signature = self._library.find_signature(name)
+        if signature is None or kernel.is_boxed:
+            op = _find_defined(dispatcher, name)
+            return ChosenKernel(name, signature or op.signature, _boxed(kernel, op, keys))
+        if kernel.is_layer:
+            call = _layer(kernel, signature, dispatcher, name, keys)
+        else:
+            call = self._unboxed(place, kernel, signature, keys)
+        chosen = ChosenKernel(name, signature, call)
+        if len(self._ready) < MOST_KERNELS:
+            self._ready[request.operator, place, bits] = chosen
+        return chosen
+
+    def _unboxed(
+        self, place: int, kernel: KernelFunction, signature: Signature, keys: DispatchKeySet
+    ) -> Callable[[list[Any]], list[Any]]:
+        function = self._library.get_function(place, signature)
+        first = (keys,) if kernel.with_keyset else ()
+
+        def call(stack: list[Any]) -> list[Any]:
+            args, kwargs = signature.split(stack)
+            return signature.box_returns(function(*first, *args, **kwargs))
+
+        return call
+
+
+def _find_defined(dispatcher: Dispatcher, name: OperatorName) -> OperatorHandle:
+    """The operator, which was defined where the kernel was chosen."""
+    op = dispatcher.find_schema(name)
+    if op is not None:
+        return op
+    with suppress(WaitTimeoutError):
+        return dispatcher.wait_for_def(name, _NEWS_TAKE)
+    return dispatcher.get_schema(name)  # raises what is raised of those that are not there
+
+
+def _boxed(
+    kernel: KernelFunction, op: OperatorHandle, keys: DispatchKeySet
+) -> Callable[[list[Any]], list[Any]]:
+    def call(stack: list[Any]) -> list[Any]:
+        kernel.call_boxed(op, keys, stack)
+        return stack
+
+    return call
+
+
+def _layer(
+    kernel: KernelFunction,
+    signature: Signature,
+    dispatcher: Dispatcher,
+    name: OperatorName,
+    keys: DispatchKeySet,
+) -> Callable[[list[Any]], list[Any]]:
+    def call(stack: list[Any]) -> list[Any]:
+        function = kernel.unboxed(_find_defined(dispatcher, name), keys)
+        args, kwargs = signature.split(stack)
+        return signature.box_returns(function(*args, **kwargs))
+
+    return call

@@ -1,0 +1,224 @@
+"""Calls from an interpreter to operators whose kernels are in other interpreters."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from opdispatch import DispatchKeySet, KernelFunction, OperatorHandle, TraceLine
+from opdispatch.errors import OpdispatchError
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.trace_line import TraceSink
+from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
+from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.serving.message_limit import internal_message_limit
+from opdispatch_server.worker.reading_turn import hand_over_turn
+from opdispatch_wire import lane_socket
+from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.caller_tensors import CallerTensors
+from opdispatch_wire.calls import call_request, returns_of_reply
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
+from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.profiles import CallSpan
+from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
+
+LOG = logging.getLogger("opdispatch.lane")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTraceLine(TraceLine):
+    """A line of the trace from another process."""
+
+    interpreter: str = ""
+
+
+class CallTrace:
+    """The trace of one call in this interpreter, with what it caused in others."""
+
+    def __init__(self) -> None:
+        self.lines: list[TraceLine] = []
+
+    def sink(self) -> TraceSink:
+        """Where the lines go of the calls that a kernel makes."""
+        return TraceSink(self.take, depth=1)
+
+    def take(self, line: TraceLine) -> None:
+        """Adds a line."""
+        self.lines.append(line)
+
+    def served_by(self, interpreter: str) -> None:
+        """Notes that the call of the last line ran elsewhere."""
+        line = self.lines[-1]
+        self.lines[-1] = RemoteTraceLine(
+            line.depth, line.kind, line.operator, line.key, line.kernel, line.reason, interpreter
+        )
+
+
+class DaemonLane:
+    """The connection for nested calls. Its calls block, and may come from any thread.
+
+    A local lane that broke is opened again by the next call: those under way fail with it, since
+    they may have run. Calls go over gRPC while another one does that, and from then on if it
+    cannot be done.
+
+    ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane.
+    ``_opening`` is held by whoever does that and may replace ``_lane``, so that one thread does.
+    It takes ``_lane`` away, clears ``_is_in_doubt``, and only then looks: nobody begins on a lane
+    that is known to have broken, and one that breaks meanwhile is looked at again. ``close`` sets
+    ``_is_closed`` before it takes ``_lane``, and a lane is put there before ``_is_closed`` is
+    read: one of both closes it.
+    """
+
+    def __init__(self, address: str, max_message_bytes: int) -> None:
+        self._address = address
+        self._limit = max_message_bytes
+        self._internal_limit = internal_message_limit(max_message_bytes)
+        self._path = ""
+        self._lane: BlockingLane | None = None
+        self._opening = threading.Lock()
+        self._is_in_doubt = False
+        self._is_closed = False
+        options = channel_options(self._internal_limit, address=address)
+        self._channel = grpc.insecure_channel(grpc_target(address), options=options)
+        self._execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def kernel(self, place: int, documentation: str) -> KernelFunction:
+        """A kernel that forwards the stack to the daemon, which knows where the kernel is."""
+        return KernelFunction.from_boxed(_ForwardingKernel(self, documentation), is_elsewhere=True)
+
+    def call(self, op: OperatorHandle, keys: DispatchKeySet, stack: Sequence[Any]) -> list[Any]:
+        """The returns of ``op`` with exactly ``keys``. Raises the errors of a call."""
+        running = RUNNING_CALL.get()
+        if running.depth >= MAX_DEPTH:
+            raise RecursionError(
+                f"{op.name} was called {running.depth} calls deep across interpreters"
+            )
+        sink = LOCAL_STATE.get().trace
+        if sink is not None and not sink.takes_remote:
+            sink = None
+        args, kwargs = op.signature.split(stack)
+        lane = self._working_lane() if self._is_in_doubt else self._lane
+        tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
+        request = call_request(
+            str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys, memory=tensors
+        )
+        check_message_size(request, self._limit, f"the call of {op.name}")
+        span = CallSpan.begin(op.name.name)
+        if span is not None:
+            span.ask(request)
+        hand_over_turn()
+        reply: execution_pb2.CallReply | None = None
+        try:
+            with running.nested() as context:
+                reply = self._send(request, context, lane, tensors)
+        finally:
+            if span is not None:
+                span.end(reply)
+        if sink is not None:
+            _emit_remote_lines(sink, reply)
+        return returns_of_reply(reply, args, kwargs, tensors)
+
+    def use_local_lane(self, path: str) -> None:
+        """Has calls take the daemon's local lane from now on, if it can be reached."""
+        self._path = path
+        self._lane = self._open()
+
+    def close(self) -> None:
+        """Closes the connection; calls under way fail."""
+        self._is_closed = True
+        self._channel.close()
+        if (lane := self._lane) is not None:
+            lane.close()
+
+    def _working_lane(self) -> BlockingLane | None:
+        """The lane, opened again if it broke; None: the call goes over gRPC."""
+        hand_over_turn()  # the daemon may be slow to answer
+        if not self._opening.acquire(blocking=False):
+            return None
+        try:
+            lane, self._lane = self._lane, None
+            self._is_in_doubt = False
+            if lane is not None and lane.is_closed and not self._is_closed:
+                lane.close()
+                lane = self._open()
+            self._lane = lane
+            if self._is_closed and lane is not None:
+                lane.close()
+            return lane
+        finally:
+            self._opening.release()
+
+    def _open(self) -> BlockingLane | None:
+        if self._path and lane_socket.is_socket(self._path):
+            try:
+                GUARD.own_peer(f"unix:{self._path}")
+                return BlockingLane.connect(
+                    self._path, self._internal_limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                )
+            except (OSError, OpdispatchError) as error:
+                LOG.info("kernels call the daemon over gRPC: %s", error)
+        return None
+
+    def _send(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        lane: BlockingLane | None,
+        tensors: CallTensors | None,
+    ) -> execution_pb2.CallReply:
+        if lane is None:
+            try:
+                reply: execution_pb2.CallReply = self._execution.Call(
+                    request, timeout=context.timeout, metadata=context.metadata
+                )
+            except grpc.RpcError as error:
+                raise error_from_rpc(error, address=self._address) from None
+            return reply
+        context.write_to(request)
+        try:
+            what = f"the call of {request.operator}"
+            return lane.call(request, context.timeout, what, tensors=tensors)
+        except BaseException as error:
+            self._is_in_doubt = True
+            if isinstance(error, TimeoutError):
+                raise late_answer_error(self._address) from None
+            if isinstance(error, LaneClosedError):
+                raise lost_connection_error(self._address, str(error)) from error
+            raise
+
+
+class _ForwardingKernel:
+    def __init__(self, lane: DaemonLane, documentation: str) -> None:
+        self._lane = lane
+        self.__doc__ = documentation
+
+    def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        stack[:] = self._lane.call(op, keys, stack)
+
+
+def _emit_remote_lines(sink: TraceSink, reply: execution_pb2.CallReply) -> None:
+    trace = getattr(sink.emit, "__self__", None)
+    if isinstance(trace, CallTrace):
+        trace.served_by(reply.interpreter)
+    # The daemon's first line says again what this process's dispatcher has said.
+    for line in reply.trace[1:]:
+        depth = sink.depth - 1 + line.depth
+        sink.emit(
+            RemoteTraceLine(
+                depth,
+                line.kind,
+                line.operator,
+                line.key,
+                line.kernel,
+                line.reason,
+                line.interpreter or reply.interpreter,
+            )
+        )

@@ -1,0 +1,393 @@
+"""A worker interpreter: its session with the daemon, and the lane on which it takes calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import platform
+import sys
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import grpc
+import grpc.aio
+
+from opdispatch import default_dispatcher
+from opdispatch.arrays import run_on_device
+from opdispatch.errors import OpdispatchError
+from opdispatch.tensor_operators import keep_private
+from opdispatch_server.devices import take_devices
+from opdispatch_server.direct_run import DirectRun
+from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.processes.process_watch import process_space
+from opdispatch_server.serving.grpc_services import add_execution_service
+from opdispatch_server.serving.listeners import bind
+from opdispatch_server.serving.message_limit import internal_message_limit
+from opdispatch_server.values.device_exports import DeviceExports
+from opdispatch_server.values.peer_values import PeerValues
+from opdispatch_server.values.value_store import ValueStore
+from opdispatch_server.worker.call_rules import DaemonCalls
+from opdispatch_server.worker.daemon_lane import DaemonLane
+from opdispatch_server.worker.direct_calls import DirectCalls
+from opdispatch_server.worker.direct_listener import DirectListener
+from opdispatch_server.worker.heartbeat import heartbeat_of
+from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.worker.kernel_calls import KernelThreads
+from opdispatch_server.worker.kernel_execution import KernelExecution
+from opdispatch_server.worker.kernel_lanes import KernelLanes
+from opdispatch_server.worker.kernel_streams import KernelStreams
+from opdispatch_server.worker.lost_device import LostDevice
+from opdispatch_server.worker.program_execution import ProgramExecution
+from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.channel import (
+    MAX_MESSAGE_BYTES_HIGHEST,
+    PROTOCOL_VERSION,
+    channel_options,
+    server_options,
+)
+from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.status import error_from_rpc, status_from_error
+from opdispatch_wire.v1 import interpreter_pb2 as pb
+from opdispatch_wire.v1 import interpreter_pb2_grpc
+
+LOG = logging.getLogger("opdispatch.interpreter")
+
+# How long an instruction that is being carried out may keep a reconnection waiting.
+DROP_TIMEOUT = 30.0
+# How long an interpreter that was held up for a heartbeat listens before it says that it lives.
+_SECOND_THOUGHTS = 0.02
+# How long calls that are running have to end when the interpreter is told to stop.
+LAST_CALLS_WAIT = 2.0
+
+
+class InterpreterSettings(NamedTuple):
+    """Where an interpreter belongs. Without a ``name`` the daemon chooses one.
+
+    ``max_message_bytes`` is the daemon's limit for clients.
+    """
+
+    daemon: str
+    listen: str
+    max_message_bytes: int
+    name: str = ""
+    insecure: bool = False
+    lane: str = ""
+    """The path of its local lane for the daemon's calls; empty: it has none."""
+    direct_lane: str = ""
+    """The same, for calls of clients."""
+    device: str = ""
+    """The one that its kernels use beside the CPU; empty: all that there are."""
+
+
+class Interpreter:
+    """One interpreter, from hello to the end of its session.
+
+    If the daemon vanishes, direct calls go on, until a daemon welcomes another one, in the same
+    process, whose ``predecessor`` this one is.
+    """
+
+    def __init__(
+        self, settings: InterpreterSettings, predecessor: Interpreter | None = None
+    ) -> None:
+        keep_private()
+        self._settings = settings
+        self._predecessor = predecessor
+        self._limit = internal_message_limit(settings.max_message_bytes)
+        self._name = settings.name
+        self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
+        self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
+        self._values = ValueStore()
+        self._peers = PeerValues(self._limit)
+        self._exports = DeviceExports()
+        self._lost_device = LostDevice(self.stop)
+        programs = ProgramExecution(
+            self._libraries.dispatcher,
+            self._values,
+            self._peers,
+            self._exports,
+            lambda: self._name,
+        )
+        self._execution = KernelExecution(
+            self._libraries,
+            lambda: self._name,
+            settings.max_message_bytes,
+            self._values,
+            programs,
+            self._lost_device.note,
+        )
+        self._direct = DirectCalls(self._libraries)
+        self._direct_lanes = KernelLanes(
+            self._execution, self._direct, settings.max_message_bytes, MemoryBudget()
+        )
+        self._threads = KernelThreads()
+        self._direct_listener: DirectListener | None = None  # the daemon says where, and how much
+        # One thread: instructions are carried out in the order in which they come.
+        self._registrar = ThreadPoolExecutor(1, thread_name_prefix="registrar")
+        self._answering: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
+        self._stopping = asyncio.Event()
+        self._attending: asyncio.Task[None] | None = None
+        self.met_daemon = False
+        self.may_come_back = False
+
+    @property
+    def name(self) -> str:
+        """Its name: its own choice or, once it is welcome, the daemon's."""
+        return self._name
+
+    async def run(self) -> None:
+        """Serves until the session ends or ``stop`` is called.
+
+        Raises DaemonUnavailableError, or the error with which the daemon refused the session
+        or ended it; AddressError or OSError if it cannot listen; and DeviceLostError when a device
+        is lost for this process: only another one can use it again. ``met_daemon`` says then
+        whether there was a session, and ``may_come_back`` whether another one makes sense:
+        the daemon has vanished, or asks for it.
+        """
+        self._lost_device.begin()
+        server = grpc.aio.server(options=server_options(self._limit))
+        # The daemon knows how many calls may run, and what may be large.
+        streams = KernelStreams(
+            self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize
+        )
+        add_execution_service(server, streams)
+        listener = bind(server, self._settings.listen, insecure=self._settings.insecure)
+        # What the daemon forwards has passed its limits already.
+        lanes = KernelLanes(self._execution, DaemonCalls(), MAX_MESSAGE_BYTES_HIGHEST)
+        await server.start()
+        paths = (self._settings.lane, self._settings.direct_lane)
+        for path, each in zip(paths, (lanes, self._direct_lanes), strict=True):
+            if path:
+                each.listen(path)
+                GUARD.own_listener(f"unix:{path}")
+        GUARD.own_listener(listener.address)
+        GUARD.own_peer(self._settings.daemon)
+        try:
+            await self._hold_session(listener.address)
+        finally:
+            if self._stopping.is_set():
+                await streams.finish(LAST_CALLS_WAIT)
+            await server.stop(grace=None)
+            if not self.may_come_back:
+                await self._end_direct_calls()
+            lanes.close()
+            self._lane.close()
+            self._peers.close()
+            self._values.clear()  # nobody is there any more to claim them
+            listener.close()
+
+    async def _end_direct_calls(self) -> None:
+        self._direct.take(0)
+        patience = LAST_CALLS_WAIT if self._stopping.is_set() else 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._direct.wait_idle()
+        await self._close_direct_lanes(patience)
+
+    async def _close_direct_lanes(self, patience: float) -> None:
+        self._direct_lanes.close()
+        if self._direct_listener is not None:
+            await self._direct_listener.close(patience)
+        if self._attending is not None:
+            self._attending.cancel()
+
+    def stop(self) -> None:
+        """Ends the session from this side; calls that are running finish."""
+        self._stopping.set()
+
+    async def make_way(self) -> None:
+        """Ends what went on after the daemon had vanished: it is back, or another one is there.
+
+        Takes no more direct calls, and lets go of every library; calls that are running finish.
+        Raises DaemonUnavailableError if an instruction of the old daemon's is still being
+        carried out, and does not end.
+        """
+        self._direct.take(0)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(DROP_TIMEOUT):
+                await loop.run_in_executor(self._registrar, self._libraries.drop_all)
+        except TimeoutError as error:
+            raise DaemonUnavailableError(
+                f"the daemon at {self._settings.daemon} is gone, and the library that it had this "
+                f"interpreter import is not done after {DROP_TIMEOUT:g} s"
+            ) from error
+        finally:
+            self._registrar.shutdown(wait=False)
+        task = asyncio.create_task(self._let_direct_calls_end())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _let_direct_calls_end(self) -> None:
+        await self._direct.wait_idle()
+        await self._close_direct_lanes(LAST_CALLS_WAIT)
+
+    async def _hold_session(self, address: str) -> None:
+        daemon = self._settings.daemon
+        options = channel_options(self._limit, address=daemon)
+        async with grpc.aio.insecure_channel(grpc_target(daemon), options=options) as channel:
+            stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)  # type: ignore[no-untyped-call]
+            session = stub.Session()
+            reading = asyncio.create_task(self._follow(session, address))
+            stopping = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if self._lost_device.error is not None:
+                    raise self._lost_device.error
+                if reading.done():
+                    reason = reading.result()
+                    raise DaemonUnavailableError(
+                        f"the daemon at {daemon} has ended the session{reason and ': '}{reason}"
+                    )
+            except grpc.aio.AioRpcError as error:
+                if not self.met_daemon:
+                    raise error_from_rpc(error, address=daemon) from error
+                self.may_come_back = True
+                raise DaemonUnavailableError(
+                    f"the session with the daemon at {daemon} was cut off",
+                    details=error.details() or "",
+                ) from error
+            finally:
+                reading.cancel()
+                stopping.cancel()
+                session.cancel()
+                with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
+                    await reading
+
+    async def _follow(self, session: Session, address: str) -> str:
+        """Says hello, then carries out what the daemon says; why it says no more, if known."""
+        await session.write(pb.InterpreterMessage(hello=await self._hello(address)))
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            while True:
+                message = await session.read()
+                if not isinstance(message, pb.DaemonMessage):
+                    return ""  # grpc.aio.EOF
+                match message.WhichOneof("kind"):
+                    case "welcome":
+                        await self._begin(session, message.welcome)
+                        if period := message.welcome.heartbeat_seconds:
+                            tasks.append(asyncio.create_task(self._beat(session, period)))
+                    case "goodbye":
+                        # Whatever becomes of the stream now, this is its last word.
+                        self.may_come_back = message.goodbye.come_back
+                        return message.goodbye.reason
+                    case "release_values":
+                        self._values.release(message.release_values)
+                    case "direct_calls":
+                        self._direct.take(message.direct_calls.epoch)
+                        await self._say(session, _done(message))
+                    case "await_direct_calls":
+                        self._answer_later(session, self._await_direct_calls(message))
+                    case _:
+                        self._carry_out(session, message)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _hello(self, address: str) -> pb.Hello:
+        return pb.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            name=self._settings.name,
+            pid=os.getpid(),
+            address=address,
+            python_version=platform.python_version(),
+            process_space=process_space(),
+            heartbeats=True,
+            lane=self._settings.lane,
+            direct_lane=self._settings.direct_lane,
+            devices=await asyncio.to_thread(take_devices, self._settings.device),
+        )
+
+    async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
+        if self._predecessor is not None:
+            await self._predecessor.make_way()
+            self._predecessor = None
+        self._name = welcome.name
+        self.met_daemon = True
+        self._lane.use_local_lane(welcome.lane)
+        LOG.debug("welcome as %s", self._name)
+        await self._follow_rules(session, welcome.direct_calls)
+        report = functools.partial(self._report, session)
+        # Not for the session: direct calls go on without a daemon.
+        self._attending = asyncio.create_task(self._direct.attend(report))
+
+    async def _follow_rules(self, session: Session, rules: pb.DirectCallRules) -> None:
+        self._direct.follow(rules, self._name)
+        limit = self._settings.max_message_bytes
+        streams = KernelStreams(
+            self._execution, self._direct, self._threads, limit, rules.max_call_bytes
+        )
+        self._direct_listener = DirectListener(streams, limit)
+        if ports := await self._direct_listener.listen(rules):
+            await self._say(
+                session, pb.InterpreterMessage(direct_ports=pb.DirectPorts(ports=ports))
+            )
+
+    def _carry_out(self, session: Session, message: pb.DaemonMessage) -> None:
+        # Handed over before the next message is read, so that the order stays; answered
+        # later, so that the end of the session is noticed in the middle of an import.
+        loop = asyncio.get_running_loop()
+        self._answer_later(
+            session, loop.run_in_executor(self._registrar, GUARD.run, self._obey, message)
+        )
+
+    async def _await_direct_calls(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
+        await self._direct.wait_idle(message.await_direct_calls.load_id)
+        return _done(message)
+
+    async def _report(self, session: Session, run: DirectRun) -> None:
+        overdue = pb.OverdueCall(operator=run.operator, lane=run.lane, id=run.id)
+        await self._say(session, pb.InterpreterMessage(overdue=overdue))
+
+    async def _beat(self, session: Session, period: float) -> None:
+        """Says again and again that this interpreter is alive.
+
+        From the event loop: a library that keeps the interpreter lock, or a process that is
+        stopped, is silent, as it should be; a kernel that lets go of the lock is not.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + period
+            await asyncio.sleep(period)
+            if loop.time() > due + period:
+                # It was held up, and may have been given up: that has come meanwhile, then.
+                await asyncio.sleep(_SECOND_THOUGHTS)
+            self._exports.drop_expired()
+            beat = heartbeat_of(self._direct)
+            await self._say(session, pb.InterpreterMessage(heartbeat=beat))
+
+    def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
+        try:
+            return run_on_device((), self._libraries.obey, message)
+        except BaseException as error:  # an instruction is always answered
+            if not isinstance(error, OpdispatchError):
+                LOG.exception("instruction %s failed", message.WhichOneof("kind"))
+            return pb.InterpreterMessage(
+                instruction_id=message.instruction_id, failed=status_from_error(error)
+            )
+
+    def _answer_later(self, session: Session, outcome: Awaitable[pb.InterpreterMessage]) -> None:
+        async def answer() -> None:
+            await self._say(session, await outcome)
+
+        task = asyncio.create_task(answer())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _say(self, session: Session, message: pb.InterpreterMessage) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            async with self._writing:
+                await session.write(message)  # the session may have ended meanwhile
+
+
+def _done(message: pb.DaemonMessage) -> pb.InterpreterMessage:
+    return pb.InterpreterMessage(instruction_id=message.instruction_id, done=pb.Done())
+
+
+Session = grpc.aio.StreamStreamCall[pb.InterpreterMessage, pb.DaemonMessage]

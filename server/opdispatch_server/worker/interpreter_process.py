@@ -1,0 +1,169 @@
+"""The main function of a worker interpreter's process.
+
+The daemon starts its own by way of ``interpreter_start``; people say ``opdispatch worker``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import faulthandler
+import itertools
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import grpc
+
+from opdispatch.errors import DeviceError, OpdispatchError
+from opdispatch_server.devices import NO_DEVICE_STATUS
+from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.logs import BARE, configure_logging
+from opdispatch_server.processes.parent_watch import die_with_parent
+from opdispatch_server.serving.run_folder import RunFolder
+from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
+from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
+from opdispatch_wire.addresses import AddressError, grpc_target, is_loopback
+from opdispatch_wire.channel import PROTOCOL_VERSION, channel_options
+from opdispatch_wire.errors import WireError
+from opdispatch_wire.status import error_from_rpc
+from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
+
+HANDSHAKE_TIMEOUT = 10.0
+
+LOG = logging.getLogger("opdispatch.interpreter")
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs an interpreter of the daemon's until its session ends, then leaves the process."""
+    options = _parse(argv)
+    _tell_of_crashes()
+    GUARD.install()
+    GUARD.own_descriptor(die_with_parent(options.parent))
+    configure_logging(options.log_level, BARE)
+    settings = InterpreterSettings(
+        daemon=options.daemon,
+        listen=options.listen,
+        max_message_bytes=options.max_message_bytes,
+        name=options.name,
+        lane=options.lane,
+        direct_lane=options.direct_lane,
+        device=options.device,
+    )
+    try:
+        asyncio.run(_serve(settings))
+    except (OpdispatchError, OSError) as error:
+        LOG.error("%s", error)
+        # Not of its subclasses: the memory of a device may come back.
+        leave_process(NO_DEVICE_STATUS if type(error) is DeviceError else 1)
+    leave_process(0)
+
+
+def run_user_interpreter(
+    daemon: str, listen: str, *, name: str, insecure: bool, reconnect: float
+) -> None:
+    """Runs an interpreter that a user has started, until it is told to stop.
+
+    Without an address to listen on, it takes one that a daemon on this machine can reach. A
+    daemon that vanishes is looked for again for ``reconnect`` seconds.
+    Raises AddressError, OSError, DaemonUnavailableError, also when the daemon ends the session,
+    and the error with which the daemon refuses it.
+    """
+    folder = None
+    try:
+        if not listen:
+            if not is_loopback(daemon):
+                raise AddressError(
+                    f"{daemon} is on another machine, and nothing says where the daemon can reach "
+                    "this interpreter",
+                    hint="add --listen HOST:PORT",
+                )
+            folder = RunFolder.create()
+            listen = folder.socket("calls.sock")
+        _tell_of_crashes()
+        GUARD.install()
+
+        numbers = itertools.count(1)
+
+        def settings(name: str) -> InterpreterSettings:
+            limit = _ask_message_limit(daemon)
+            if folder is None:
+                return InterpreterSettings(daemon, listen, limit, name, insecure)
+            # Each session has its own: clients may still use that of the one before.
+            direct = folder.lane(f"direct-{next(numbers)}")
+            lane = folder.lane("calls")
+            return InterpreterSettings(daemon, listen, limit, name, insecure, lane, direct)
+
+        asyncio.run(_serve_again(ReturningInterpreter(settings, name, reconnect)))
+    finally:
+        if folder is not None:
+            folder.remove()
+
+
+def leave_process(status: int) -> NoReturn:
+    """Ends the process though kernels may still be running in threads, perhaps for ever."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+def _tell_of_crashes() -> None:
+    """Has a kernel that crashes the process print where it is: the one thread, of perhaps many."""
+    faulthandler.enable(all_threads=False)
+
+
+def _ask_message_limit(daemon: str) -> int:
+    options = channel_options(address=daemon)
+    with grpc.insecure_channel(grpc_target(daemon), options=options) as channel:
+        stub = registry_pb2_grpc.RegistryServiceStub(channel)  # type: ignore[no-untyped-call]
+        request = registry_pb2.GetServerInfoRequest(protocol_version=PROTOCOL_VERSION)
+        try:
+            reply = stub.GetServerInfo(request, timeout=HANDSHAKE_TIMEOUT)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, address=daemon) from None
+        if reply.protocol_version != PROTOCOL_VERSION:
+            raise WireError(
+                f"the daemon at {daemon} speaks protocol version {reply.protocol_version}, this "
+                f"interpreter version {PROTOCOL_VERSION}",
+                hint="install the same version of opdispatch on both sides",
+            )
+        return int(reply.max_message_bytes)
+
+
+async def _serve_again(interpreter: ReturningInterpreter) -> None:
+    _stop_on_signals(interpreter.stop)
+    await interpreter.run()
+
+
+async def _serve(settings: InterpreterSettings) -> None:
+    interpreter = Interpreter(settings)
+    _stop_on_signals(interpreter.stop)
+    await interpreter.run()
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="A worker interpreter that the daemon starts; by hand: `opdispatch worker`."
+    )
+    parser.add_argument("--daemon", required=True, help="the daemon's address")
+    parser.add_argument("--listen", required=True, help="where to take calls")
+    parser.add_argument("--lane", required=True, help="the path of the daemon's local lane")
+    parser.add_argument("--direct-lane", required=True, help="the same, for calls of clients")
+    parser.add_argument("--device", default="", help="the only one that it uses beside the CPU")
+    parser.add_argument("--name", required=True, help="the interpreter's name")
+    parser.add_argument("--parent", required=True, type=int, help="the daemon's process id")
+    parser.add_argument("--max-message-bytes", required=True, type=int, help="the message limit")
+    parser.add_argument("--log-level", default="info", help="what to log")
+    return parser.parse_args(argv)

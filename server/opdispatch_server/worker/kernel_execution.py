@@ -1,0 +1,329 @@
+"""Runs kernels for calls that the daemon has routed to this interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from opdispatch.arrays import find_lost_device, preferred_backends, run_on_device
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.errors import (
+    AmbiguousKernelError,
+    DeviceLostError,
+    InternalError,
+    NoKernelError,
+    OpdispatchError,
+    ReturnError,
+)
+from opdispatch.grad_mode import AUTOGRAD_STATE, AutogradState
+from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
+from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
+from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
+from opdispatch_server.worker.chosen_kernel import ChosenKernel
+from opdispatch_server.worker.daemon_lane import CallTrace, RemoteTraceLine
+from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.worker.kernel_profile import KernelProfile
+from opdispatch_server.worker.library_turns import LibraryTurns
+from opdispatch_server.worker.program_execution import ProgramExecution
+from opdispatch_server.worker.raised_errors import error_of_kernel
+from opdispatch_server.worker.several_turns import turns_of_all
+from opdispatch_wire.callee_tensors import CalleeTensors
+from opdispatch_wire.calls import decode_arguments, reply_of_returns
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
+from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
+from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
+from opdispatch_wire.status import status_from_error
+from opdispatch_wire.tensors import CalleeTensorMemory
+from opdispatch_wire.v1 import execution_pb2
+
+_RESULT = "the result of the call"
+# What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
+# finds no kernel, a return that breaks the schema's promise.
+_OWN_ERRORS = (NoKernelError, AmbiguousKernelError, ReturnError)
+
+_RECORDING = AutogradState()
+_NOT_RECORDING = AutogradState(grad_mode=False)
+_INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
+
+
+class KernelExecution:
+    """Runs one call at a time in whichever thread asks.
+
+    ``on_device_lost`` is told, in that thread, that this process can use a device no more.
+    """
+
+    def __init__(
+        self,
+        libraries: InterpreterLibraries,
+        interpreter: Callable[[], str],
+        message_limit: int,
+        values: ValueStore,
+        programs: ProgramExecution,
+        on_device_lost: Callable[[DeviceLostError], None],
+    ) -> None:
+        self._libraries = libraries
+        self._interpreter = interpreter
+        self._limit = message_limit
+        self._values = values
+        self._programs = programs
+        self._on_device_lost = on_device_lost
+
+    def turns_of(self, load_id: int) -> LibraryTurns[Any]:
+        """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
+        return self._libraries.get(load_id).turns
+
+    def serialize(
+        self,
+        reply: execution_pb2.CallReply,
+        limit: int = MAX_MESSAGE_BYTES_HIGHEST,
+        tensors: CalleeTensors | None = None,
+    ) -> bytes | MessagePieces:
+        """The bytes of a reply, at most ``limit``; ``tensors`` are beside it.
+
+        Raises MessageTooLargeError.
+        """
+        if tensors is None or tensors.is_limited:
+            limit = min(limit, self._limit)
+        if tensors is None or not tensors.results:
+            return serialize_message(reply, limit, _RESULT)
+        message = serialize_message(reply, MAX_MESSAGE_BYTES_HIGHEST, _RESULT)
+        pieces = attach(message, CALL_REPLY, tensors.results, aligned=True)
+        check_size(len(pieces), limit, _RESULT)
+        return pieces
+
+    def check_size(self, reply: execution_pb2.CallReply, tensors: CalleeTensors) -> None:
+        """Raises MessageTooLargeError if a reply and what is beside it are over the limit."""
+        if tensors.is_limited:
+            size = reply.ByteSize() + sum(len(result) for result in tensors.results)
+            check_size(size, self._limit, _RESULT)
+
+    def run(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None = None,
+    ) -> execution_pb2.CallReply:
+        """Runs the kernel that ``request.kernel`` names; without it, the one in the slot of
+        ``request.redispatch_keys``, which every process has. Tensors may be in ``memory``.
+
+        Raises KernelError for whatever the kernel raises, or DeviceMemoryError and
+        DeviceLostError; the errors of arguments and returns that do not fit; and
+        DeadlineExceededError if it is too late to begin. With a profile, what is raised once the
+        kernel has begun is in the reply, beside the events until then.
+        """
+        profile = KernelProfile.of(request)
+        try:
+            return self._run_or_drop(request, context, memory, profile)
+        except OpdispatchError as error:
+            # Or another interpreter's, that a kernel has called.
+            if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
+                self._on_device_lost(lost)
+            if profile is None or not profile.has_begun:
+                raise
+            reply = execution_pb2.CallReply(id=request.id, error=status_from_error(error))
+            profile.end(failed=True)
+            profile.add_to(reply, self._interpreter(), self._limit)
+            return reply
+
+    def _run_or_drop(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        """``_run_in_time``, after which nothing is in ``memory`` of a call that has failed."""
+        try:
+            return self._run_in_time(request, context, memory, profile)
+        except BaseException:
+            # Results may have been placed before the one that cannot be sent.
+            if memory is not None:
+                memory.drop_results()
+            raise
+
+    def _run_in_time(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        if context.timeout == 0:
+            # It has waited for a thread, and whoever made it has given up.
+            raise DeadlineExceededError(
+                f"the deadline passed before {request.operator} was started in interpreter "
+                f"{self._interpreter()}",
+                operator=request.operator,
+                interpreter=self._interpreter(),
+                started="no",
+            )
+        check_modes(request)
+        if request.program or request.adopt:
+            return self._run_program(request, context, memory, profile)
+        if request.HasField("kernel"):
+            library = self._libraries.get(request.kernel.load_id)
+            choice = library.kernels.find(self._libraries.dispatcher, request)
+        else:
+            library = None
+            choice = ChosenKernel.of_slot(self._libraries.dispatcher, request)
+        if library is not None:
+            library.begin_call()
+        token = RUNNING_CALL.set(RunningCall.of(context))
+        try:
+            if library is None or not library.backends:
+                return self._run(request, choice, memory, profile)
+            with preferred_backends(library.backends):
+                return self._run(request, choice, memory, profile)
+        finally:
+            RUNNING_CALL.reset(token)
+            if library is not None:
+                library.end_call()
+
+    def _run_program(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        if request.adopt:
+            return self._programs.adopt(request, context)
+        libraries = [self._libraries.get(load_id) for load_id in request.libraries]
+        if profile is not None:
+            profile.begin_program(request.operator)
+        # What is kept must not be in memory of the caller's.
+        tensors = memory if isinstance(memory, CalleeTensors) else None
+        token = RUNNING_CALL.set(RunningCall.of(context))
+        try:
+            with (
+                turns_of_all(libraries, request.operator),
+                ForceLocalState(_local_state_of(request, None, profile)),
+                _GradModeOf(request),
+                autocast_of(request),
+            ):
+                if request.HasField("kernel"):  # whose turn it is already
+                    libraries.append(self._libraries.get(request.kernel.load_id))
+                # What kernels leave switched on ends with the call.
+                reply = copy_context().run(self._programs.run, request, context, libraries, tensors)
+        finally:
+            RUNNING_CALL.reset(token)
+        if profile is not None:
+            profile.end()
+            profile.add_to(reply, self._interpreter(), self._limit)
+        return reply
+
+    def _run(
+        self,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+    ) -> execution_pb2.CallReply:
+        writes = CallWrites(self._values, RUNNING_CALL.get().deadline)
+        try:
+            return self._run_kernel(request, choice, memory, profile, writes)
+        finally:
+            writes.end()
+
+    def _run_kernel(
+        self,
+        request: execution_pb2.CallRequest,
+        choice: ChosenKernel,
+        memory: CalleeTensorMemory | None,
+        profile: KernelProfile | None,
+        writes: CallWrites,
+    ) -> execution_pb2.CallReply:
+        signature = choice.signature
+        args, kwargs = decode_arguments(
+            request, signature.schema, memory, self._values.get, writes.begin
+        )
+        arguments = signature.bind(args, kwargs)
+        trace = CallTrace() if request.trace else None
+        if profile is not None:
+            profile.begin_kernel(request, str(choice.name), signature, arguments)
+        local = ForceLocalState(_local_state_of(request, trace, profile))
+        with local, _GradModeOf(request), autocast_of(request):
+            # What the kernel leaves switched on ends with the call.
+            stack = copy_context().run(
+                run_on_device, arguments, self._call, choice, list(arguments)
+            )
+        name = self._interpreter()
+        returns = signature.check_returns(stack)
+        if profile is not None:
+            profile.end(signature.unbox_returns(returns))
+        stack.clear()  # see KeptResults
+        reply = reply_of_returns(
+            request,
+            signature.schema,
+            arguments,
+            returns,
+            interpreter=name,
+            trace=trace.lines if trace else (),
+            memory=memory,
+            keep=self._keeping(request),
+        )
+        if trace:
+            for line, message in zip(trace.lines, reply.trace, strict=True):
+                if isinstance(line, RemoteTraceLine):
+                    message.interpreter = line.interpreter
+        if profile is not None:
+            profile.add_to(reply, name, self._limit)
+        return reply
+
+    def _keeping(
+        self, request: execution_pb2.CallRequest
+    ) -> Callable[[list[Any], int], Any] | None:
+        if not request.HasField("keep"):
+            return None
+        check_keep(request.keep)
+        return KeptResults(self._values, request.keep, self._interpreter()).take
+
+    def _call(self, choice: ChosenKernel, stack: list[Any]) -> list[Any]:
+        try:
+            return choice.call(stack)
+        except InternalError:
+            raise
+        except BaseException as error:  # a kernel may raise anything, and survive it
+            operator = str(choice.name)
+            if isinstance(error, _OWN_ERRORS) and error.facts.get("operator") == operator:
+                raise
+            interpreter = self._interpreter()
+            what = f"the kernel of {operator} in interpreter {interpreter}"
+            facts = {"operator": operator, "interpreter": interpreter}
+            raise error_of_kernel(error, what, facts) from error
+
+
+class _GradModeOf:
+    """A block in which gradients are recorded, or not, as the caller would have them."""
+
+    __slots__ = ("_state", "_token")
+
+    def __init__(self, request: execution_pb2.CallRequest) -> None:
+        self._state = _NOT_RECORDING if request.no_grad else _RECORDING
+        # There is no flag for inference mode: it alone leaves ADInplaceOrView out, as in PyTorch.
+        if request.no_grad and request.HasField("local_keys"):
+            included, _ = local_keys_of(request)
+            if not included.has(DispatchKey.ADInplaceOrView):
+                self._state = _INFERENCE
+
+    def __enter__(self) -> None:
+        self._token = AUTOGRAD_STATE.set(self._state)
+
+    def __exit__(self, *exc: object) -> None:
+        AUTOGRAD_STATE.reset(self._token)
+
+
+def _local_state_of(
+    request: execution_pb2.CallRequest, trace: CallTrace | None, profile: KernelProfile | None
+) -> LocalState:
+    """What is switched on for a kernel: what its caller had, and nothing of this thread's."""
+    if trace is None and profile is None and not request.HasField("local_keys"):
+        return DEFAULT_STATE
+    included, excluded = local_keys_of(request)
+    sink = trace.sink() if trace else None
+    if profile is None:
+        return LocalState(included.bits, excluded.bits, sink)
+    # The lines of a trace name interpreters, and so go nowhere else: visits are not counted then.
+    return LocalState(included.bits, excluded.bits, sink or profile.sink(), profile.observer)

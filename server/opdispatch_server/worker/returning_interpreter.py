@@ -1,0 +1,88 @@
+"""An interpreter that a user has started: it looks for its daemon again when that vanishes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
+from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, RefusedError
+
+LOG = logging.getLogger("opdispatch.interpreter")
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+
+# What passes: nobody answers yet, or the old session is not struck off yet.
+_PASSING = (DaemonUnavailableError, DeadlineExceededError, RefusedError)
+
+
+class ReturningInterpreter:
+    """One session after the other, with nothing left of one once the next has begun.
+
+    ``settings_for`` asks the daemon what it must know, and makes the settings for a name; it
+    blocks. ``patience`` is how many seconds a daemon that has vanished is looked for.
+    """
+
+    def __init__(
+        self, settings_for: Callable[[str], InterpreterSettings], name: str, patience: float
+    ) -> None:
+        self._settings_for = settings_for
+        self._wanted_name = name
+        self._name = name
+        self._patience = patience
+        self._stopping = asyncio.Event()
+        self._current: Interpreter | None = None
+        # The last one that a daemon has welcomed and left: it serves direct calls until then.
+        self._vanished: Interpreter | None = None
+
+    def stop(self) -> None:
+        """Ends the session from this side; calls that are running finish."""
+        self._stopping.set()
+        if self._current is not None:
+            self._current.stop()
+
+    async def run(self) -> None:
+        """Serves until ``stop`` is called, or the daemon says so or cannot be found.
+
+        Raises what Interpreter.run raises.
+        """
+        lost_at: float | None = None
+        pause = FIRST_PAUSE
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            try:
+                await self._serve_once()
+                return
+            except _PASSING as error:
+                session = self._current
+                if session is not None and session.met_daemon and not session.may_come_back:
+                    raise  # it has been told to end, however often it had come back before
+                if session is not None and session.may_come_back and self._patience:
+                    LOG.warning("%s; looking for it again", error)
+                    lost_at, pause = loop.time(), FIRST_PAUSE
+                    self._name = session.name
+                    self._vanished = session
+                elif lost_at is None or loop.time() - lost_at > self._patience:
+                    raise
+                elif isinstance(error, RefusedError) and not self._wanted_name:
+                    self._name = ""  # somebody has our name: any other will do
+            await self._wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _serve_once(self) -> None:
+        self._current = None
+        settings = await asyncio.to_thread(self._settings_for, self._name)
+        if self._stopping.is_set():
+            return
+        self._current = Interpreter(settings, self._vanished)
+        await self._current.run()
+
+    async def _wait(self, pause: float) -> None:
+        # Many that lost one daemon should not all come at once.
+        try:
+            await asyncio.wait_for(self._stopping.wait(), pause * random.uniform(0.5, 1.0))
+        except TimeoutError:
+            return

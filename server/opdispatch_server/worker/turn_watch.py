@@ -1,0 +1,61 @@
+"""Lets no kernel keep a lane's other calls waiting: see Note [Whoever reads a call runs it]."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from opdispatch_server.worker.reading_turn import PATIENCE, ReadingTurn
+
+# The watch goes to sleep after so many looks without a busy lane.
+_IDLE_LOOKS = 20
+
+
+class TurnWatch:
+    """Takes the turn from threads that run kernels for too long."""
+
+    def __init__(self) -> None:
+        self._turns: set[ReadingTurn] = set()
+        self._mutex = threading.Lock()  # protects _turns
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="turn-watch", daemon=True)
+        self._thread.start()
+
+    def add(self, turn: ReadingTurn) -> None:
+        """Watches a lane's turn."""
+        with self._mutex:
+            self._turns.add(turn)
+
+    def remove(self, turn: ReadingTurn) -> None:
+        """Watches it no more."""
+        with self._mutex:
+            self._turns.discard(turn)
+
+    def notice(self) -> None:
+        """A lane is busy now."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._is_stopped = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._wake.wait()
+            looks = 0
+            while looks < _IDLE_LOOKS and not self._is_stopped:
+                time.sleep(PATIENCE)
+                looks += 1
+                for turn in self._watched():
+                    if turn.hand_over_if_stuck():
+                        looks = 0
+            self._wake.clear()
+            if any(turn.was_busy for turn in self._watched()):
+                self._wake.set()  # it became so between the last look and the clearing
+
+    def _watched(self) -> list[ReadingTurn]:
+        with self._mutex:
+            return list(self._turns)
