@@ -131,7 +131,7 @@ class AsyncCalls:
             return None
         way: Way | None
         if isinstance(daemon, AsyncLane):
-            way = await self._direct.find(shape, daemon.max_message_bytes)
+            way = await self._direct.find(shape, daemon.max_message_bytes, attempt.deadline)
         elif self._goes_over_streams(daemon):
             way = self._direct_streams.find(shape, daemon.max_message_bytes)
         else:

@@ -200,7 +200,12 @@ class BlockingCalls:
         shape = attempt.call.shape if ways is not None else None
         if ways is None or shape is None:
             return None
-        way = ways.find(shape, self._daemon.max_message_bytes)
+        limit = self._daemon.max_message_bytes
+        way: Way | None
+        if isinstance(ways, DirectLanes):
+            way = ways.find(shape, limit, attempt.deadline)
+        else:
+            way = ways.find(shape, limit)
         if way is None:
             if self._routes.wants(shape):
                 attempt.ask_for_route()

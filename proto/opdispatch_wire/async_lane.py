@@ -44,17 +44,17 @@ class AsyncLane(TensorLane):
         share: Callable[[Put], CallerLaneMemory] | None = None,
         *,
         call_limit: int = 0,
+        patience: float = lane_messages.HANDSHAKE_TIMEOUT,
     ) -> AsyncLane:
         """Connects and shakes hands; takes replies of at most ``limit`` bytes, or as many as
-        ``call_limit`` with their large tensors.
+        ``call_limit`` with their large tensors. The other side has ``patience`` seconds for that.
 
         With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
         """
         loop = asyncio.get_running_loop()
-        connection = await loop.run_in_executor(
-            None, lane_socket.connect, path, lane_messages.HANDSHAKE_TIMEOUT
-        )
+        deadline = loop.time() + patience
+        connection = await loop.run_in_executor(None, lane_socket.connect, path, patience)
         lane = cls(connection, limit, call_limit)
         assert lane._welcome is not None
         try:
@@ -62,7 +62,7 @@ class AsyncLane(TensorLane):
                 limit, max_call_bytes=call_limit, shares_memory=share is not None
             )
             lane._stream.send(FrameKind.HELLO, hello)
-            async with asyncio.timeout(lane_messages.HANDSHAKE_TIMEOUT):
+            async with asyncio.timeout_at(deadline):
                 welcome = await lane._welcome
                 lane._tensors.welcomed(limit, welcome)
                 lane.number = welcome.lane

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_client.lanes.direct_lanes import patience_until
 from opdispatch_client.lanes.direct_way import DirectWay, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
@@ -19,23 +19,25 @@ class AsyncDirectLanes:
     def __init__(self, memory: SessionMemory, routes: Routes) -> None:
         self._memory = memory
         self._routes = routes
-        self._opening = asyncio.Lock()  # so that there is one lane for each interpreter
+        self._is_opening = False  # a task opens a lane: the others' calls go through the daemon
         self._lanes: dict[int, AsyncLane] = {}
         self._is_closed = False
 
-    async def find(self, shape: Hashable, limit: int) -> DirectWay[AsyncLane] | None:
-        """The way of a call of that shape, to the interpreter with the fewest of our calls.
-
-        None if there is none. Lanes take messages of at most ``limit`` bytes.
-        """
+    async def find(
+        self, shape: Hashable, limit: int, deadline: float | None
+    ) -> DirectWay[AsyncLane] | None:
+        """As ``DirectLanes.find``."""
         while (route := self._routes.find(shape)) is not None:
+            targets = route.targets
             ways = [
                 DirectWay(route, target, lane)
-                for target in route.targets
-                if (lane := await self._lane_to(target, route, limit)) is not None
+                for target in targets
+                if (lane := await self._lane_to(target, route, limit, deadline)) is not None
             ]
             if ways:
                 return least_busy(ways)
+            if route.targets is targets:
+                break  # none has gone, and none can be opened at the moment
         return None
 
     def tend(self) -> None:
@@ -51,27 +53,41 @@ class AsyncDirectLanes:
             lane.close()
 
     async def _lane_to(
-        self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
+        self,
+        target: execution_pb2.RouteTarget,
+        route: DirectRoute,
+        limit: int,
+        deadline: float | None,
     ) -> AsyncLane | None:
         lane = self._lanes.get(target.session)
         if lane is None and not self._is_closed:
-            lane = await self._open(target, limit)
+            patience = patience_until(deadline)
+            if patience <= 0 or self._is_opening:
+                return None
+            self._is_opening = True
+            try:
+                lane = await self._open(target, limit, patience)
+            finally:
+                self._is_opening = False
         if lane is not None and not lane.is_closed:
             return lane
         route.without(target.session)
         return None
 
-    async def _open(self, target: execution_pb2.RouteTarget, limit: int) -> AsyncLane | None:
-        async with self._opening:
-            lane = self._lanes.get(target.session)
-            if lane is None and not self._is_closed:
-                for session in [s for s, each in self._lanes.items() if each.is_closed]:
-                    self._lanes.pop(session).close()
-                try:
-                    lane = await AsyncLane.connect(target.lane, limit, self._memory.share)
-                except (OSError, TimeoutError, OpdispatchError):
-                    return None  # it has gone, or is not within reach: the daemon can be asked
-                if self._is_closed:
-                    lane.close()
-                self._lanes[target.session] = lane
-            return lane
+    async def _open(
+        self, target: execution_pb2.RouteTarget, limit: int, patience: float
+    ) -> AsyncLane | None:
+        """None: it has gone, or is not within reach, so that the daemon can be asked."""
+        try:
+            lane = await AsyncLane.connect(
+                target.lane, limit, self._memory.share, patience=patience
+            )
+        except (OSError, OpdispatchError):
+            return None
+        for session in [s for s, each in self._lanes.items() if each.is_closed]:
+            self._lanes.pop(session).close()
+        if self._is_closed:
+            lane.close()
+        else:
+            self._lanes[target.session] = lane
+        return lane

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
@@ -10,35 +11,45 @@ from opdispatch_client.lanes.direct_way import DirectWay, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.lane_messages import HANDSHAKE_TIMEOUT
 from opdispatch_wire.v1 import execution_pb2
 
 
 class DirectLanes:
     """Any number of threads may use them.
 
-    ``_mutex`` is held while a lane is opened, so that there is one for each interpreter.
+    ``_opening`` is held by the one thread that opens a lane: an interpreter may not answer, so
+    that the calls of others go through the daemon meanwhile. ``_mutex`` protects the other
+    fields: after ``_is_closed``, no lane is put into ``_lanes``.
     """
 
     def __init__(self, memory: SessionMemory, routes: Routes) -> None:
         self._memory = memory
         self._routes = routes
+        self._opening = threading.Lock()
         self._mutex = threading.Lock()
         self._lanes: dict[int, BlockingLane] = {}
         self._is_closed = False
 
-    def find(self, shape: Hashable, limit: int) -> DirectWay[BlockingLane] | None:
+    def find(
+        self, shape: Hashable, limit: int, deadline: float | None
+    ) -> DirectWay[BlockingLane] | None:
         """The way of a call of that shape, to the interpreter with the fewest of our calls.
 
-        None if there is none. Lanes take messages of at most ``limit`` bytes.
+        None if there is none, or not yet. Lanes take messages of at most ``limit`` bytes. Waits
+        no longer than until ``deadline``, by ``time.monotonic``.
         """
         while (route := self._routes.find(shape)) is not None:
+            targets = route.targets
             ways = [
                 DirectWay(route, target, lane)
-                for target in route.targets
-                if (lane := self._lane_to(target, route, limit)) is not None
+                for target in targets
+                if (lane := self._lane_to(target, route, limit, deadline)) is not None
             ]
             if ways:
                 return least_busy(ways)
+            if route.targets is targets:
+                break  # none has gone, and none can be opened at the moment
         return None
 
     def tend(self) -> None:
@@ -57,25 +68,47 @@ class DirectLanes:
             lane.close()
 
     def _lane_to(
-        self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
+        self,
+        target: execution_pb2.RouteTarget,
+        route: DirectRoute,
+        limit: int,
+        deadline: float | None,
     ) -> BlockingLane | None:
         lane = self._lanes.get(target.session)
         if lane is None and not self._is_closed:
-            lane = self._open(target, limit)
+            patience = patience_until(deadline)
+            if patience <= 0 or not self._opening.acquire(blocking=False):
+                return None
+            try:
+                lane = self._lanes.get(target.session) or self._open(target, limit, patience)
+            finally:
+                self._opening.release()
         if lane is not None and not lane.is_closed:
             return lane
         route.without(target.session)
         return None
 
-    def _open(self, target: execution_pb2.RouteTarget, limit: int) -> BlockingLane | None:
+    def _open(
+        self, target: execution_pb2.RouteTarget, limit: int, patience: float
+    ) -> BlockingLane | None:
+        """None: it has gone, or is not within reach, so that the daemon can be asked."""
+        try:
+            lane = BlockingLane.connect(target.lane, limit, self._memory.share, patience=patience)
+        except (OSError, OpdispatchError):
+            return None
         with self._mutex:
-            lane = self._lanes.get(target.session)
-            if lane is None and not self._is_closed:
-                for session in [s for s, each in self._lanes.items() if each.is_closed]:
-                    self._lanes.pop(session).close()
-                try:
-                    lane = BlockingLane.connect(target.lane, limit, self._memory.share)
-                except (OSError, OpdispatchError):
-                    return None  # it has gone, or is not within reach: the daemon can be asked
+            over = [self._lanes.pop(s) for s, each in [*self._lanes.items()] if each.is_closed]
+            if self._is_closed:
+                over.append(lane)
+            else:
                 self._lanes[target.session] = lane
-            return lane
+        for each in over:
+            each.close()
+        return lane
+
+
+def patience_until(deadline: float | None) -> float:
+    """The seconds that an interpreter has for a handshake; 0 or less: the time is up."""
+    if deadline is None:
+        return HANDSHAKE_TIMEOUT
+    return min(deadline - time.monotonic(), HANDSHAKE_TIMEOUT)
