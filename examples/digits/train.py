@@ -183,12 +183,11 @@ def draw(results, held_out, path):
         curves.semilogy(losses, label=name, linewidth=6 - 4 * n / max(1, len(results) - 1))
         if name != reference:
             distance = np.abs(np.subtract(losses, results[reference][0]))
-            differences.semilogy(np.maximum(distance, 1e-18), linewidth=1, label=name)
+            differences.semilogy(np.where(distance, distance, np.nan), linewidth=1, label=name)
     curves.set(title="loss", xlabel="step")
     curves.legend(fontsize="small")
     whose = "PyTorch's" if reference == "PyTorch" else "those in this process"
     differences.set(title=f"difference from {whose}", xlabel="step")
-    differences.axhline(1e-5, color="gray", linestyle=":")
     images, labels = held_out
     parameters = [Tensor(array) for array in results["in this process"][2]]
     guessed = np.asarray(digits.compute_logits(parameters, Tensor(images))).argmax(axis=1)
@@ -197,7 +196,7 @@ def draw(results, held_out, path):
     for axes, n in zip(bottom.subplots(1, len(shown)), shown, strict=True):
         axes.imshow(images[n, 0], cmap="gray_r")
         axes.set(xticks=[], yticks=[])
-        title = guessed[n] if is_right[n] else f"{guessed[n]}, not {labels[n]}"
+        title = guessed[n] if is_right[n] else f"{guessed[n]}? a {labels[n]}"
         axes.set_title(title, fontsize=8)
     figure.savefig(path, dpi=75)
 
