@@ -11,7 +11,7 @@ import os
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, SupportsIndex, TypeVar
 
 from google.protobuf.message import Message
 
@@ -33,6 +33,8 @@ CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
 _TEXT = ("str", "str | None")
+_COUNT = ("int", "int | None")
+_LARGEST_COUNT = 2**32 - 1
 
 
 @dataclass(slots=True)  # frozen ones take five times as long to make
@@ -59,10 +61,12 @@ class Rpc(Generic[T]):
         return timeout + self.waits if self.waits > 0 else timeout
 
 
-def _of_texts(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
-    """``make``, whose texts protobuf may not take: that is a WireError, or an ArgumentError."""
+def _checked(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
+    """``make``, whose texts and numbers protobuf may not take: WireError, or ArgumentError."""
     signature = inspect.signature(make)
-    texts = [name for name, each in signature.parameters.items() if each.annotation in _TEXT]
+    kinds = {name: each.annotation for name, each in signature.parameters.items()}
+    texts = [name for name, kind in kinds.items() if kind in _TEXT]
+    counts = [name for name, kind in kinds.items() if kind in _COUNT]
 
     @functools.wraps(make)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Rpc[T]:
@@ -70,6 +74,8 @@ def _of_texts(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
         for name in texts:
             if not isinstance(given.get(name), str | None):
                 raise ArgumentError(f"{name} is {reprlib.repr(given[name])}; expected a str")
+        for name in counts:
+            _check_count(name, given.get(name))
         try:
             return make(*args, **kwargs)
         except UnicodeEncodeError as error:
@@ -79,6 +85,15 @@ def _of_texts(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
             ) from None
 
     return checked
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, SupportsIndex):
+        raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected an int")
+    if not 0 <= value.__index__() <= _LARGEST_COUNT:
+        raise WireError(f"{name} is {reprlib.repr(value)}; expected 0 to {_LARGEST_COUNT}")
 
 
 def get_server_info() -> Rpc[listings.ServerInfo]:
@@ -97,7 +112,7 @@ def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 
 
-@_of_texts
+@_checked
 def load(
     source: str | os.PathLike[str],
     *,
@@ -157,7 +172,7 @@ def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
     return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, lambda m: rpc.read(m).active)
 
 
-@_of_texts
+@_checked
 def unload_and_measure(
     name: str, *, version: int | None, measure: bool = True
 ) -> Rpc[listings.UnloadedLibrary]:
@@ -171,11 +186,11 @@ def unload_and_measure(
     )
 
 
-@_of_texts
+@_checked
 def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     """The library, as it is held then."""
     if interpreters < 1:
-        raise ValueError(f"interpreters is {interpreters}; expected 1 or more")
+        raise WireError(f"interpreters is {interpreters}; expected 1 or more")
     return Rpc(
         f"{_REGISTRY}/ScaleLibrary",
         f"the request to scale {name}",
@@ -185,7 +200,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     )
 
 
-@_of_texts
+@_checked
 def rollback(name: str) -> Rpc[listings.RolledBack]:
     """The version that is active then, and the one that was."""
     return Rpc(
@@ -197,7 +212,7 @@ def rollback(name: str) -> Rpc[listings.RolledBack]:
     )
 
 
-@_of_texts
+@_checked
 def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
     """The interpreter, as it is then."""
     return Rpc(
@@ -231,7 +246,7 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
     )
 
 
-@_of_texts
+@_checked
 def revive(name: str) -> Rpc[bool]:
     """Whether the interpreter was quarantined, and is being started."""
     return Rpc(
@@ -243,7 +258,7 @@ def revive(name: str) -> Rpc[bool]:
     )
 
 
-@_of_texts
+@_checked
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     """The operators that match a shell pattern, or contain a plain text, in order of name."""
     return Rpc(
@@ -255,7 +270,7 @@ def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     )
 
 
-@_of_texts
+@_checked
 def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     """Schema, documentation and kernels of one operator."""
     return Rpc(
@@ -267,7 +282,7 @@ def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     )
 
 
-@_of_texts
+@_checked
 def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     """The computed dispatch table of one operator."""
     return Rpc(
@@ -279,7 +294,7 @@ def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     )
 
 
-@_of_texts
+@_checked
 def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
     """The operator, once it is defined."""
     return Rpc(
@@ -292,7 +307,7 @@ def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorS
     )
 
 
-@_of_texts
+@_checked
 def wait_for_impl(
     operator: str, key: str | None, timeout: float | None
 ) -> Rpc[listings.KernelSummary]:

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 from opdispatch.schema_default import check_device
-from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.requirements_file import Requirements, read_requirements
 from opdispatch_wire.v1 import registry_pb2
 
@@ -42,10 +42,11 @@ def load_request(
 
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
     name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none
-    either, or if the file is missing, cannot be read, or is of another kind.
+    either, or if the file is missing, cannot be read, or is of another kind; WireError for fewer
+    interpreters than one.
     """
     if interpreters is not None and interpreters < 1:
-        raise ValueError(f"interpreters is {interpreters}; expected 1 or more")
+        raise WireError(f"interpreters is {interpreters}; expected 1 or more")
     device = on if on is not None and _is_device(on) else ""
     request = registry_pb2.LoadLibraryRequest(
         name=name or "",

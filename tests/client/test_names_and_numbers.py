@@ -1,4 +1,4 @@
-"""Names that cannot be sent: of interpreters, devices, libraries and operators."""
+"""Names and numbers that cannot be sent: of interpreters, devices, libraries and operators."""
 
 from __future__ import annotations
 
@@ -58,3 +58,24 @@ async def test_an_asyncio_session_refuses_them_too(daemon: RunningDaemon):
             await session.put(X, device="\ud800")
         with pytest.raises(oc.WireError, match=r"^device: .* half a surrogate pair"):
             await x.to("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("ask", "name"),
+    [
+        (lambda session, number: session.scale("park", number), "interpreters"),
+        (lambda session, number: session.load("park", interpreters=number), "interpreters"),
+        (lambda session, number: session.unload("park", version=number), "version"),
+    ],
+)
+def test_numbers_that_cannot_be_sent_are_errors_of_the_argument(
+    session: oc.Session, ask: Callable[[oc.Session, Any], Any], name: str
+):
+    for wrong in ("2", 2.0, [2]):
+        with pytest.raises(oc.ArgumentError, match=rf"^{name} is .*; expected an int$"):
+            ask(session, wrong)
+    for wrong in (-1, 2**32, 2**70):
+        with pytest.raises(oc.WireError, match=rf"^{name} is {wrong}; expected 0 to 4294967295$"):
+            ask(session, wrong)
+    with pytest.raises(oc.WireError, match=r"^interpreters is 0; expected 1 or more$"):
+        session.scale("park", 0)
