@@ -40,7 +40,13 @@ lib.impl("double", lambda x: x * 2, "SparseCPU")
 lib.impl("double", lambda x: x * 2, "SparseCsrCPU")
 lib.impl("double", lambda x: QuantizedArray(x.int_repr, x.scale * 2, x.zero_point), "QuantizedCPU")
 lib.impl("double", lambda x: NestedArray(x.values * 2, x.offsets), "NestedTensorCPU")
-lib.impl("wrong", lambda x: scipy.sparse.csr_array(np.ones(3)), "CPU")
+def wrong(x):
+    made = scipy.sparse.csr_array(np.eye(3))
+    made.indptr = made.indptr[:-1]
+    return made
+lib.impl("wrong", wrong, "CPU")
+lib.define("vector(Tensor x) -> Tensor")
+lib.impl("vector", lambda x: scipy.sparse.csr_array(x), "CPU")
 lib.define("stray(Tensor x, bool by_rows) -> Tensor")
 def stray(x, by_rows):
     made = (scipy.sparse.csr_array if by_rows else scipy.sparse.coo_array)(np.eye(3))

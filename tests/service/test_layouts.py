@@ -152,9 +152,15 @@ def test_kernels_call_operators_of_other_interpreters_with_it(session: oc.Sessio
     same(four_times, session.ops.lay.double(session.ops.lay.double(LARGE[name])))
 
 
+def test_a_vector_by_rows_goes_back_and_forth(session: oc.Session):
+    vector = session.ops.lay.vector(X[1])
+    assert vector.shape == (3,)
+    np.testing.assert_array_equal(session.ops.lay.double(vector).toarray(), X[1] * 2)
+
+
 def test_a_result_that_cannot_be_sent_names_the_operator(session: oc.Session):
     for remote in (False, True):
-        with pytest.raises(oc.ReturnError, match=r"lay::wrong left .*shape is \[3\]; expected"):
+        with pytest.raises(oc.ReturnError, match=r"lay::wrong left .*has shape \[3\]; expected"):
             session.call("lay::wrong", X, remote=remote)
 
 
