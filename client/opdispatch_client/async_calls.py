@@ -20,10 +20,10 @@ from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.operator_call import Call
 from opdispatch_client.rpcs import Rpc, call_by_itself
-from opdispatch_wire.async_lane import AsyncLane
-from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.errors import MessageTooLargeError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.async_lane import AsyncLane
+from opdispatch_wire.lanes.async_stream import AsyncStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
 

@@ -25,11 +25,11 @@ from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
-from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.errors import MessageTooLargeError
-from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.pending_calls import OnDone
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.blocking_stream import BlockingStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import OnDone
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2

@@ -15,7 +15,6 @@ from typing import Literal, get_args
 
 from opdispatch_client.grpc_forks import GRPC_FORKS, SPAWN_HINT
 from opdispatch_client.listings import ServerInfo
-from opdispatch_wire import lane_socket
 from opdispatch_wire.addresses import (
     TcpAddress,
     default_address,
@@ -24,6 +23,7 @@ from opdispatch_wire.addresses import (
 )
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.lanes import lane_socket
 
 TIMEOUT_DEFAULT = 30.0
 """Seconds that one request may take, if the caller does not say."""

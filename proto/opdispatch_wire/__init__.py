@@ -30,31 +30,7 @@
     detached_tensors          out of a message's bytes and back, without a copy
     protobuf_fields           the wire format, as far as that needs it
 
-    A gRPC stream of calls:
-
-    chunks, blocking_outbox   cutting large tensors, and what is sent when
-    chunk_assembler           putting them together, within a budget
-    stream_tensors            those of all calls that are under way
-    stream_lane               who is at the other end
-    blocking_stream, async_stream
-                              its calling side, for threads and for event loops
-
-    The local lane:
-
-    frames, frame_stream        its frames, and moving them in an event loop
-    frame_outbox, frame_writer  writing them together, in threads
-    blocking_connection         moving them in threads: one reads, any of them writes
-    descriptors                 files that travel beside them
-    lane_socket, lane_messages  its sockets, and the first words on it
-    lane_tensors                where the tensors of its calls are: in memory, or in frames
-    blocking_lane, async_lane   its calling side, for threads and for event loops
-    brief_spin                  looking for the next frame before sleeping
-
-    Both:
-
-    awaited_replies           who waits for which reply, in an event loop
-    pending_calls             calls that no thread waits for
-    deadline_watch, sleeper   threads that sleep until a time, or until they are woken
+    lanes/      connections on which calls travel: gRPC streams, and local lanes
 
 Import from the modules. Nothing is imported here, so that ``errors`` stays cheap: the command
 line needs it before it needs gRPC.

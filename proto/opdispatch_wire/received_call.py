@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.detached_tensors import (
     CALL_REQUEST,
     MessagePieces,
@@ -18,7 +17,8 @@ from opdispatch_wire.detached_tensors import (
     text_bytes,
 )
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lane_messages import parsed
+from opdispatch_wire.lanes.chunks import BESIDE_BYTES, CHUNK_BYTES
+from opdispatch_wire.lanes.lane_messages import parsed
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.v1 import execution_pb2
 

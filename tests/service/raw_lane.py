@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import opdispatch_client as oc
-from opdispatch_wire import lane_messages
 from opdispatch_wire.calls import call_request
-from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
 from opdispatch_wire.v1 import execution_pb2
 
 

@@ -215,7 +215,7 @@ def test_a_call_that_gave_up_leaves_nothing_behind(
 def test_results_that_there_is_no_room_for_are_an_error(
     twice: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("opdispatch_wire.stream_tensors.RESULTS_LIMIT", 4 * MB)
+    monkeypatch.setattr("opdispatch_wire.lanes.stream_tensors.RESULTS_LIMIT", 4 * MB)
     with oc.connect(twice.address, lane="stream") as session:
         with pytest.raises(oc.MessageTooLargeError, match="large tensors of the call have 8000000"):
             session.ops.many.zeros(MB)
@@ -243,7 +243,7 @@ def test_an_element_that_is_repeated_without_end_is_an_error(
 async def test_results_that_there_is_no_room_for_are_an_error_for_asyncio_too(
     twice: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("opdispatch_wire.stream_tensors.RESULTS_LIMIT", 4 * MB)
+    monkeypatch.setattr("opdispatch_wire.lanes.stream_tensors.RESULTS_LIMIT", 4 * MB)
     async with oc.aio.connect(twice.address, lane="stream", timeout=10) as session:
         with pytest.raises(oc.MessageTooLargeError, match="large tensors of the call have 8000000"):
             await session.ops.many.zeros(MB)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 
 from opdispatch import Dispatcher, KernelFunction, compiled_call, parse_dispatch_key, parse_schema
-from opdispatch_wire import lane_socket
-from opdispatch_wire.blocking_lane import BlockingLane
+from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from tests.unit import cupy_stand_in as stand_in
 from tests.unit.lane_peer import LIMIT, Peer
 

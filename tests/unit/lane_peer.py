@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 
-from opdispatch_wire import lane_messages
-from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
 from opdispatch_wire.v1 import execution_pb2
 
 LIMIT = 1 << 24

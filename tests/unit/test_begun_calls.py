@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.errors import MessageTooLargeError, RefusedError
-from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 from tests.unit.lane_peer import LIMIT, Caller, Peer
 from tests.unit.scarce_threads import ScarceThreads

@@ -13,8 +13,8 @@ import pytest_asyncio
 
 from opdispatch_server.calls.byte_budget import ByteBudget
 from opdispatch_server.calls.call_lanes import STALL_SECONDS, CallLane
-from opdispatch_wire import lane_messages
-from opdispatch_wire.frames import FrameKind, frame_header
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.frames import FrameKind, frame_header
 from opdispatch_wire.v1 import execution_pb2
 
 LIMIT = 1 << 24

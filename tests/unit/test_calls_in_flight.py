@@ -10,7 +10,7 @@ import pytest
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_wire.errors import DeadlineExceededError
-from opdispatch_wire.frame_outbox import FramePayload
+from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.status import error_from_status, status_from_error
 from opdispatch_wire.v1 import execution_pb2
 

@@ -17,9 +17,9 @@ import pytest_asyncio
 from opdispatch_client.endpoint import resolve_endpoint
 from opdispatch_client.lanes.async_daemon_lane import AsyncDaemonLane
 from opdispatch_client.listings import ServerInfo
-from opdispatch_wire.async_lane import AsyncLane
 from opdispatch_wire.errors import DaemonUnavailableError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.async_lane import AsyncLane
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from tests.unit.lane_peer import LIMIT, Peer
 
 

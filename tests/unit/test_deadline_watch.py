@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from opdispatch_wire.deadline_watch import DeadlineWatch
+from opdispatch_wire.lanes.deadline_watch import DeadlineWatch
 from tests.unit.scarce_threads import ScarceThreads
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frames import (
+from opdispatch_wire.lanes.frames import (
     HEADER,
     MAX_CONTROL_BYTES,
     READ_AT_ONCE,

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from opdispatch_server.serving.incoming_tensors import IncomingTensors
-from opdispatch_wire.chunk_assembler import TensorBudget
 from opdispatch_wire.errors import DeadlineExceededError, WireError
+from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
 

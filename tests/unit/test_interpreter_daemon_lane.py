@@ -15,9 +15,9 @@ import pytest
 from opdispatch import DispatchKey, DispatchKeySet, OperatorHandle
 from opdispatch_server.call_context import RUNNING_CALL, RunningCall
 from opdispatch_server.worker.daemon_lane import DaemonLane
-from opdispatch_wire import lane_socket
 from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, WireError
-from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
 from opdispatch_wire.values import value_to_proto
 from tests.unit.lane_peer import LIMIT, Peer

@@ -19,7 +19,7 @@ from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessi
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
 from opdispatch_wire.errors import InterpreterDiedError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 CALL = call_request("a::b", [np.arange(3.0)], {})

@@ -22,12 +22,12 @@ from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.kernel_lane import KernelLane
 from opdispatch_server.worker.program_execution import ProgramExecution
 from opdispatch_server.worker.turn_watch import TurnWatch
-from opdispatch_wire import lane_socket
-from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.chunks import CHUNK_BYTES
+from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.chunks import CHUNK_BYTES
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.unit.lane_peer import LIMIT
 

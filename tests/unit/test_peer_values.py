@@ -18,9 +18,9 @@ from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 from opdispatch_server.values import peer_values
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues
-from opdispatch_wire import lane_socket
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
-from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.remote_values import RemoteFacts
 from opdispatch_wire.v1 import execution_pb2, values_pb2
 from opdispatch_wire.values import value_to_proto

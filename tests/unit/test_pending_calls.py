@@ -7,8 +7,8 @@ import queue
 import pytest
 
 from opdispatch_wire.errors import RefusedError
-from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.pending_calls import PendingCalls
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import PendingCalls
 from tests.unit.scarce_threads import ScarceThreads
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from opdispatch_wire.brief_spin import SPIN_SECONDS, BriefSpin
+from opdispatch_wire.lanes.brief_spin import SPIN_SECONDS, BriefSpin
 
 US = 1e-6
 WAKING = 60 * US
@@ -48,7 +48,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
-    monkeypatch.setattr("opdispatch_wire.brief_spin.time.perf_counter", world.clock)
+    monkeypatch.setattr("opdispatch_wire.lanes.brief_spin.time.perf_counter", world.clock)
     return world
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdispatch_wire.descriptors import MAX_UNCLAIMED, PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_writer import FrameWriter
-from opdispatch_wire.frames import FrameKind, FrameReader
+from opdispatch_wire.lanes.descriptors import MAX_UNCLAIMED, PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.lanes.frame_writer import FrameWriter
+from opdispatch_wire.lanes.frames import FrameKind, FrameReader
 
 Pair = tuple[socket.socket, socket.socket]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opdispatch_wire.descriptors import PassedDescriptor
 from opdispatch_wire.detached_tensors import MessagePieces
-from opdispatch_wire.frame_outbox import FrameBatch, FrameOutbox
-from opdispatch_wire.frames import FrameKind, FrameReader
+from opdispatch_wire.lanes.descriptors import PassedDescriptor
+from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox
+from opdispatch_wire.lanes.frames import FrameKind, FrameReader
 
 Pair = tuple[socket.socket, socket.socket]
 

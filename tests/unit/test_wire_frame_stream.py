@@ -3,8 +3,8 @@
 import asyncio
 import socket
 
-from opdispatch_wire.frame_stream import FrameStream
-from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lanes.frame_stream import FrameStream
+from opdispatch_wire.lanes.frames import FrameKind
 
 
 async def test_what_was_kept_for_a_turn_of_the_loop_is_drained_when_it_has_been_sent():

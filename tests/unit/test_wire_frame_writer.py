@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdispatch_wire.frame_writer import FrameWriter
-from opdispatch_wire.frames import FrameKind, FrameReader
+from opdispatch_wire.lanes.frame_writer import FrameWriter
+from opdispatch_wire.lanes.frames import FrameKind, FrameReader
 from tests.service.running_daemon import wait_for
 
 LONG = bytes(8 << 20)

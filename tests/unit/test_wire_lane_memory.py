@@ -13,10 +13,10 @@ import pytest
 
 from opdispatch.schema_parser import parse_schema
 from opdispatch_wire.calls import call_request, decode_arguments, reply_of_returns, result_of_reply
-from opdispatch_wire.descriptors import PassedDescriptor
 from opdispatch_wire.errors import RefusedError, WireError
-from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.descriptors import PassedDescriptor
+from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.shared_memory.lane_memory import CalleeLaneMemory, CallerLaneMemory
 from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
 from opdispatch_wire.shared_memory.peer_memory import is_without_room

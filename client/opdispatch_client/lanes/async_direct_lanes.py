@@ -9,7 +9,7 @@ from opdispatch_client.lanes.direct_lanes import patience_until
 from opdispatch_client.lanes.direct_way import DirectWay, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
-from opdispatch_wire.async_lane import AsyncLane
+from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.v1 import execution_pb2
 
 

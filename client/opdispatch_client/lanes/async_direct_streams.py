@@ -11,8 +11,8 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.lanes.direct_streams import DirectStreams
 from opdispatch_client.lanes.routes import Routes
-from opdispatch_wire.async_stream import AsyncStream
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.async_stream import AsyncStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
 

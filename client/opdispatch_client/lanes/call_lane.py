@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from opdispatch_wire.chunks import CallTensors
-from opdispatch_wire.pending_calls import OnDone
+from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.lanes.pending_calls import OnDone
 from opdispatch_wire.v1 import execution_pb2
 
 

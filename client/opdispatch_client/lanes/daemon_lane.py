@@ -15,10 +15,10 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.call_lane import CallLane
 from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
-from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.blocking_stream import BlockingStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
 
 class DaemonLane:

@@ -10,8 +10,8 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_client.lanes.direct_way import DirectWay, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
-from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.lane_messages import HANDSHAKE_TIMEOUT
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT
 from opdispatch_wire.v1 import execution_pb2
 
 

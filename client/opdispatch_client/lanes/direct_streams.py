@@ -19,8 +19,8 @@ import grpc
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
-from opdispatch_wire.blocking_stream import BlockingStream
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.blocking_stream import BlockingStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
 LOG = logging.getLogger("opdispatch.client")

@@ -13,10 +13,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frames import FrameKind
-from opdispatch_wire.lane_messages import LaneClosedError, parsed
+from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.lane_messages import LaneClosedError, parsed
 from opdispatch_wire.shared_memory.arena_block import Block
 from opdispatch_wire.shared_memory.call_memory import (
     CalleeMemory,

@@ -12,12 +12,12 @@ from opdispatch_server.calls.byte_budget import ByteBudget
 from opdispatch_server.calls.call_router import CallRouter
 from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_server.serving.lane_listener import LaneListener
-from opdispatch_wire import lane_messages
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_outbox import FramePayload
-from opdispatch_wire.frame_stream import FrameStream
-from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.frame_stream import FrameStream
+from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.v1 import lane_pb2
 

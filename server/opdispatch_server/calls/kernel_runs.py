@@ -25,7 +25,7 @@ from opdispatch_wire.errors import (
     InterpreterDiedError,
     KernelTimeoutError,
 )
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 RUN_BYTES = 16

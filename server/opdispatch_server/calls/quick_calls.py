@@ -17,7 +17,7 @@ from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import MessageTooLargeError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
 OnReply = Callable[[execution_pb2.CallReply | OpdispatchError | KernelRun], None]

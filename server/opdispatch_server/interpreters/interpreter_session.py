@@ -22,11 +22,11 @@ from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.process_watch import ProcessEnd
 from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
-from opdispatch_wire.async_lane import AsyncLane
-from opdispatch_wire.async_stream import AsyncStream
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.async_lane import AsyncLane
+from opdispatch_wire.lanes.async_stream import AsyncStream
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 

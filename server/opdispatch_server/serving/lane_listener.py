@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from opdispatch_wire import lane_socket
 from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.lanes import lane_socket
 
 LOG = logging.getLogger("opdispatch.lane")
 

@@ -17,13 +17,13 @@ from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.values.device_exports import find_device_id
 from opdispatch_server.values.device_moves import put_on_host
 from opdispatch_wire.addresses import grpc_target
-from opdispatch_wire.blocking_lane import BlockingLane
-from opdispatch_wire.blocking_stream import BlockingStream
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
-from opdispatch_wire.chunks import BESIDE_BYTES
 from opdispatch_wire.errors import RemoteValueGoneError, WireError
-from opdispatch_wire.lane_messages import HANDSHAKE_TIMEOUT, LaneClosedError
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.blocking_stream import BlockingStream
+from opdispatch_wire.lanes.chunks import BESIDE_BYTES
+from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT, LaneClosedError
 from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2

@@ -21,7 +21,7 @@ from opdispatch_server.values.remote_value_table import (
     tell_prefix,
 )
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 

@@ -18,14 +18,14 @@ from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_server.worker.reading_turn import hand_over_turn
-from opdispatch_wire import lane_socket
 from opdispatch_wire.addresses import grpc_target
-from opdispatch_wire.blocking_lane import BlockingLane
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
-from opdispatch_wire.chunks import CallTensors
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.lanes.blocking_lane import BlockingLane
+from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc

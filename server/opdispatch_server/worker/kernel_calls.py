@@ -14,7 +14,7 @@ from opdispatch_server.worker.call_rules import CallRules
 from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.library_turns import LibraryTurns
 from opdispatch_server.worker.streamed_call import StreamedCall
-from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 if TYPE_CHECKING:  # the daemon's

@@ -33,14 +33,14 @@ from opdispatch_server.worker.lane_call import LaneCall
 from opdispatch_server.worker.library_turns import LibraryTurns
 from opdispatch_server.worker.reading_turn import ReadingTurn
 from opdispatch_server.worker.turn_watch import TurnWatch
-from opdispatch_wire import lane_messages
-from opdispatch_wire.brief_spin import BriefSpin
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import RefusedError, WireError
-from opdispatch_wire.frame_writer import FrameWriter
-from opdispatch_wire.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.brief_spin import BriefSpin
+from opdispatch_wire.lanes.frame_writer import FrameWriter
+from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import PlacedTensors
 from opdispatch_wire.shared_memory.lane_memory import MEMORY_FRAMES, CalleeLaneMemory

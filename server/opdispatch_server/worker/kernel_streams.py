@@ -12,9 +12,9 @@ from opdispatch_server.serving.status_answers import Context, answers
 from opdispatch_server.worker.call_rules import CallRules
 from opdispatch_server.worker.kernel_calls import KernelCalls, KernelThreads
 from opdispatch_server.worker.kernel_execution import KernelExecution
-from opdispatch_wire.chunk_assembler import TensorBudget
+from opdispatch_wire.lanes.chunk_assembler import TensorBudget
+from opdispatch_wire.lanes.stream_lane import StreamLane
 from opdispatch_wire.received_call import ReceivedCall
-from opdispatch_wire.stream_lane import StreamLane
 from opdispatch_wire.v1 import execution_pb2_grpc
 
 

@@ -13,7 +13,7 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.worker.library_turns import no_thread_error
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.chunks import CallTensors
+from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.v1 import execution_pb2
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from opdispatch_wire.descriptors import PassedDescriptor
-from opdispatch_wire.frame_outbox import FrameBatch, FrameOutbox, FramePayload
-from opdispatch_wire.frame_stream import HIGH_WATER
-from opdispatch_wire.frames import FrameKind
+from opdispatch_wire.lanes.descriptors import PassedDescriptor
+from opdispatch_wire.lanes.frame_outbox import FrameBatch, FrameOutbox, FramePayload
+from opdispatch_wire.lanes.frame_stream import HIGH_WATER
+from opdispatch_wire.lanes.frames import FrameKind
 
 # How long whoever closes the socket waits for the thread that writes the rest, which has been told.
 _END_WAIT = 1.0

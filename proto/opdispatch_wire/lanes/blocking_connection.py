@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 
-from opdispatch_wire.brief_spin import BriefSpin
-from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_outbox import FramePayload
-from opdispatch_wire.frame_writer import FrameWriter
-from opdispatch_wire.frames import Frame, FrameKind, FrameReader
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.brief_spin import BriefSpin
+from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.frame_writer import FrameWriter
+from opdispatch_wire.lanes.frames import Frame, FrameKind, FrameReader
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 
 # What the system is asked to wait at most; its milliseconds are of 32 bits.
 _LONGEST_WAIT = 86400.0

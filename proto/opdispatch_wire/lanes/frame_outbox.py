@@ -6,9 +6,9 @@ import socket
 from collections import deque
 from dataclasses import dataclass
 
-from opdispatch_wire.descriptors import PassedDescriptor
 from opdispatch_wire.detached_tensors import MessagePieces
-from opdispatch_wire.frames import FrameKind, frame_header
+from opdispatch_wire.lanes.descriptors import PassedDescriptor
+from opdispatch_wire.lanes.frames import FrameKind, frame_header
 
 # Small frames are copied together; a large payload is written from where it is.
 _COPIED_AT_MOST = 64 * 1024

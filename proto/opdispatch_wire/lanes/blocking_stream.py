@@ -14,13 +14,13 @@ from typing import Any
 import grpc
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_wire import lane_messages
-from opdispatch_wire.blocking_outbox import BlockingOutbox
-from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.lane_messages import LaneClosedError
-from opdispatch_wire.pending_calls import OnDone, PendingCalls
-from opdispatch_wire.stream_tensors import CALL_STREAM, TensorStream
+from opdispatch_wire.lanes import lane_messages
+from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
+from opdispatch_wire.lanes.chunks import CallTensors
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
+from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream
 from opdispatch_wire.v1 import execution_pb2
 
 

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 
-from opdispatch_wire.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.detached_tensors import MessagePieces
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frame_outbox import FramePayload
-from opdispatch_wire.frames import FrameKind, FrameReader, frame_header
+from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
+from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.lanes.frames import FrameKind, FrameReader, frame_header
 
 # Unsent bytes at which reading stops, and at which it goes on.
 HIGH_WATER = 4 * 1024 * 1024

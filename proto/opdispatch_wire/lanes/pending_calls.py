@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from opdispatch_wire.deadline_watch import DeadlineWatch
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.deadline_watch import DeadlineWatch
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.status import no_thread_left_error
 from opdispatch_wire.v1 import execution_pb2
 

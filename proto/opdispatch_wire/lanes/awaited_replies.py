@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from opdispatch_wire.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
 
 Reply = asyncio.Future[execution_pb2.CallReply]

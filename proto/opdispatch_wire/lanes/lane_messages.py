@@ -7,7 +7,7 @@ from google.rpc import status_pb2
 
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.frames import Frame, FrameKind
+from opdispatch_wire.lanes.frames import Frame, FrameKind
 from opdispatch_wire.status import error_from_status, status_from_error
 from opdispatch_wire.v1 import lane_pb2
 
