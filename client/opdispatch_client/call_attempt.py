@@ -161,6 +161,7 @@ class CallAttempt:
                 "cannot be asked why",
                 interpreter=name,
                 operator=operator,
+                daemon="unavailable",
             )
         if isinstance(error, LaneClosedError):
             return lost_connection_error(self._address, str(error))

@@ -276,8 +276,9 @@ def test_a_dead_interpreter_without_a_daemon_is_an_error_that_says_both(
         with Background(session.ops.doors.enter, X, doors.folder, "last") as call:
             assert doors.next_inside() == "last"
             daemon.signal(signal.SIGKILL)  # its interpreters go with it
-            with pytest.raises(oc.InterpreterDiedError, match="the daemon cannot be asked why"):
+            with pytest.raises(oc.InterpreterDiedError, match="daemon cannot be asked") as caught:
                 call.result()
+            assert caught.value.facts["daemon"] == "unavailable"
 
 
 def test_replicas_share_the_calls(

@@ -54,6 +54,17 @@ def test_a_death_excuses_no_call_but_one_that_may_have_written():
     assert not disruptions.excuses_call(DIED, mutates=False)
 
 
+def test_nobody_runs_a_call_again_while_there_is_no_daemon():
+    alone = InterpreterDiedError("went away", interpreter="worker-1", daemon="unavailable")
+    disruptions = Disruptions(interpreters=True, daemon=True)
+    disruptions.note_interpreter("worker-1")
+    for mutates in (False, True):
+        assert not disruptions.excuses_call(alone, mutates=mutates)
+    disruptions.note_daemon()
+    for mutates in (False, True):
+        assert disruptions.excuses_call(alone, mutates=mutates)
+
+
 def test_interpreters_end_with_a_daemon_that_was_killed():
     disruptions = Disruptions(daemon=True)
     assert not disruptions.excuses_call(DIED, mutates=True)

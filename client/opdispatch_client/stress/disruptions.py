@@ -65,10 +65,13 @@ class Disruptions:
         """Whether a call had to fail like that.
 
         The death of an interpreter excuses only a call that may have written to its arguments:
-        any other is for the daemon to run again, or to keep until the library is back.
+        any other is for the daemon to run again, or to keep until the library is back, unless it
+        has gone, too.
         """
         match error:
             case InterpreterDiedError():
+                if error.facts.get("daemon") == "unavailable":
+                    return self._daemon_down
                 started = error.facts.get("started") != "no"
                 return mutates and started and self.excuses(error)
             case RefusedError():
