@@ -11,7 +11,8 @@ import os
 import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, SupportsIndex, TypeVar
+from operator import index
+from typing import Any, Generic, ParamSpec, SupportsFloat, TypeVar
 
 from google.protobuf.message import Message
 
@@ -90,10 +91,28 @@ def _checked(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
 def _check_count(name: str, value: Any) -> None:
     if value is None:
         return
-    if not isinstance(value, SupportsIndex):
+    try:
+        # protobuf takes no bool for a number, and an array of several has no index.
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None:
         raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected an int")
-    if not 0 <= value.__index__() <= _LARGEST_COUNT:
+    if not 0 <= number <= _LARGEST_COUNT:
         raise WireError(f"{name} is {reprlib.repr(value)}; expected 0 to {_LARGEST_COUNT}")
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, SupportsFloat):  # no text, of which float() would make a number
+            return float(value)
+    except (TypeError, ValueError):  # it has several, for one
+        pass
+    except OverflowError:
+        raise WireError(f"{name} is {reprlib.repr(value)}, which is more than any float") from None
+    raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a float, or None")
 
 
 def get_server_info() -> Rpc[listings.ServerInfo]:
@@ -297,6 +316,7 @@ def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
 @_checked
 def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
     """The operator, once it is defined."""
+    timeout = _seconds("timeout", timeout)
     return Rpc(
         f"{_REGISTRY}/WaitForDef",
         f"the request to wait for {operator}",
@@ -312,6 +332,7 @@ def wait_for_impl(
     operator: str, key: str | None, timeout: float | None
 ) -> Rpc[listings.KernelSummary]:
     """The operator's kernel for a key, once it is registered."""
+    timeout = _seconds("timeout", timeout)
     return Rpc(
         f"{_REGISTRY}/WaitForImpl",
         f"the request to wait for {operator}",

@@ -71,7 +71,7 @@ async def test_an_asyncio_session_refuses_them_too(daemon: RunningDaemon):
 def test_numbers_that_cannot_be_sent_are_errors_of_the_argument(
     session: oc.Session, ask: Callable[[oc.Session, Any], Any], name: str
 ):
-    for wrong in ("2", 2.0, [2]):
+    for wrong in ("2", 2.0, [2], True, np.ones(2), np.array(2.0)):
         with pytest.raises(oc.ArgumentError, match=rf"^{name} is .*; expected an int$"):
             ask(session, wrong)
     for wrong in (-1, 2**32, 2**70):
@@ -79,3 +79,20 @@ def test_numbers_that_cannot_be_sent_are_errors_of_the_argument(
             ask(session, wrong)
     with pytest.raises(oc.WireError, match=r"^interpreters is 0; expected 1 or more$"):
         session.scale("park", 0)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda session, seconds: session.wait_for_def("park::slow", seconds),
+        lambda session, seconds: session.wait_for_impl("park::slow", "CPU", seconds),
+    ],
+)
+def test_a_time_that_is_no_number_is_an_error_of_the_argument(
+    session: oc.Session, wait: Callable[[oc.Session, Any], Any]
+):
+    for wrong in ("2", 2j, [2], np.ones(2)):
+        with pytest.raises(oc.ArgumentError, match=r"^timeout is .*; expected a float, or None$"):
+            wait(session, wrong)
+    with pytest.raises(oc.WireError, match=r"^timeout is 10*\.\.\.0*, which is more"):
+        wait(session, 10**400)
