@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,6 +30,22 @@ async def test_a_process_is_started_and_awaited_without_a_thread(monkeypatch: py
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    supervisor = Supervisor(["worker-1"], lambda name: COMMAND)
+    supervisor.start()
+    async with asyncio.timeout(20):
+        while supervisor.pid_of("worker-1") is None:
+            await asyncio.sleep(0)
+        await supervisor.stop(10)
+    assert supervisor.pid_of("worker-1") is None
+
+
+async def test_processes_are_kept_where_the_system_has_no_process_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
     supervisor = Supervisor(["worker-1"], lambda name: COMMAND)
     supervisor.start()
     async with asyncio.timeout(20):

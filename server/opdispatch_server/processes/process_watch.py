@@ -44,6 +44,17 @@ UNKNOWN_END = ProcessEnd("has ended", by_itself=False)
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def has_process_descriptors() -> bool:
+    """Whether the system has them, and lets us use them: not every container does."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
 def watch_process(pid: int, on_end: Callable[[ProcessEnd], None]) -> Callable[[], None]:
     """Calls ``on_end`` in the event loop, with what is known of the end, when a process ends.
 

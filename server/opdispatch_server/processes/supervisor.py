@@ -15,7 +15,11 @@ from typing import NamedTuple, TypeVar
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
-from opdispatch_server.processes.process_watch import ProcessEnd, describe_exit
+from opdispatch_server.processes.process_watch import (
+    ProcessEnd,
+    describe_exit,
+    has_process_descriptors,
+)
 from opdispatch_server.processes.worker_output import LineProtocol, WorkerOutput
 from opdispatch_wire.errors import InterpreterNotFoundError
 
@@ -173,7 +177,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Starts the processes, and keeps them running until ``stop``."""
-        if sys.version_info < (3, 12):
+        if sys.version_info < (3, 12) and has_process_descriptors():
             # As later versions do by themselves. A thread for each process, as this one has it, may
             # not be had; and the process, which runs by then, would be nobody's.
             watcher = asyncio.PidfdChildWatcher()
