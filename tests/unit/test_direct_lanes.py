@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,21 @@ async def test_a_task_waits_for_an_interpreter_no_longer_than_until_its_deadline
     assert routes.find(SHAPE) is not None, "nobody is to blame"
     assert await lanes.find(SHAPE, LIMIT, in_time(SOON)) is None
     assert routes.find(SHAPE) is None, "it is not tried again"
+    lanes.close()
+
+
+async def test_a_task_waits_for_a_thread_of_the_event_loop_no_longer_either(
+    memory: SessionMemory, routes: Routes, peer: Peer
+):
+    lanes, may_end = AsyncDirectLanes(memory, routes), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        threads.submit(may_end.wait)  # the only one has something else to do
+        try:
+            async with asyncio.timeout(10):
+                assert await lanes.find(SHAPE, LIMIT, in_time(SOON)) is None
+        finally:
+            may_end.set()
     lanes.close()
 
 

@@ -54,7 +54,8 @@ class AsyncLane(TensorLane):
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
-        connection = await loop.run_in_executor(None, lane_socket.connect, path, patience)
+        async with asyncio.timeout_at(deadline):  # all threads may have something else to do
+            connection = await loop.run_in_executor(None, lane_socket.connect, path, patience)
         lane = cls(connection, limit, call_limit)
         assert lane._welcome is not None
         try:
