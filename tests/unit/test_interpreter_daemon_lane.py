@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from opdispatch_server.worker.daemon_lane import DaemonLane
 from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.frames import FrameKind
+from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
 from opdispatch_wire.values import value_to_proto
 from tests.unit.lane_peer import LIMIT, Peer
@@ -157,6 +159,29 @@ def test_one_thread_opens_it_and_others_do_not_wait_for_that(
         daemon.serve(answer, answer)
         assert opening.result(10) == ["lane"]
         assert lane.call(op, KEYS, [1]) == ["lane"]
+
+
+def test_a_call_waits_for_a_new_lane_no_longer_than_until_its_deadline(
+    daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle
+):
+    daemon.serve(Peer.read_call)
+    lane.use_local_lane(str(daemon.path))
+    with pytest.raises(DaemonUnavailableError):
+        lane.call(op, KEYS, [1])
+    daemon.finish()
+    # Nobody says welcome.
+    began = time.monotonic()
+    token = RUNNING_CALL.set(RunningCall(deadline=began + 0.05))
+    with contextlib.suppress(DeadlineExceededError):  # gRPC may be quick enough even now
+        lane.call(op, KEYS, [1])
+    RUNNING_CALL.reset(token)
+    assert time.monotonic() - began < HANDSHAKE_TIMEOUT / 2
+    silent = Peer(daemon.listener)
+    silent.accept_without_answer()  # it was not for lack of trying
+    assert silent.connection is not None
+    silent.connection.close()
+    daemon.serve(answer)
+    assert lane.call(op, KEYS, [1]) == ["lane"], "nor the last try"
 
 
 def test_a_lane_stays_when_a_call_was_only_late(

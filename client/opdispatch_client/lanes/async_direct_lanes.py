@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.direct_lanes import patience_until
 from opdispatch_client.lanes.direct_way import DirectWay, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_wire.lanes.async_lane import AsyncLane
+from opdispatch_wire.lanes.lane_messages import patience_until
 from opdispatch_wire.v1 import execution_pb2
 
 

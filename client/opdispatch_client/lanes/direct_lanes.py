@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
@@ -11,7 +10,7 @@ from opdispatch_client.lanes.direct_way import DirectWay, least_busy
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
-from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT
+from opdispatch_wire.lanes.lane_messages import patience_until
 from opdispatch_wire.v1 import execution_pb2
 
 
@@ -105,10 +104,3 @@ class DirectLanes:
         for each in over:
             each.close()
         return lane
-
-
-def patience_until(deadline: float | None) -> float:
-    """The seconds that an interpreter has for a handshake; 0 or less: the time is up."""
-    if deadline is None:
-        return HANDSHAKE_TIMEOUT
-    return min(deadline - time.monotonic(), HANDSHAKE_TIMEOUT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
@@ -13,6 +15,15 @@ from opdispatch_wire.v1 import lane_pb2
 
 HANDSHAKE_TIMEOUT = 5.0
 """Seconds that either side may take for its first word."""
+
+
+def patience_until(deadline: float | None) -> float:
+    """The seconds that the other side has for a handshake until ``deadline``, by
+    ``time.monotonic``; 0 or less: the time is up.
+    """
+    if deadline is None:
+        return HANDSHAKE_TIMEOUT
+    return min(deadline - time.monotonic(), HANDSHAKE_TIMEOUT)
 
 
 class LaneClosedError(ConnectionError):

@@ -22,7 +22,7 @@ from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
-from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -67,9 +67,10 @@ class DaemonLane:
 
     A local lane that broke is opened again by the next call: those under way fail with it, since
     they may have run. Calls go over gRPC while another one does that, and from then on if it
-    cannot be done.
+    cannot be done; but for lack of time of one call, the next one tries again.
 
-    ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane.
+    ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane,
+    or opens it where there is none.
     ``_opening`` is held by whoever does that and may replace ``_lane``, so that one thread does.
     It takes ``_lane`` away, clears ``_is_in_doubt``, and only then looks: nobody begins on a lane
     that is known to have broken, and one that breaks meanwhile is looked at again. ``close`` sets
@@ -105,7 +106,7 @@ class DaemonLane:
         if sink is not None and not sink.takes_remote:
             sink = None
         args, kwargs = op.signature.split(stack)
-        lane = self._working_lane() if self._is_in_doubt else self._lane
+        lane = self._working_lane(running.deadline) if self._is_in_doubt else self._lane
         tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
         request = call_request(
             str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys, memory=tensors
@@ -129,7 +130,7 @@ class DaemonLane:
     def use_local_lane(self, path: str) -> None:
         """Has calls take the daemon's local lane from now on, if it can be reached."""
         self._path = path
-        self._lane = self._open()
+        self._lane = self._open(lane_messages.HANDSHAKE_TIMEOUT)
 
     def close(self) -> None:
         """Closes the connection; calls under way fail."""
@@ -138,17 +139,24 @@ class DaemonLane:
         if (lane := self._lane) is not None:
             lane.close()
 
-    def _working_lane(self) -> BlockingLane | None:
-        """The lane, opened again if it broke; None: the call goes over gRPC."""
+    def _working_lane(self, deadline: float | None) -> BlockingLane | None:
+        """The lane, opened again if it broke; None: the call goes over gRPC.
+
+        Waits no longer than until ``deadline``, by ``time.monotonic``.
+        """
         hand_over_turn()  # the daemon may be slow to answer
-        if not self._opening.acquire(blocking=False):
+        patience = lane_messages.patience_until(deadline)
+        if patience <= 0 or not self._opening.acquire(blocking=False):
             return None
         try:
             lane, self._lane = self._lane, None
             self._is_in_doubt = False
-            if lane is not None and lane.is_closed and not self._is_closed:
-                lane.close()
-                lane = self._open()
+            if (lane is None or lane.is_closed) and not self._is_closed:
+                if lane is not None:
+                    lane.close()
+                lane = self._open(patience)
+                # That call had too little time: the next one tries again.
+                self._is_in_doubt = lane is None and lane_messages.patience_until(deadline) <= 0
             self._lane = lane
             if self._is_closed and lane is not None:
                 lane.close()
@@ -156,12 +164,15 @@ class DaemonLane:
         finally:
             self._opening.release()
 
-    def _open(self) -> BlockingLane | None:
+    def _open(self, patience: float) -> BlockingLane | None:
         if self._path and lane_socket.is_socket(self._path):
             try:
                 GUARD.own_peer(f"unix:{self._path}")
                 return BlockingLane.connect(
-                    self._path, self._internal_limit, call_limit=MAX_MESSAGE_BYTES_HIGHEST
+                    self._path,
+                    self._internal_limit,
+                    call_limit=MAX_MESSAGE_BYTES_HIGHEST,
+                    patience=patience,
                 )
             except (OSError, OpdispatchError) as error:
                 LOG.info("kernels call the daemon over gRPC: %s", error)
