@@ -255,6 +255,28 @@ def test_threads_share_a_connection_that_is_being_made(values: PeerValues, tmp_p
 
 
 @pytest.mark.usefixtures("patient")
+def test_threads_that_wait_for_a_connection_share_its_failure(
+    values: PeerValues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    waiting = threading.Semaphore(0)
+
+    def note_wait(deadline: float | None) -> float | None:
+        waiting.release()
+        return None
+
+    monkeypatch.setattr(peer_values, "_left_until", note_wait)
+    with ThreadPoolExecutor(3) as threads, silent(tmp_path / "mute") as (mute, listener):
+        fetching = [threads.submit(values.fetch, mute, None, "$") for _ in range(3)]
+        for _ in fetching:  # the one that connects, and those that wait for it
+            assert waiting.acquire(timeout=10)
+        listener.setblocking(True)
+        listener.accept()[0].close()
+        for each in fetching:
+            with pytest.raises(RemoteValueGoneError, match="from interpreter mute"):
+                each.result(10)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_connection_that_is_ready_after_the_end_is_closed(tmp_path: Path):
     values = PeerValues(LIMIT)
     with silent(tmp_path / "lane") as (message, listener), ThreadPoolExecutor(2) as threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import threading
 import time
@@ -74,20 +75,30 @@ class _Way(NamedTuple):
             self.channel.close()
 
 
+class _Opening:
+    """A connection that one thread makes. ``error`` is what others get, too, who wait until
+    ``is_done``: there is none if it is made, or was given up for lack of that thread's time.
+    """
+
+    def __init__(self) -> None:
+        self.is_done = threading.Event()
+        self.error: Exception | None = None
+
+
 class PeerValues:
     """Connections to other interpreters, made when they are needed. Any thread may use it.
 
     ``_lock`` protects every field. ``_ways`` has at most one connection for each place, which
-    threads share, and ``_opening`` what is set when the one thread is done that makes a connection
-    to a place; ``_lock`` is not held for that: who does not answer keeps nobody waiting who wants
-    to go elsewhere. After ``_is_closed``, no connection is put into ``_ways``.
+    threads share, and ``_opening`` what others wait for while one thread makes a connection to a
+    place; ``_lock`` is not held for that: who does not answer keeps nobody waiting who wants to go
+    elsewhere. After ``_is_closed``, no connection is put into ``_ways``.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._ways: dict[_Place, _Way] = {}
-        self._opening: dict[_Place, threading.Event] = {}
+        self._opening: dict[_Place, _Opening] = {}
         self._is_closed = False
 
     def fetch_for(
@@ -213,8 +224,8 @@ class PeerValues:
             opening = list(self._opening.values())
         for way in ways.values():
             way.close()
-        for is_done in opening:
-            is_done.set()
+        for each in opening:
+            each.is_done.set()
 
     def _way_to(self, place: _Place, deadline: float | None) -> _Way:
         """The connection to a place. Raises as ``_open`` does, and TimeoutError."""
@@ -225,18 +236,26 @@ class PeerValues:
                 way = self._ways.get(place)
                 if way is not None and not way.calls.is_closed:
                     return way
-                is_done = self._opening.get(place)
-                if is_done is None:
-                    is_done = self._opening[place] = threading.Event()
+                opening = self._opening.get(place)
+                if opening is None:
+                    opening = self._opening[place] = _Opening()
                     break
-            if not is_done.wait(_left_until(deadline)):
+            if not opening.is_done.wait(_left_until(deadline)):
                 raise TimeoutError
+            if (error := opening.error) is not None:
+                # Raising an error adds to its traceback, so that each thread needs one of its own.
+                raise copy.copy(error).with_traceback(error.__traceback__)
         try:
             return self._add(place, deadline)
+        except Exception as error:
+            if _left_until(deadline) != 0:
+                opening.error = error
+            raise
         finally:
             with self._lock:
                 del self._opening[place]
-            is_done.set()
+            opening.is_done.set()
+            del opening  # its error refers to this frame
 
     def _add(self, place: _Place, deadline: float | None) -> _Way:
         """A new connection, which takes the place of one that has ended."""
