@@ -8,10 +8,13 @@ from typing import Any, cast
 import numpy as np
 
 from opdispatch import Generator, Tensor
-from opdispatch.arrays import find_layout, key_bits_of
+from opdispatch.arrays import device_of, find_layout, key_bits_of
+from opdispatch.dispatch_key import BackendComponent
 
 # A list counts with the kinds of all its items.
 _LONGEST_LIST = 16
+# The dispatch keys of all but the host's tensors leave open which of several devices they are on.
+_HOST = 1 << BackendComponent.CPU
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
 
@@ -20,13 +23,14 @@ class _UnknownKindError(Exception):
 
 
 def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
-    """Equal for calls for which the daemon chooses the same overload and the same kernel.
+    """Equal for calls for which the daemon chooses the same overload and the same kernel, and that
+    the same interpreters can run.
 
     That is, calls of one operator with arguments of the same kinds, and tensors of the same
-    dispatch keys, whatever the elements, shapes and dtypes, but for arrays without dimensions and
-    tensors of one element: they may be numbers to the daemon, as their dtype says. (Where it
-    chooses by the text of an argument, it gives no route.) None for arguments that it does not
-    know, and for what is no operator's name.
+    dispatch keys and on the same devices, whatever the elements, shapes and dtypes, but for arrays
+    without dimensions and tensors of one element: they may be numbers to the daemon, as their dtype
+    says. (Where it chooses by the text of an argument, it gives no route.) None for arguments that
+    it does not know, and for what is no operator's name.
     """
     if not isinstance(operator, str):
         return None
@@ -55,9 +59,11 @@ def _kind(value: Any) -> Hashable:
         return cls, value.key_bits
     if cls is Tensor:
         bits = int(value.key_bits)
-        return (bits, _number_kind(value.dtype)) if value.size == 1 else bits
+        place = bits if bits & _HOST else (bits, value.device)
+        return (place, _number_kind(value.dtype)) if value.size == 1 else place
     if cls in (list, tuple) and len(value) <= _LONGEST_LIST:
         return tuple([_kind(item) for item in value])
     if not isinstance(value, np.generic) and find_layout(cls) is not None:
-        return key_bits_of(value)
+        bits = key_bits_of(value)
+        return bits if bits & _HOST else (bits, device_of(value))
     raise _UnknownKindError

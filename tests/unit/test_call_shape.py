@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import ml_dtypes
 import numpy as np
 
-from opdispatch import Tensor
+from opdispatch import Tensor, register_backend
 from opdispatch_client.call_shape import call_shape
+from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
 
 def shape(*args: object, **kwargs: object) -> object:
@@ -40,3 +43,10 @@ def test_unusual_arguments_have_none():
     assert shape(object()) is None
     assert shape(by=range(3)) is None
     assert shape([1] * 17) is None
+
+
+def test_tensors_of_one_type_of_device_may_be_on_several_that_not_everybody_has():
+    with contextlib.closing(register_backend(Accelerator())):
+        there = [shape(Tensor(AcceleratorArray(np.ones(2), number))) for number in (0, 1, 1)]
+    assert None not in there
+    assert there[0] != there[1] == there[2]
