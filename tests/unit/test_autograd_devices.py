@@ -228,3 +228,28 @@ def test_gradients_that_are_given_are_on_the_device_of_their_tensor():
     assert (x.grad.device, x.grad.array.tolist()) == ("cpu", [2, 2, 2])
     with pytest.raises(AutogradError, match=r"on privateuseone:1 was given to a .* on cpu$"):
         x.grad = Tensor(X).to(THERE)
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_a_hook_puts_no_gradient_of_another_device_in_the_place_of_one(shape: tuple[int, ...]):
+    x = Tensor(np.ones(shape), requires_grad=True)
+    y = x * 2.0
+    says = f"the hook .* returned a gradient on {THERE} in the place of one on cpu"
+    with x.register_hook(lambda grad: grad.to(THERE)), pytest.raises(AutogradError, match=says):
+        xp.sum(y).backward(retain_graph=True)
+    assert x.grad is None
+    with (
+        y.grad_fn.register_prehook(lambda grads: (grads[0].to(THERE),)),
+        pytest.raises(AutogradError, match=says),
+    ):
+        xp.sum(y).backward(retain_graph=True)
+    xp.sum(y).backward()
+    assert x.grad.device == "cpu"
+
+
+def test_a_hook_may_move_what_comes_out_of_a_node_to_where_it_belongs():
+    number = Tensor(np.array(2.0), requires_grad=True)
+    y = number * Tensor(X).to(THERE)
+    y.grad_fn.register_hook(lambda results, grads: (results[0].cpu(), None))
+    xp.sum(y).backward()
+    assert (number.grad.device, number.grad.array.tolist()) == ("cpu", 6)

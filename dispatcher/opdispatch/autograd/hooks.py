@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from opdispatch.arrays import device_of
 from opdispatch.autograd.node import AFTER, BEFORE, Gradients, LastHook, Node
 from opdispatch.autograd.variable import Variable, copy_of, meta_of
 from opdispatch.errors import AutogradError
@@ -42,6 +43,7 @@ def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
         replaced = hook(given)
         if replaced is not None:
             _check(hook, replaced, given)
+            _check_device(hook, replaced, given)
             left[number] = replaced
     return left
 
@@ -50,7 +52,11 @@ def call_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
     """What the node's own hooks leave before it is done. Raises AutogradError."""
     for number, hook in node.hooks or ():
         if number == BEFORE:
-            gradients = list(_replaced(hook, hook(tuple(gradients)), gradients))
+            given = gradients
+            gradients = list(_replaced(hook, hook(tuple(given)), given))
+            for each, before in zip(gradients, given, strict=True):
+                if each is not None and before is not None:
+                    _check_device(hook, each, before)
     return gradients
 
 
@@ -87,6 +93,18 @@ def _check(hook: Any, replaced: Any, given: Any) -> None:
         raise AutogradError(
             f"{_name(hook)} returned a gradient of shape {list(one.shape)} and type {one.dtype} in "
             f"the place of one of shape {list(other.shape)} and type {other.dtype}"
+        )
+
+
+def _check_device(hook: Any, replaced: Any, given: Any) -> None:
+    """Raises AutogradError for what is elsewhere than the gradient in whose place it is put.
+
+    Not of what comes out of a node: that is moved to its tensor's device, or refused, later.
+    """
+    there, before = device_of(replaced.array), device_of(given.array)
+    if there != before:
+        raise AutogradError(
+            f"{_name(hook)} returned a gradient on {there} in the place of one on {before}"
         )
 
 
