@@ -5,6 +5,7 @@ None of them is one that some machine has the memory for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -145,3 +146,14 @@ def test_what_is_not_a_size_is_as_before():
         xp.ones(2, dtype=xp.int8) + 1000
     with pytest.raises(IndexError, match="out of bounds"):
         VECTOR[2**40]
+
+
+def test_a_number_that_an_element_cannot_be_is_as_before_wherever_a_slice_ends():
+    x = Tensor(np.zeros(3, np.uint8))
+    for place in (slice(None), slice(0, sys.maxsize), slice(None, None, 2**40)):
+        with pytest.raises(OverflowError, match="300 out of bounds for uint8"):
+            x[place] = 300
+        with pytest.raises(OverflowError, match="infinity"):
+            x[place] = float("inf")
+    with pytest.raises(ArgumentError, match=r"^array::getitem of \[3\]: number of dimensions"):
+        VECTOR[(None,) * 64]

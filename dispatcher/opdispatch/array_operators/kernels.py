@@ -174,8 +174,12 @@ def _listed(arguments: Sequence[Argument]) -> str:
 
 
 def _numbers(arguments: Sequence[Argument]) -> str:
-    """What is passed for axes and counts, by name; the shape that is wanted is told apart."""
-    names = [each.name for each in arguments if str(each.type).startswith("int")]
+    """What is passed for axes and counts, by name; the shape that is wanted is told apart.
+
+    Where slices begin and end is neither: NumPy takes any number there.
+    """
+    kinds = {each.name: str(each.type) for each in arguments}
+    names = [each for each, kind in kinds.items() if kind.startswith("int") and kind != "int?[]"]
     return "{" + ", ".join(f"{each!r}: {each}" for each in names if each != "shape") + "}"
 
 
