@@ -126,6 +126,9 @@ def test_what_no_array_can_have_is_refused(call: Any):
         (REFUSED["fft"], r"^array::fft_fft of \[3\] with n 4611686018427387904 and axis -1: "),
         (REFUSED["fftfreq"], r"^array::fft_fftfreq with n 4611686018427387904: array is too big"),
         (REFUSED["moveaxis"], r"^array::moveaxis of \[3\] with source \[1099511627776\] and "),
+        (REFUSED["arange"], r"^array::arange from 0.0 to nan by 1 has no length"),
+        (lambda: xp.arange(0, float("-inf"), 0.5), r"^array::arange from 0 to -inf by 0.5 has no"),
+        (lambda: xp.arange(0.0, 3.0, float("nan")), r"^array::arange from 0.0 to 3.0 by nan has"),
         (REFUSED["permute_dims"], r"^array::permute_dims was given axis 4294967296, which is out"),
     ],
 )

@@ -41,10 +41,13 @@ def check_tiles(x: Any, repetitions: Sequence[int]) -> None:
 
 
 def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None:
-    """Raises ArgumentError for more elements than ``arange`` can make."""
+    """Raises ArgumentError for more elements than ``arange`` can make, or no number of them."""
     first, last = (0, start) if stop is None else (start, stop)
-    if (last - first) / step > _MOST:
+    count = (last - first) / step
+    if count > _MOST:
         raise refusal("arange", f"from {first!r} to {last!r} by {step!r} makes {_TOO_MANY}")
+    if not math.isfinite(count):
+        raise refusal("arange", f"from {first!r} to {last!r} by {step!r} has no length")
 
 
 def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
@@ -85,7 +88,6 @@ _REFUSALS = (
     "number of dimensions must be within",
     "ndmin must be",
     "fit into a c int",
-    "cannot compute length",
 )
 """What NumPy, and CuPy, say of sizes and axes: there is no class of errors for them."""
 
