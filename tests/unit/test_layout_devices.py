@@ -107,3 +107,14 @@ def test_what_its_driver_raises_as_offsets_are_looked_at_is_an_error_of_the_devi
     monkeypatch.setattr(accelerator, "to_host", fail)
     with pytest.raises(DeviceError, match=f"{ONE!r} raised RuntimeError: no answer"):
         nested_tensor_from_jagged(values, offsets)
+
+
+def test_nothing_is_fetched_for_a_tensor_without_elements(accelerator: Accelerator):
+    dense, nested = on(ONE, VALUES), nested_tensor_from_jagged(on(ONE, VALUES), on(ONE, OFFSETS))
+    downloads = accelerator.downloads
+    metas = [each.to("meta") for each in (dense, nested)]
+    assert [(each.device, each.shape, each.dtype) for each in metas] == [
+        ("meta", (3,), VALUES.dtype),
+        ("meta", (2, None), VALUES.dtype),
+    ]
+    assert accelerator.downloads == downloads

@@ -11,6 +11,7 @@ from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.lazy_array import LazyArray, materialized
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.math_bits import stored
+from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.arrays.nested import NESTED
 from opdispatch.arrays.quantized import QUANTIZED
 from opdispatch.arrays.sparse_coo import SparseCoo
@@ -100,8 +101,13 @@ def on_device(array: Any, device: str) -> Any:
     backend = find_backend(type(array)) if layout is None else layout.backend_of(array)
     assert backend is not None, "a tensor's array is one of a backend"
     parts = [array] if layout is None else layout.parts(array)
-    with device_errors(backend.device_of(parts[0]) if target.device_type == "cpu" else device):
-        moved = [target.from_host(backend.to_host(part), device) for part in parts]
+    moved: list[Any]
+    if target.device_type == "meta" and not isinstance(parts[0], MetaArray):
+        # Nothing is fetched that would only be measured.
+        moved = [MetaArray(tuple(part.shape), backend.dtype_of(part)) for part in parts]
+    else:
+        with device_errors(backend.device_of(parts[0]) if target.device_type == "cpu" else device):
+            moved = [target.from_host(backend.to_host(part), device) for part in parts]
     return moved[0] if layout is None else layout.assemble(moved, layout.facts(array))
 
 
