@@ -56,9 +56,9 @@ def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
 
     What is given twice is one array on the host, too, which it is not in PyTorch. A result that
     would be a view of an argument is a copy. Raises ArgumentError if the kernel changes the shape
-    or the dtype of an argument that it writes to, in which case no argument has changed,
-    NoKernelError if there is none for the CPU, and DeviceError, also for a result of a layout that
-    is not to be had on the device.
+    or the dtype of an argument that it writes to, in which case none on a device has changed (the
+    host's own are given to the kernel itself), NoKernelError if there is none for the CPU, and
+    DeviceError, also for a result of a layout that is not to be had on the device.
     """
     signature = op.call_signature
     schema = signature.schema
