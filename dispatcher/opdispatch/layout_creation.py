@@ -7,7 +7,7 @@ What they are made of is shared where it can be, and always checked, as PyTorch 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -89,9 +89,11 @@ def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) ->
     arrays on two devices.
     ``torch.nested.nested_tensor``.
     """
-    if not isinstance(tensor_list, Iterable):
-        raise ArgumentError(f"tensor_list is {tensor_list!r}; expected a list of arrays")
-    components = [_dense(each) for each in tensor_list]
+    try:
+        listed = iter(tensor_list)  # of an array without dimensions, too, it is a TypeError
+    except TypeError as error:
+        raise ArgumentError(f"tensor_list is {tensor_list!r}; expected a list of arrays") from error
+    components = [_dense(each) for each in listed]
     return Tensor(nest(components), requires_grad=requires_grad)
 
 

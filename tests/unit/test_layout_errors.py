@@ -83,6 +83,8 @@ MANY = np.broadcast_to(np.uint8(1), (2**50,))
             for scale in ("x", "1", b"1", 1j, np.complex64(1 + 2j), 10**400, None, np.ones(2))
         ),
         (lambda: nested_tensor(3), "tensor_list is 3; expected a list of arrays"),
+        (lambda: nested_tensor(np.array(3)), r"tensor_list is array\(3\); expected a list"),
+        (lambda: nested_tensor(Tensor(np.array(3))), r"tensor_list is Tensor\(.*; expected a list"),
         (lambda: quantize_per_tensor(DENSE, 1, 256, "quint8"), "zero_point is 256; .* 0 to 255"),
         (lambda: quantize_per_tensor(DENSE, 1, 0, "float32"), "no quantized dtype 'float32'"),
         (lambda: quantize_per_tensor(DENSE, 1, 0, object()), "no quantized dtype"),
