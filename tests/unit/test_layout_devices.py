@@ -90,6 +90,19 @@ def test_parts_that_have_come_to_be_on_two_devices_are_not_sent(accelerator: Acc
         value_to_proto(array)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta", OTHER])
+def test_parts_that_have_come_to_be_on_two_devices_are_not_moved(
+    accelerator: Accelerator, device: str
+):
+    array = nested_tensor([VALUES]).array
+    object.__setattr__(array, "values", on(ONE, array.values).array)
+    with pytest.raises(DeviceError, match=f"^Expected all tensors .* {ONE} and cpu!"):
+        Tensor(array).to(device)
+    object.__setattr__(array, "values", [1.0])
+    with pytest.raises(ArgumentError, match="values is of type list; expected a dense array"):
+        Tensor(array).to(device)
+
+
 def test_what_nobody_can_write_to_is_not_made_again(accelerator: Accelerator):
     array = nested_tensor([VALUES]).to(ONE).array
     before = accelerator.downloads

@@ -87,8 +87,9 @@ def device_of(array: Any) -> str:
 def on_device(array: Any, device: str) -> Any:
     """A copy on ``device`` of an array of any backend and layout.
 
-    Raises DeviceError, for a layout that is not to be had there as well, DeviceMemoryError, and
-    TransformError for a tensor of a function that is transformed.
+    Raises DeviceError, for a layout that is not to be had there and for parts on two devices as
+    well, DeviceMemoryError, ArgumentError for parts that have become no arrays, and TransformError
+    for a tensor of a function that is transformed.
     """
     target = backend_of_device(device)
     if isinstance(array, LevelArray):
@@ -101,6 +102,8 @@ def on_device(array: Any, device: str) -> Any:
     backend = find_backend(type(array)) if layout is None else layout.backend_of(array)
     assert backend is not None, "a tensor's array is one of a backend"
     parts = [array] if layout is None else layout.parts(array)
+    if layout is not None:
+        layout.check_arrays(parts)  # one backend is asked for all of them
     moved: list[Any]
     if target.device_type == "meta" and not isinstance(parts[0], MetaArray):
         # Nothing is fetched that would only be measured.
