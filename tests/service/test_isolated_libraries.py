@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -126,6 +127,31 @@ def test_calls_in_flight_finish_before_the_interpreter_ends(
         (tmp_path / "open").touch()
         assert call.result() == 5
     assert wait_for(lambda: not is_running(own.pid))
+
+
+def test_an_interpreter_that_was_drained_leaves_although_the_disk_is_full(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        [name] = session.load(write_library("gate", GATE), isolated=True).interpreters
+        (own,) = (i for i in session.interpreters() if i.reserved_for)
+        session.drain(name)
+        with Background(session.ops.gate.wait, X, str(tmp_path), answer=5) as call:
+            assert wait_for((tmp_path / "entered-5").exists)
+            session.unload("gate")
+            log = tmp_path / "state" / "journal" / "journal.sqlite3-wal"
+            full = (log.stat().st_size, resource.RLIM_INFINITY)
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, full)
+            (tmp_path / "open").touch()
+            assert call.result() == 5
+        assert wait_for(lambda: not is_running(own.pid))
+        assert wait_for(lambda: name not in [i.name for i in session.interpreters()])
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        [again] = session.load(write_library("gate", GATE), isolated=True).interpreters
+        assert "drain" not in {i.name: i.state for i in session.interpreters()}[again]
 
 
 def test_a_new_version_gets_a_new_interpreter_and_the_old_one_goes_when_it_is_not_kept(

@@ -170,6 +170,8 @@ class ProgramRouter:
         candidates = steps.keys() or homes.keys()
         if not candidates:
             return self._choose_for_new(remote, can_have)
+        if len(candidates) == 1:
+            return next(iter(candidates))
         # A text is the name of a device if one of them has it.
         named = plan.program.devices
         devices.update(

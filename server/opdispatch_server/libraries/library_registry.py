@@ -28,7 +28,7 @@ from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.servicers.health import HealthBoard
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.values.device_holders import DeviceHolders
-from opdispatch_wire.errors import LibraryNotFoundError, WireError
+from opdispatch_wire.errors import JournalError, LibraryNotFoundError, WireError
 
 LOG = logging.getLogger("opdispatch.libraries")
 
@@ -341,11 +341,16 @@ class LibraryRegistry:
             await asyncio.to_thread(version.let_go)
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
-        if not self._stopped:
-            if session.dismissed and self.placement.is_draining(session):
+        if self._stopped:
+            return
+        was_drained = session.dismissed and self.placement.is_draining(session)
+        await self._replicas.interpreter_left(session)
+        await self.settling.announce()
+        if was_drained:
+            try:
                 await self._journal.record_drained(session.name, drained=False)
-            await self._replicas.interpreter_left(session)
-            await self.settling.announce()
+            except JournalError as error:  # it has left all the same
+                LOG.error("interpreter %s is no longer drained: %s", session.name, error)
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         """Leaves a library listed with its error, until somebody loads or unloads it."""
