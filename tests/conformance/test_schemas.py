@@ -61,7 +61,7 @@ def test_schemas_are_printed_as_pytorch_prints_them_where_it_can_read_that(kind)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_printed_schema_reads_back_as_the_same_schema(kind):
     schemas = [schema for text, _ in GOLDEN[kind] if (schema := parse_or_none(text)) is not None]
-    assert len(schemas) > 400
+    assert len(schemas) > 300  # of random texts, some 443 are schemas, give or take 22
     for schema in schemas:
         assert parse_schema(str(schema)) == schema
 
