@@ -2,7 +2,7 @@
 
     session, aio                        connect, and the sessions: blocking, and for asyncio
     session_base                        what both do without asking the daemon
-    rpcs, listings                      what both ask of the daemon, and what it tells; no I/O
+    rpcs, request_arguments, listings   what both ask of the daemon, and what it tells; no I/O
     endpoint                            where a session goes, and how long it waits
     grpc_forks                          which processes it can be opened in
     load_progress                       the steps of a load, as they come

@@ -5,21 +5,17 @@ The blocking and the asyncio session both send these.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
-import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import index
-from typing import Any, Generic, ParamSpec, SupportsFloat, TypeVar
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from opdispatch.errors import ArgumentError
 from opdispatch_client import listings
 from opdispatch_client.endpoint import LONGEST_TIMEOUT
 from opdispatch_client.operator_call import Call
+from opdispatch_client.request_arguments import checked
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.library_source import load_request, needs_environment
@@ -27,15 +23,11 @@ from opdispatch_wire.peer import CLIENT_KEY, describe_self
 from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
 _REGISTRY = "/opdispatch.v1.RegistryService"
-_TEXT = ("str", "str | None")
-_COUNT = ("int", "int | None")
-_LARGEST_COUNT = 2**32 - 1
 
 
 @dataclass(slots=True)  # frozen ones take five times as long to make
@@ -62,59 +54,6 @@ class Rpc(Generic[T]):
         return timeout + self.waits if self.waits > 0 else timeout
 
 
-def _checked(make: Callable[P, Rpc[T]]) -> Callable[P, Rpc[T]]:
-    """``make``, whose texts and numbers protobuf may not take: WireError, or ArgumentError."""
-    signature = inspect.signature(make)
-    kinds = {name: each.annotation for name, each in signature.parameters.items()}
-    texts = [name for name, kind in kinds.items() if kind in _TEXT]
-    counts = [name for name, kind in kinds.items() if kind in _COUNT]
-
-    @functools.wraps(make)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> Rpc[T]:
-        given = signature.bind(*args, **kwargs).arguments
-        for name in texts:
-            if not isinstance(given.get(name), str | None):
-                raise ArgumentError(f"{name} is {reprlib.repr(given[name])}; expected a str")
-        for name in counts:
-            _check_count(name, given.get(name))
-        try:
-            return make(*args, **kwargs)
-        except UnicodeEncodeError as error:
-            raise WireError(
-                f"{reprlib.repr(error.object)} cannot be sent: it has half a surrogate pair at "
-                f"{error.start}, as a name that is not UTF-8 has"
-            ) from None
-
-    return checked
-
-
-def _check_count(name: str, value: Any) -> None:
-    if value is None:
-        return
-    try:
-        # protobuf takes no bool for a number, and an array of several has no index.
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected an int")
-    if not 0 <= number <= _LARGEST_COUNT:
-        raise WireError(f"{name} is {reprlib.repr(value)}; expected 0 to {_LARGEST_COUNT}")
-
-
-def _seconds(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        if isinstance(value, SupportsFloat):  # no text, of which float() would make a number
-            return float(value)
-    except (TypeError, ValueError):  # it has several, for one
-        pass
-    except OverflowError:
-        raise WireError(f"{name} is {reprlib.repr(value)}, which is more than any float") from None
-    raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a float, or None")
-
-
 def get_server_info() -> Rpc[listings.ServerInfo]:
     """The handshake. Reading the reply raises WireError if the daemon speaks another version."""
     return Rpc(
@@ -131,7 +70,7 @@ def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 
 
-@_checked
+@checked
 def load(
     source: str | os.PathLike[str],
     *,
@@ -191,7 +130,7 @@ def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
     return Rpc(rpc.path, rpc.what, rpc.request, rpc.reply_type, lambda m: rpc.read(m).active)
 
 
-@_checked
+@checked
 def unload_and_measure(
     name: str, *, version: int | None, measure: bool = True
 ) -> Rpc[listings.UnloadedLibrary]:
@@ -205,7 +144,7 @@ def unload_and_measure(
     )
 
 
-@_checked
+@checked
 def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     """The library, as it is held then."""
     if interpreters < 1:
@@ -219,7 +158,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
     )
 
 
-@_checked
+@checked
 def rollback(name: str) -> Rpc[listings.RolledBack]:
     """The version that is active then, and the one that was."""
     return Rpc(
@@ -231,7 +170,7 @@ def rollback(name: str) -> Rpc[listings.RolledBack]:
     )
 
 
-@_checked
+@checked
 def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
     """The interpreter, as it is then."""
     return Rpc(
@@ -265,7 +204,7 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
     )
 
 
-@_checked
+@checked
 def revive(name: str) -> Rpc[bool]:
     """Whether the interpreter was quarantined, and is being started."""
     return Rpc(
@@ -277,7 +216,7 @@ def revive(name: str) -> Rpc[bool]:
     )
 
 
-@_checked
+@checked
 def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     """The operators that match a shell pattern, or contain a plain text, in order of name."""
     return Rpc(
@@ -289,7 +228,7 @@ def list_operators(pattern: str) -> Rpc[list[listings.OperatorSummary]]:
     )
 
 
-@_checked
+@checked
 def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     """Schema, documentation and kernels of one operator."""
     return Rpc(
@@ -301,7 +240,7 @@ def describe(operator: str) -> Rpc[listings.OperatorDescription]:
     )
 
 
-@_checked
+@checked
 def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     """The computed dispatch table of one operator."""
     return Rpc(
@@ -313,10 +252,9 @@ def get_table(operator: str) -> Rpc[list[listings.TableRow]]:
     )
 
 
-@_checked
+@checked
 def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorSummary]:
     """The operator, once it is defined."""
-    timeout = _seconds("timeout", timeout)
     return Rpc(
         f"{_REGISTRY}/WaitForDef",
         f"the request to wait for {operator}",
@@ -327,12 +265,11 @@ def wait_for_def(operator: str, timeout: float | None) -> Rpc[listings.OperatorS
     )
 
 
-@_checked
+@checked
 def wait_for_impl(
     operator: str, key: str | None, timeout: float | None
 ) -> Rpc[listings.KernelSummary]:
     """The operator's kernel for a key, once it is registered."""
-    timeout = _seconds("timeout", timeout)
     return Rpc(
         f"{_REGISTRY}/WaitForImpl",
         f"the request to wait for {operator}",

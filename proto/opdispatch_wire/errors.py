@@ -20,7 +20,12 @@ OpdispatchError                      (opdispatch.errors)
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 from opdispatch.errors import OpdispatchError
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class LibraryNotFoundError(OpdispatchError, LookupError):
@@ -154,3 +159,8 @@ class WireError(OpdispatchError, ValueError):
     """
 
     code = "wire"
+
+
+def copy_of_error(error: ErrorT) -> ErrorT:
+    """One for another thread or task to raise: raising an error adds to its traceback."""
+    return copy.copy(error).with_traceback(error.__traceback__)

@@ -107,6 +107,13 @@ def talk_nonsense(peer: Peer) -> None:
     peer.write(FrameKind.CALL, b"")
 
 
+def break_lane(daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle) -> None:
+    daemon.serve(Peer.read_call)
+    lane.use_local_lane(str(daemon.path))
+    with pytest.raises(DaemonUnavailableError):
+        lane.call(op, KEYS, [1])
+
+
 def see_end(peer: Peer) -> None:
     assert peer.connection is not None
     assert peer.connection.recv(1) == b""
@@ -135,10 +142,7 @@ def test_a_lane_that_broke_is_opened_again_for_the_next_call(
 def test_calls_go_over_grpc_when_the_lane_cannot_be_opened_again(
     daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle
 ):
-    daemon.serve(Peer.read_call)
-    lane.use_local_lane(str(daemon.path))
-    with pytest.raises(DaemonUnavailableError):
-        lane.call(op, KEYS, [1])
+    break_lane(daemon, lane, op)
     daemon.stop()
     assert lane.call(op, KEYS, [1]) == ["grpc"]
     assert lane.call(op, KEYS, [1]) == ["grpc"]
@@ -147,10 +151,7 @@ def test_calls_go_over_grpc_when_the_lane_cannot_be_opened_again(
 def test_one_thread_opens_it_and_others_do_not_wait_for_that(
     daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle
 ):
-    daemon.serve(Peer.read_call)
-    lane.use_local_lane(str(daemon.path))
-    with pytest.raises(DaemonUnavailableError):
-        lane.call(op, KEYS, [1])
+    break_lane(daemon, lane, op)
     daemon.finish()
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(lane.call, op, KEYS, [1])
@@ -164,10 +165,7 @@ def test_one_thread_opens_it_and_others_do_not_wait_for_that(
 def test_a_call_waits_for_a_new_lane_no_longer_than_until_its_deadline(
     daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle
 ):
-    daemon.serve(Peer.read_call)
-    lane.use_local_lane(str(daemon.path))
-    with pytest.raises(DaemonUnavailableError):
-        lane.call(op, KEYS, [1])
+    break_lane(daemon, lane, op)
     daemon.finish()
     # Nobody says welcome.
     began = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -14,6 +13,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.errors import copy_of_error
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
@@ -119,8 +119,7 @@ class AsyncDaemonLane:
         if attempt.cancelled():  # by somebody who cancels all tasks
             raise LaneClosedError("the attempt to open it again was cancelled", was_sent=False)
         if (error := attempt.exception()) is not None:
-            # Raising an error adds to its traceback, so that each task needs one of its own.
-            raise copy.copy(error).with_traceback(error.__traceback__)
+            raise copy_of_error(error)
         return self.lane
 
     async def _open_again(self) -> None:

@@ -62,7 +62,7 @@ class AsyncDirectLanes:
         lane = self._lanes.get(target.session)
         if lane is None and not self._is_closed:
             patience = patience_until(deadline)
-            if patience <= 0 or self._is_opening:
+            if not patience or self._is_opening:
                 return None
             self._is_opening = True
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from opdispatch_client.lanes.call_lane import CallLane
 from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.errors import copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -95,8 +95,7 @@ class DaemonLane:
         error = attempt.exception(left)
         if error is None:
             return attempt.result()
-        # Raising an error adds to its traceback, so that each thread needs one of its own.
-        raise copy.copy(error).with_traceback(error.__traceback__)
+        raise copy_of_error(error)
 
     def _join_attempt(self, broken: CallLane) -> Future[CallLane]:
         """The attempt that is under way, or a new one. Raises RuntimeError without a thread."""

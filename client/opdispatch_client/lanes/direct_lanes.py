@@ -76,7 +76,7 @@ class DirectLanes:
         lane = self._lanes.get(target.session)
         if lane is None and not self._is_closed:
             patience = patience_until(deadline)
-            if patience <= 0 or not self._opening.acquire(blocking=False):
+            if not patience or not self._opening.acquire(blocking=False):
                 return None
             try:
                 lane = self._lanes.get(target.session) or self._open(target, limit, patience)

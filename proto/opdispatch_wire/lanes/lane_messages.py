@@ -19,11 +19,11 @@ HANDSHAKE_TIMEOUT = 5.0
 
 def patience_until(deadline: float | None) -> float:
     """The seconds that the other side has for a handshake until ``deadline``, by
-    ``time.monotonic``; 0 or less: the time is up.
+    ``time.monotonic``; 0: the time is up.
     """
     if deadline is None:
         return HANDSHAKE_TIMEOUT
-    return min(deadline - time.monotonic(), HANDSHAKE_TIMEOUT)
+    return max(min(deadline - time.monotonic(), HANDSHAKE_TIMEOUT), 0.0)
 
 
 class LaneClosedError(ConnectionError):

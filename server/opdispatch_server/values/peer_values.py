@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import threading
 import time
@@ -20,11 +19,11 @@ from opdispatch_server.values.device_moves import put_on_host
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
-from opdispatch_wire.errors import RemoteValueGoneError, WireError
+from opdispatch_wire.errors import RemoteValueGoneError, WireError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.chunks import BESIDE_BYTES
-from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT, LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError, patience_until
 from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
@@ -243,8 +242,7 @@ class PeerValues:
             if not opening.is_done.wait(_left_until(deadline)):
                 raise TimeoutError
             if (error := opening.error) is not None:
-                # Raising an error adds to its traceback, so that each thread needs one of its own.
-                raise copy.copy(error).with_traceback(error.__traceback__)
+                raise copy_of_error(error)
         try:
             return self._add(place, deadline)
         except Exception as error:
@@ -260,8 +258,7 @@ class PeerValues:
     def _add(self, place: _Place, deadline: float | None) -> _Way:
         """A new connection, which takes the place of one that has ended."""
         self._let_go_of_what_has_ended()
-        left = _left_until(deadline)
-        way = self._open(place, HANDSHAKE_TIMEOUT if left is None else min(left, HANDSHAKE_TIMEOUT))
+        way = self._open(place, patience_until(deadline))
         with self._lock:
             if not self._is_closed:
                 self._ways[place] = way

@@ -146,7 +146,7 @@ class DaemonLane:
         """
         hand_over_turn()  # the daemon may be slow to answer
         patience = lane_messages.patience_until(deadline)
-        if patience <= 0 or not self._opening.acquire(blocking=False):
+        if not patience or not self._opening.acquire(blocking=False):
             return None
         try:
             lane, self._lane = self._lane, None
@@ -156,7 +156,7 @@ class DaemonLane:
                     lane.close()
                 lane = self._open(patience)
                 # That call had too little time: the next one tries again.
-                self._is_in_doubt = lane is None and lane_messages.patience_until(deadline) <= 0
+                self._is_in_doubt = lane is None and not lane_messages.patience_until(deadline)
             self._lane = lane
             if self._is_closed and lane is not None:
                 lane.close()
