@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
-import grpc.aio
+import grpc
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
@@ -39,6 +39,7 @@ from opdispatch_client.operator_call import Call
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session_base import SessionBase
+from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.status import error_from_rpc
@@ -123,7 +124,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         GRPC_FORKS.note_use(endpoint.address, asyncio=True)
-        self._channel = grpc.aio.insecure_channel(endpoint.target, options=endpoint.options)
+        self._channel = asyncio_channel(endpoint.target, endpoint.options)
         GRPC_FORKS.note_channel(self._channel)
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory

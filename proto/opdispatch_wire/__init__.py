@@ -3,6 +3,7 @@
     errors      what the service raises on purpose, beside the dispatcher's own errors
     addresses   where a daemon listens: the forms that people write, and the default
     channel     options of channels and servers, message limits, protocol version
+    asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
     peer        how a client says who it is
     dtypes      element types by their names
     tensors     arrays <-> v1.Tensor

@@ -65,6 +65,7 @@ from opdispatch_server.state.state_folder import libraries_in
 from opdispatch_server.values.remote_value_table import RemoteValueTable, ValueLimits
 from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address
+from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
@@ -101,9 +102,9 @@ class Daemon:
         self._names = tuple(self._devices)
         self._stop = asyncio.Event()
         self._listeners: list[Listener] = []
-        self._public = grpc.aio.server(options=server_options(self._limit))
+        self._public = asyncio_server(server_options(self._limit))
         # For our own interpreters: nobody else can reach it, and it is the last to close.
-        self._private = grpc.aio.server(options=server_options(internal_message_limit(self._limit)))
+        self._private = asyncio_server(server_options(internal_message_limit(self._limit)))
         self._health = HealthBoard(interpreters_expected=bool(self._names))
         self._sessions = InterpreterSessions()
         self._sessions.on_ready = self._interpreter_ready

@@ -101,6 +101,19 @@ def test_an_interpreter_knows_nothing_of_the_daemons_calls_and_libraries():
         assert not wrong, f"{name} imports {wrong}"
 
 
+def test_servers_and_channels_for_asyncio_are_made_in_one_place():
+    # Others would lose events in a busy loop: see opdispatch_wire.asyncio_grpc.
+    made_with = ("grpc.aio.server", "grpc.aio.insecure_channel", "grpc.aio.secure_channel")
+    found = {
+        module
+        for trees in MODULES.values()
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in made_with
+    }
+    assert found == {"opdispatch_wire.asyncio_grpc"}
+
+
 def test_the_dispatcher_knows_nothing_of_networks_and_event_loops():
     forbidden = {"grpc", "google", "asyncio", "socket", "ssl", "http", "multiprocessing"}
     for name, tree in MODULES["opdispatch"].items():

@@ -11,6 +11,7 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.lanes.direct_streams import DirectStreams
 from opdispatch_client.lanes.routes import Routes
+from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.v1 import execution_pb2
@@ -30,9 +31,7 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
     async def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
         found = None
         for port in target.ports:
-            channel = grpc.aio.insecure_channel(
-                self._endpoint.target_at(port), options=self._endpoint.options
-            )
+            channel = asyncio_channel(self._endpoint.target_at(port), self._endpoint.options)
             GRPC_FORKS.note_channel(channel)
             try:
                 stream = await AsyncStream.open(channel, limit)

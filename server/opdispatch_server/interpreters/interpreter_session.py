@@ -22,6 +22,7 @@ from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.process_watch import ProcessEnd
 from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
 from opdispatch_wire.lanes.async_lane import AsyncLane
@@ -99,8 +100,8 @@ class InterpreterSession:
         # Messages, or the bytes of one.
         self._outbox: asyncio.Queue[Any] = asyncio.Queue()
         limit = internal_message_limit(max_message_bytes)
-        self._channel = grpc.aio.insecure_channel(
-            grpc_target(self.address), options=channel_options(limit, address=self.address)
+        self._channel = asyncio_channel(
+            grpc_target(self.address), channel_options(limit, address=self.address)
         )
         self._limit = limit
         # How it is called; None until it has joined.

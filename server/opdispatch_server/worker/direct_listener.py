@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-import grpc.aio
-
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
 from opdispatch_server.worker.kernel_streams import KernelStreams
 from opdispatch_wire.addresses import AddressError, TcpAddress
+from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import server_options
 from opdispatch_wire.v1 import interpreter_pb2
 
@@ -23,7 +22,7 @@ class DirectListener:
 
     def __init__(self, streams: KernelStreams, limit: int) -> None:
         self._streams = streams
-        self._server = grpc.aio.server(options=server_options(limit))
+        self._server = asyncio_server(server_options(limit))
         add_execution_service(self._server, streams)
         self._listeners: list[Listener] = []
 

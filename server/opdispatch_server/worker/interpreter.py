@@ -43,6 +43,7 @@ from opdispatch_server.worker.kernel_streams import KernelStreams
 from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.program_execution import ProgramExecution
 from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
     PROTOCOL_VERSION,
@@ -150,7 +151,7 @@ class Interpreter:
         the daemon has vanished, or asks for it.
         """
         self._lost_device.begin()
-        server = grpc.aio.server(options=server_options(self._limit))
+        server = asyncio_server(server_options(self._limit))
         # The daemon knows how many calls may run, and what may be large.
         streams = KernelStreams(
             self._execution, DaemonCalls(), self._threads, self._limit, at_once=sys.maxsize
@@ -230,7 +231,7 @@ class Interpreter:
     async def _hold_session(self, address: str) -> None:
         daemon = self._settings.daemon
         options = channel_options(self._limit, address=daemon)
-        async with grpc.aio.insecure_channel(grpc_target(daemon), options=options) as channel:
+        async with asyncio_channel(grpc_target(daemon), options) as channel:
             stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)  # type: ignore[no-untyped-call]
             session = stub.Session()
             reading = asyncio.create_task(self._follow(session, address))

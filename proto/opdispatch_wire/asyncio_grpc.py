@@ -1,0 +1,60 @@
+"""gRPC's servers and channels for asyncio, whose events go on coming however busy the loop is.
+
+gRPC has one thread that collects the events of all loops of a process. For each event it writes
+a byte to a socket, on which a loop wakes up; the loop then takes *all* events that are there, but
+reads *one* byte. The bytes of the others stay behind. When some 280 of them fill the socket, that
+thread blocks in its write until three quarters have been read, one in each turn of the loop:
+where a turn takes 7 ms, nothing comes from any peer for one and a half seconds. So that write does
+not block here: where it fails, there are bytes enough to wake the loop.
+
+Source: ``PollerCompletionQueue`` in gRPC's ``aio/completion_queue.pyx.pxi``.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+
+def asyncio_server(options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+    """A server of the running event loop."""
+    with _writes_of_wakeups_not_blocking():
+        return grpc.aio.server(options=options)
+
+
+def asyncio_channel(target: str, options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:
+    """A channel of the running event loop, to what gRPC calls ``target``."""
+    with _writes_of_wakeups_not_blocking():
+        return grpc.aio.insecure_channel(target, options=options)
+
+
+@contextmanager
+def _writes_of_wakeups_not_blocking() -> Iterator[None]:
+    """gRPC makes its sockets with the first server or channel, and keeps them to itself.
+
+    They stay as they are if somebody else's server or channel was the first one.
+    """
+    ours = threading.get_ident()
+
+    def socketpair(*args: Any, **kwargs: Any) -> tuple[socket.socket, socket.socket]:
+        read_end, write_end = plain(*args, **kwargs)
+        if threading.get_ident() == ours:
+            write_end.setblocking(False)
+        return read_end, write_end
+
+    with _replacing:
+        plain = socket.socketpair
+        socket.socketpair = socketpair
+        try:
+            yield
+        finally:
+            socket.socketpair = plain
+
+
+_replacing = threading.Lock()
+"""Held while ``socket.socketpair`` is not the standard library's, which is microseconds."""
