@@ -267,6 +267,9 @@ class KeptResults:
         with the place in ``at``, for one that could not be fetched as it is.
         """
         at = f"{at}[{place}]"
+        # One reference is the list's, the other one is getrefcount's own. Of a local variable there
+        # may be one more, or not: Python 3.14 passes it on without.
+        is_known = sys.getrefcount(results[place]) > 2
         value = results[place]
         results[place] = None
         if isinstance(value, list | tuple):
@@ -277,8 +280,6 @@ class KeptResults:
             return value
         refuse_masked(value.array if isinstance(value, Tensor) else value, at=at)
         refuse_misfits(value, at=at)
-        # One reference is `value`, the other one is getrefcount's own.
-        is_known = sys.getrefcount(value) > 2
         value = _own(value, is_known=is_known)
         number = value_id(self._keep.prefix, self._count)
         name_leaf(value, number)
