@@ -16,13 +16,6 @@ unexport PYTHONDONTWRITEBYTECODE
 # another process could use. 2 to the power of so many cycles; the default is 26.
 export OPENBLAS_THREAD_TIMEOUT := 4
 
-# They compare with PyTorch itself, or take arrays of it and JAX, and skip where it is not installed.
-TORCH_TESTS := tests/unit/test_foreign_arrays.py $(addprefix tests/conformance/test_, \
-	autocast_dtypes.py autograd.py autograd_engine.py autograd_functions.py autograd_writes.py \
-	digits.py fake_tensors.py functionalize.py language_model.py math_bits.py mode_order.py \
-	opcheck.py overloads.py profiler.py \
-	registered_autograd.py safe_kernels.py saved_tensors.py schema_tags.py tracing.py vmap.py)
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types check fix bench gpu peers conformance stress protos clean
 
@@ -92,7 +85,6 @@ peers: ## install Ray and Triton, for `make bench` to compare with
 
 conformance: .venv-conformance/.stamp ## a live differential run against PyTorch, from a fresh seed
 	@.venv-conformance/bin/python tests/conformance/live.py $(ARGS)
-	@.venv-conformance/bin/python -m pytest -q -n auto --maxprocesses 8 $(TORCH_TESTS)
 
 stress: $(VENV)/.stamp-dev ## minutes of races: calls, loads, kills, memory, every answer checked
 	@OPDISPATCH_STRESS_SECONDS=30 OPDISPATCH_STRESS_KILLS=100 $(BIN)/python -m pytest -q tests/stress

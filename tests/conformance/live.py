@@ -4,7 +4,8 @@
 
 needs torch and the test suite's own requirements; ``make conformance`` sets both up. Every
 recorder records ten times as much as the golden files hold in a folder that is thrown away, and
-the tests replay that. The seed is printed: OPDISPATCH_CONFORMANCE_SEED repeats a run.
+the tests replay that. Those that call PyTorch themselves, or take arrays of it and JAX, run beside
+them. The seed is printed: OPDISPATCH_CONFORMANCE_SEED repeats a run.
 """
 
 import os
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
+FOREIGN_ARRAYS = HERE.parent / "unit" / "test_foreign_arrays.py"
 
 
 def main() -> int:
@@ -36,7 +38,8 @@ def main() -> int:
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(record, sorted(HERE.glob("record_*.py"))))
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", str(HERE), *sys.argv[1:]]
+        pytest = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--maxprocesses", "8"]
+        command = [*pytest, str(HERE), str(FOREIGN_ARRAYS), *sys.argv[1:]]
         status = subprocess.run(command, env=environment, check=False).returncode
     print(f"{'failed' if status else 'passed'}: {repeat}")
     return status
