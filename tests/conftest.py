@@ -27,8 +27,16 @@ def pytest_collection_finish() -> None:
 
     That is millions of objects, which every ``gc.collect()`` of a test would go through.
     """
-    gc.collect()
-    gc.freeze()
+    _freeze_what_is_there()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_earlier_modules_alone() -> None:
+    """Has the collector leave alone what the tests of other modules have left.
+
+    After some thousands of tests, a ``gc.collect()`` would take a second for that.
+    """
+    _freeze_what_is_there()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -64,3 +72,8 @@ def _absence_of_gpus() -> str:
     from opdispatch.arrays.cupy_errors import explain_absence
 
     return explain_absence()
+
+
+def _freeze_what_is_there() -> None:
+    gc.collect()
+    gc.freeze()
