@@ -22,6 +22,7 @@ import opdispatch_client as oc
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
+LONGEST_PAUSE = 0.05
 MARK = "OPDISPATCH_TEST_MARK"
 
 
@@ -164,14 +165,16 @@ class RunningDaemon:
 def wait_for(reached: Callable[[], object], seconds: float = 60.0) -> bool:
     """Whether ``reached()`` becomes true in time. Asks again and again; nothing tells us.
 
-    That it takes so long, only a test that fails ever sees, however busy the machine is.
+    That it takes so long, only a test that fails ever sees, however busy the machine is. What is
+    not reached at once is asked for less and less often: most often a daemon has to answer.
     """
     deadline = time.monotonic() + seconds
-    pause = threading.Event()
+    pause, pauses = threading.Event(), 0.002
     while not reached():
         if time.monotonic() > deadline:
             return False
-        pause.wait(0.01)
+        pause.wait(pauses)
+        pauses = min(pauses * 1.5, LONGEST_PAUSE)
     return True
 
 

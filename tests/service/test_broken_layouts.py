@@ -70,7 +70,7 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     folder = tmp_path_factory.mktemp("frail")
-    daemon = RunningDaemon(folder)
+    daemon = RunningDaemon(folder, workers=1)
     try:
         daemon.wait_until_ready()
         (folder / "frail.py").write_text(LIBRARY)

@@ -14,6 +14,11 @@ from tests.service.test_direct_calls import stopped
 X = np.arange(3.0)
 
 
+@pytest.fixture(scope="module")
+def shared_workers() -> int:
+    return 1
+
+
 def scales(session: oc.Session) -> bool:
     with suppress(oc.DeadlineExceededError):
         return np.array_equal(session.ops.image.scale(X, 2.0), X * 2)

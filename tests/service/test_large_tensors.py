@@ -46,7 +46,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
     """A daemon on loopback and on a unix socket, whose message limit is the lowest."""
     folder = tmp_path_factory.mktemp("twice")
     listen = ["127.0.0.1:0", f"unix://{folder}/daemon.sock"]
-    daemon = RunningDaemon(folder, "--max-message-bytes", "65536", listen=listen)
+    daemon = RunningDaemon(folder, "--max-message-bytes", "65536", listen=listen, workers=1)
     try:
         daemon.wait_until_ready()
         for name, text in (("image", IMAGE), ("many", MANY)):
@@ -192,7 +192,7 @@ def test_a_call_that_gave_up_leaves_nothing_behind(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     doors = Doors(tmp_path)
-    daemon = start_daemon("--max-call-bytes", str(8 * MB))
+    daemon = start_daemon("--max-call-bytes", str(8 * MB), workers=1)
     with daemon.connect(lane="stream") as session:
         session.load(write_library("doors", door_library("doors", max_concurrency=1)))
         x = np.zeros(5 * MB // 8)
@@ -306,7 +306,8 @@ def test_a_large_call_runs_again_where_its_interpreter_was_killed(
 def test_a_call_on_a_local_lane_may_have_so_much_and_no_more(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
+    options = ("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
+    daemon = start_daemon(*options, workers=1)
     with daemon.connect(direct=False, timeout=20) as session:
         assert session.lane == "local"
         session.load(write_library("many", MANY))
@@ -331,7 +332,8 @@ def test_a_call_on_a_local_lane_may_have_so_much_and_no_more(
 async def test_an_asyncio_session_has_no_message_limit_on_its_lane_either(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
+    options = ("--max-message-bytes", "65536", "--max-call-bytes", str(8 * MB))
+    daemon = start_daemon(*options, workers=1)
     async with oc.aio.connect(daemon.address, direct=False) as session:
         await session.load(write_library("many", MANY))
         x = np.arange(7 * MB // 8, dtype=float)

@@ -56,7 +56,7 @@ def test_an_interpreter_that_is_stopped_is_lost_and_replaced(
 def test_a_kernel_that_keeps_the_interpreter_lock_is_a_hang_and_one_that_does_not_is_none(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon("--heartbeat", str(HEARTBEAT))
+    daemon = start_daemon("--heartbeat", str(HEARTBEAT), workers=1)
     daemon.expects_errors = True
     with daemon.connect() as session:
         session.load(write_library("sleeps", SLEEPS))
@@ -84,7 +84,7 @@ def test_an_import_that_keeps_the_interpreter_lock_has_the_time_of_a_load(
 def test_a_daemon_that_was_stopped_itself_loses_nobody(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    daemon = start_daemon("--heartbeat", str(HEARTBEAT))
+    daemon = start_daemon("--heartbeat", str(HEARTBEAT), workers=1)
     with daemon.connect() as session:
         session.load(write_library("sleeps", SLEEPS))
         before = {i.name: i.pid for i in session.interpreters()}

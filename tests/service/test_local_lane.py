@@ -78,7 +78,7 @@ def _answer_of(session: oc.Session) -> object:
 def test_a_session_finds_the_lane_of_the_daemon_that_comes_back(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    first = start_daemon()
+    first = start_daemon(workers=1)
     with first.connect() as session:
         session.load(write_library("const", constant(1)))
         assert session.ops.const.get(X) == 1
@@ -86,7 +86,7 @@ def test_a_session_finds_the_lane_of_the_daemon_that_comes_back(
         first.wait()
         with pytest.raises(oc.DaemonUnavailableError):
             session.ops.const.get(X)
-        start_daemon()
+        start_daemon(workers=1)
         assert wait_for(lambda: _answer_of(session) == 1)
         assert session.lane == "local"
 
@@ -116,14 +116,14 @@ def come_back(first: RunningDaemon, start_daemon: StartDaemon) -> str:
     """Has a daemon die and come back with all that it has loaded; the path of its new lane."""
     first.signal(signal.SIGKILL)
     first.wait()
-    with start_daemon().connect() as session:
+    with start_daemon(workers=1).connect() as session:
         return session.server_info.lane
 
 
 def test_a_call_waits_for_a_new_lane_no_longer_than_for_its_answer(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
-    first = start_daemon()
+    first = start_daemon(workers=1)
     with first.connect() as loading:
         loading.load(write_library("const", constant(1)))
     with first.connect(timeout=1, direct=False) as session:
@@ -145,7 +145,7 @@ async def test_a_task_waits_for_a_new_lane_no_longer_than_for_its_answer(
         except (oc.DaemonUnavailableError, oc.DeadlineExceededError) as error:
             return error
 
-    first = start_daemon()
+    first = start_daemon(workers=1)
     with first.connect() as loading:
         loading.load(write_library("const", constant(1)))
     async with oc.aio.connect(first.address, timeout=1, direct=False) as session:

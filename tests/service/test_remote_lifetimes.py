@@ -90,7 +90,7 @@ def test_a_client_that_is_silent_for_too_long_is_taken_for_gone(
 
     On this machine we would know; there somebody may have pressed Ctrl-Z.
     """
-    daemon = start_daemon(listen=["127.0.0.1:0", f"unix://{tmp_path}/here.sock"])
+    daemon = start_daemon(listen=["127.0.0.1:0", f"unix://{tmp_path}/here.sock"], workers=1)
     with daemon.connect() as session:
         session.load(write_library("calc", MATH))
         there, here = (start_client(daemon, address, "grpc") for address in daemon.addresses)
