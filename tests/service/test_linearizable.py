@@ -1,4 +1,7 @@
-"""What many clients saw of one registry could have happened one after the other."""
+"""What many clients saw of one registry could have happened one after the other.
+
+With ``OPDISPATCH_STRESS_SECONDS``, as in ``make stress``, they do more.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
 SEED = 20_261
 NAMES = ("red", "green", "blue")
-CHANGERS, CHANGES = 4, 60
+LONG = "OPDISPATCH_STRESS_SECONDS" in os.environ
+CHANGERS, CHANGES = 4, 120 if LONG else 35
 ACTIONS = ("new", "same", "all", "one", "back", "scale", "list")
 WEIGHTS = (6, 2, 1, 3, 2, 1, 2)
-CALLERS, CALLS = 4, 350
+CALLERS, CALLS = 4, 700 if LONG else 200
 INTERPRETERS, KILLS = 3, 4
 # A request that had to do with an interpreter that died may have taken effect or not.
 UNCLEAR = (oc.InterpreterDiedError, oc.RefusedError)

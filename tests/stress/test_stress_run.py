@@ -1,4 +1,4 @@
-"""``opdispatch stress`` as its user runs it: eight seconds, with kills and a fixed seed."""
+"""``opdispatch stress`` as its user runs it: five seconds, with kills and a fixed seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from opdispatch_client.cli import main
 
-SECONDS = 8
+SECONDS = 5
 
 
 def test_seconds_of_races_and_kills(capsys: pytest.CaptureFixture[str]):
@@ -26,5 +26,5 @@ def test_seconds_of_races_and_kills(capsys: pytest.CaptureFixture[str]):
     assert report["errors"] == {}
     assert code == 0
     counts = report["counts"]
-    assert counts["interpreters killed"] >= SECONDS // 2 - 2
+    assert counts["interpreters killed"] >= SECONDS // 2 - 1
     assert min(counts[what] for what in ("calls", "loads", "unloads", "waits")) > 0
