@@ -1,6 +1,7 @@
 """Imports run one way: between the rooms, and between the modules of the dispatcher."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -21,17 +22,25 @@ def folder_of(room):
 
 
 def modules_of(room):
-    """The modules of a room by their dotted names, with their syntax trees."""
+    """The modules of a room by their dotted names, with their files."""
     folder, found = folder_of(room), {}
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
 MODULES = {room: modules_of(room) for room in ROOMS}
 ALL_MODULES = {name for found in MODULES.values() for name in found}
+
+
+@functools.cache
+def trees_of(room):
+    """The syntax trees of its modules. Not for collecting tests, which every process does."""
+    return {
+        name: ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        for name, path in MODULES[room].items()
+    }
 
 
 def packages_of(room):
@@ -83,7 +92,7 @@ def top_of(module):
     ],
 )
 def test_a_room_imports_only_the_rooms_below_it(room, others):
-    for name, tree in MODULES[room].items():
+    for name, tree in trees_of(room).items():
         wrong = {module for module in all_imports(tree) if top_of(module) in others}
         assert not wrong, f"{name} imports {wrong}"
 
@@ -95,7 +104,7 @@ def test_an_interpreter_knows_nothing_of_the_daemons_calls_and_libraries():
     found = {name for name in MODULES["opdispatch_server"] if ".worker." in name}
     assert found
     for name in found:
-        tree = MODULES["opdispatch_server"][name]
+        tree = trees_of("opdispatch_server")[name]
         imported = imports_when_loaded(tree.body)
         wrong = {m for m in imported if m.startswith(of_the_daemon)}
         assert not wrong, f"{name} imports {wrong}"
@@ -116,14 +125,14 @@ def test_servers_and_channels_for_asyncio_are_made_in_one_place():
 
 def test_the_dispatcher_knows_nothing_of_networks_and_event_loops():
     forbidden = {"grpc", "google", "asyncio", "socket", "ssl", "http", "multiprocessing"}
-    for name, tree in MODULES["opdispatch"].items():
+    for name, tree in trees_of("opdispatch").items():
         wrong = {module for module in all_imports(tree) if top_of(module) in forbidden}
         assert not wrong, f"{name} imports {wrong}"
 
 
 def test_the_dispatcher_needs_the_standard_library_and_array_libraries_alone():
     allowed = {*sys.stdlib_module_names, "opdispatch", "numpy", "ml_dtypes", "array_api_compat"}
-    for name, tree in MODULES["opdispatch"].items():
+    for name, tree in trees_of("opdispatch").items():
         wrong = {module for module in all_imports(tree) if top_of(module) not in allowed}
         assert not wrong, f"{name} imports {wrong}"
 
@@ -164,7 +173,7 @@ def test_every_module_has_its_place_in_the_map_once():
 
 
 def test_a_module_imports_only_from_its_own_entry_and_those_above():
-    for name, tree in MODULES["opdispatch"].items():
+    for name, tree in trees_of("opdispatch").items():
         if name == "opdispatch":
             continue
         imported = {m for m in imports_when_loaded(tree.body) if top_of(m) == "opdispatch"}
