@@ -8,17 +8,21 @@ import os
 import selectors
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import opdispatch_client as oc
+from opdispatch_server.state.journal_file import DATABASE
+from opdispatch_server.state.state_folder import journal_in
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -176,6 +180,16 @@ def wait_for(reached: Callable[[], object], seconds: float = 60.0) -> bool:
         pause.wait(pauses)
         pauses = min(pauses * 1.5, LONGEST_PAUSE)
     return True
+
+
+@contextmanager
+def journal_held(daemon: RunningDaemon) -> Iterator[None]:
+    """The daemon's writes wait, as for a slow disk."""
+    path = journal_in(daemon.folder / "state") / DATABASE
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield
+        database.execute("ROLLBACK")
 
 
 class Background:

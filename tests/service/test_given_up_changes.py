@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_server.state.journal_file import DATABASE
-from opdispatch_server.state.state_folder import journal_in
 from tests.service.conftest import WriteLibrary
 from tests.service.libraries import constant
-from tests.service.running_daemon import RunningDaemon, wait_for
-
-
-@contextmanager
-def journal_held(daemon: RunningDaemon) -> Iterator[None]:
-    """The daemon's writes wait, as for a slow disk."""
-    path = journal_in(daemon.folder / "state") / DATABASE
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("BEGIN IMMEDIATE")
-        yield
-        database.execute("ROLLBACK")
+from tests.service.running_daemon import RunningDaemon, journal_held, wait_for
 
 
 def state_of(session: oc.Session, name: str) -> str:

@@ -16,7 +16,7 @@ from opdispatch_wire.library_source import load_request
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
-from tests.service.running_daemon import Background, RunningDaemon, wait_for
+from tests.service.running_daemon import Background, RunningDaemon, journal_held, wait_for
 
 X = np.zeros(2)
 MIB = 2**20
@@ -41,6 +41,18 @@ def greedy(namespace: str, mib: int) -> str:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def load_under_name(session: oc.Session, path: Path, name: str) -> None:
+    """Loads a library into an interpreter of its own, when the name of that is free again."""
+
+    def has_the_name() -> bool:
+        if session.load(path, isolated=True).interpreters == (name,):
+            return True
+        session.unload(path.stem)
+        return False
+
+    assert wait_for(has_the_name)
 
 
 def test_an_isolated_library_has_its_interpreter_to_itself(
@@ -100,18 +112,53 @@ def test_the_next_interpreter_of_a_drained_ones_name_is_not_drained(
         [name] = session.load(path, isolated=True).interpreters
         session.drain(name)
         session.unload("const")
-
-        def has_the_name_again() -> bool:
-            if session.load(path, isolated=True).interpreters == (name,):
-                return True
-            session.unload("const")
-            return False
-
-        assert wait_for(has_the_name_again)
+        load_under_name(session, path, name)
         assert session.ops.const.get(X) == 1
     daemon.stop()
     with start_daemon(workers=1).connect() as session:
         assert session.ops.const.get(X) == 1
+        assert "drain" not in "".join(each.state for each in session.interpreters())
+
+
+def test_an_interpreter_that_ends_while_its_drain_is_recorded_leaves_no_drain_to_the_next_one(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
+):
+    daemon = start_daemon(workers=1)
+    fails = f"open({str(tmp_path / 'begun')!r}, 'w')\nopen({str(tmp_path / 'fifo')!r})\n1 / 0\n"
+    os.mkfifo(tmp_path / "fifo")
+    with daemon.connect() as session, daemon.connect(timeout=0.5) as hasty:
+        with Background(session.load, write_library("const", fails), isolated=True) as load:
+            assert wait_for((tmp_path / "begun").exists)
+            [own] = (each for each in session.interpreters() if each.reserved_for)
+            with journal_held(daemon):
+                with pytest.raises(oc.DeadlineExceededError):
+                    hasty.drain(own.name)
+                (tmp_path / "fifo").write_text("")
+                with pytest.raises(oc.LibraryLoadError, match="ZeroDivisionError"):
+                    load.result()
+                assert wait_for(lambda: not is_running(own.pid))
+                assert wait_for(lambda: len(session.interpreters()) == 1)
+        load_under_name(session, write_library("const", constant(1)), own.name)
+        assert "drain" not in "".join(each.state for each in session.interpreters())
+    daemon.stop()
+    with start_daemon(workers=1).connect() as session:
+        assert "drain" not in "".join(each.state for each in session.interpreters())
+
+
+def test_an_interpreter_that_has_died_and_is_not_started_again_leaves_no_drain_to_the_next_one(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    path = write_library("const", constant(1))
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        [name] = session.load(path, isolated=True).interpreters
+        session.drain(name)
+        [own] = (each for each in session.interpreters() if each.reserved_for)
+        os.kill(own.pid, signal.SIGKILL)
+        assert wait_for(lambda: len(session.interpreters()) == 1)
+        session.unload("const")
+        load_under_name(session, path, name)
         assert "drain" not in "".join(each.state for each in session.interpreters())
 
 

@@ -47,6 +47,12 @@ class LibraryRegistry:
 
     Locks are taken in this order: a name's line, an interpreter (``Placement.claim``), a race's
     turn, the transaction's order, its publication.
+
+    ``_drains`` is held while it changes whether an interpreter is noted as drained, from the look
+    whether it is there to the last note: the journal's comes first, then the placement's. Nothing
+    else is taken under it. Whenever it is free, both notes say the same of every interpreter of the
+    daemon's, unless the journal could not be written; and none is of a name that a pool has given
+    up: the pool waits with that until it is struck out.
     """
 
     def __init__(
@@ -99,10 +105,12 @@ class LibraryRegistry:
             published=self._published,
             leaving=lambda: list(self._leaving),
         )
+        self._drains = asyncio.Lock()
         self._stopped = False
         self.settling = LibrarySettling(pools, self.catalog.newest, transaction.publication)
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
+        pools.on_ended = self._interpreter_ended
 
     @property
     def publication(self) -> asyncio.Lock:
@@ -252,10 +260,12 @@ class LibraryRegistry:
         Waits for its calls to end, for up to ``patience`` seconds. Raises
         InterpreterNotFoundError.
         """
-        session = self._sessions.get_ready(interpreter)
-        if session.supervised:  # another's name means nothing once it is gone
-            await self._journal.record_drained(interpreter, drained=True)
-        self.placement.start_draining(session)
+        async with self._drains:
+            session = self._sessions.get_ready(interpreter)
+            if not session.dismissed:  # nobody would strike out the note of one that is ending
+                if session.supervised:  # another's name means nothing once it is gone
+                    await self._journal.record_drained(interpreter, drained=True)
+                self.placement.start_draining(session)
         LOG.info("interpreter %s is being drained", interpreter)
         await self._replicas.see_to(session, patience)
         return session
@@ -265,8 +275,9 @@ class LibraryRegistry:
 
         Raises InterpreterNotFoundError for one that was never drained, either.
         """
-        await self._journal.record_drained(interpreter, drained=False)
-        was_draining = self.placement.end_draining(interpreter)
+        async with self._drains:
+            await self._journal.record_drained(interpreter, drained=False)
+            was_draining = self.placement.end_draining(interpreter)
         session = self._sessions.find(interpreter) if was_draining else None
         if not was_draining:
             session = self._sessions.get_ready(interpreter)
@@ -341,16 +352,21 @@ class LibraryRegistry:
             await asyncio.to_thread(version.let_go)
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
+        if not self._stopped:
+            await self._replicas.interpreter_left(session)
+            await self.settling.announce()
+
+    async def _interpreter_ended(self, name: str) -> None:
+        """Of a pool, for good: the next one of its name is another, and is not drained."""
         if self._stopped:
-            return
-        was_drained = session.dismissed and self.placement.is_draining(session)
-        await self._replicas.interpreter_left(session)
-        await self.settling.announce()
-        if was_drained:
-            try:
-                await self._journal.record_drained(session.name, drained=False)
-            except JournalError as error:  # it has left all the same
-                LOG.error("interpreter %s is no longer drained: %s", session.name, error)
+            return  # for now: the next daemon starts it again
+        async with self._drains:
+            if name in self._journal.drained:
+                try:
+                    await self._journal.record_drained(name, drained=False)
+                except JournalError as error:  # it has ended all the same
+                    LOG.error("interpreter %s is no longer drained: %s", name, error)
+            self.placement.end_draining(name)
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         """Leaves a library listed with its error, until somebody loads or unloads it."""

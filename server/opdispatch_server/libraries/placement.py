@@ -68,8 +68,8 @@ class Placement:
         return was_draining
 
     def forget(self, session: InterpreterSession) -> None:
-        """Notes that an interpreter is gone for good."""
-        if not session.supervised or session.dismissed:  # the next one of its name is another
+        """Notes that an interpreter has left; another one of its name may be started."""
+        if not session.supervised:  # the next one of its name is another
             self._draining.discard(session.name)
         self.note_change()
 

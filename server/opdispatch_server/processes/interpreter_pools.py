@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,8 +28,11 @@ NAME_PART_LENGTH = 40
 class InterpreterPools:
     """Every pool that a version holds open, by key. Belongs to the event loop.
 
+    ``on_ended`` is told the name of an interpreter that has ended for good, which is free after
+    that.
+
     Invariants: a pool in ``_pools`` has users; ``_by_name`` has every name that the supervisor
-    keeps running for a pool, until its process has ended.
+    keeps running for a pool, until its process has ended and ``on_ended`` has been told.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class InterpreterPools:
         self._pools: dict[str, InterpreterPool] = {}
         self._by_name: dict[str, InterpreterPool] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self.on_ended: Callable[[str], Awaitable[None]] = _nothing
 
     @asynccontextmanager
     async def opened(
@@ -238,12 +242,17 @@ class InterpreterPools:
     async def _end(self, name: str) -> None:
         await self._supervisor.remove(name, END_GRACE)
         await self._sessions.wait_until_free(name, END_GRACE)
+        await self.on_ended(name)
         del self._by_name[name]
 
     def _free_name(self, pool: InterpreterPool) -> str:
         taken = {*self._by_name, *(session.name for session in self._sessions.all())}
         names = (f"{pool.prefix}{number}" for number in itertools.count(1))
         return next(name for name in names if name not in taken)
+
+
+async def _nothing(name: str) -> None:
+    pass
 
 
 def _nobody(line: str) -> None:
