@@ -37,6 +37,7 @@ from opdispatch_client.listings import (
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.operator_call import Call
 from opdispatch_client.remote_calls import AsyncRemoteCalls
+from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.asyncio_grpc import asyncio_channel
@@ -137,6 +138,8 @@ class AsyncSession(SessionBase, AsyncCallingSession):
 
     async def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
+        if timeout is not None:
+            timeout = check_seconds(timeout, "timeout")
         return self._introduced(await self._send(rpcs.get_server_info(), timeout=timeout))
 
     async def load(
@@ -153,6 +156,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         on_progress: OnProgress | None = None,
     ) -> LoadedLibrary:
         """Loads a library; see ``Session.load``."""
+        check_callable(on_progress, "on_progress")
         read = functools.partial(
             rpcs.load,
             path_or_module,

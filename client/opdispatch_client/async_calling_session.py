@@ -17,11 +17,16 @@ from opdispatch_client.calling_session import as_list, one_for_each
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
-from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, check_in_flight
+from opdispatch_client.ordered_results import (
+    IN_FLIGHT_DEFAULT,
+    arguments_of_calls,
+    check_in_flight,
+)
 from opdispatch_client.program import AsyncProgram, Placeholder, find_recording
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.remote_tensor import AsyncRemoteTensor
+from opdispatch_client.request_arguments import check_callable, check_flag
 from opdispatch_wire.caller_tensors import OnTransfer
 
 
@@ -42,6 +47,9 @@ class AsyncCallingSession:
 
         `on_progress` is called in the event loop.
         """
+        retry = None if retry is None else check_flag(retry, "retry")
+        remote = check_flag(remote, "remote")
+        check_callable(on_progress, "on_progress")
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
             coroutine: Coroutine[Any, Any, Any] = self._call_operator(
@@ -144,8 +152,10 @@ class AsyncCallingSession:
 
         What it gives is a coroutine function. See ``Session.as_program``.
         """
+        remote = check_flag(remote, "remote")
         if function is None:
             return lambda function: self.as_program(function, remote=remote)
+        check_callable(function, "function")
         return traced_function.as_async_program(function, self._remote.run_program, remote=remote)
 
     async def _map(
@@ -155,8 +165,8 @@ class AsyncCallingSession:
         in_flight: int,
         context: Context,
     ) -> AsyncGenerator[Any, None]:
-        check_in_flight(in_flight)
-        items = iter(list_of_args)
+        in_flight = check_in_flight(in_flight)
+        items = arguments_of_calls(list_of_args)
         tasks: deque[asyncio.Task[Any]] = deque()
         try:
             while True:
@@ -183,6 +193,8 @@ class AsyncCallingSession:
     ) -> Any:
         """One call, as a coroutine; one with placeholders is recorded, and gives its own."""
         retry = self._endpoint.retry if retry is None else retry
+        if remote is not False:
+            remote = check_flag(remote, "remote")
         if recording := find_recording(args, kwargs):
             return recording.call(operator, *args, **kwargs)
 

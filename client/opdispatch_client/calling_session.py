@@ -20,6 +20,7 @@ from opdispatch_client.program import PlaceholderUsed, Program
 from opdispatch_client.remote_calls import RemoteCalls
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.remote_tensor import RemoteTensor
+from opdispatch_client.request_arguments import check_callable, check_flag
 from opdispatch_wire.caller_tensors import OnTransfer
 
 
@@ -52,6 +53,9 @@ class CallingSession(ABC):
         TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
         session's own threads, and not of calls with `remote`.
         """
+        retry = None if retry is None else check_flag(retry, "retry")
+        remote = check_flag(remote, "remote")
+        check_callable(on_progress, "on_progress")
 
         def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
             return self._call_operator(
@@ -175,8 +179,10 @@ class CallingSession(ABC):
 
         A ``Graph`` that was traced becomes a program as well: nothing but its calls counts.
         """
+        remote = check_flag(remote, "remote")
         if function is None:
             return lambda function: self.as_program(function, remote=remote)
+        check_callable(function, "function")
         return traced_function.as_program(function, self._remote.run_program, remote=remote)
 
     def _begin(
@@ -193,6 +199,8 @@ class CallingSession(ABC):
                 f"{operator} is not recorded in the trace, since nobody knows when its result is "
                 "there: that is a constant of the graph; call it instead"
             )
+        if remote is not False:
+            remote = check_flag(remote, "remote")
         retry, begin = self._endpoint.retry, functools.partial(self._calls.submit, flush=flush)
         if remote:
             return self._remote.submit(operator, args, kwargs, retry=retry, begin=begin)
@@ -210,6 +218,8 @@ class CallingSession(ABC):
     ) -> Any:
         """One call; one with placeholders is recorded."""
         retry = self._endpoint.retry if retry is None else retry
+        if remote is not False:
+            remote = check_flag(remote, "remote")
 
         def call() -> Any:
             if remote:

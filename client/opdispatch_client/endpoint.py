@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from opdispatch_client.grpc_forks import GRPC_FORKS, SPAWN_HINT
 from opdispatch_client.listings import ServerInfo
+from opdispatch_client.request_arguments import check_flag, check_int, check_seconds
 from opdispatch_wire.addresses import (
     TcpAddress,
     default_address,
@@ -24,6 +25,7 @@ from opdispatch_wire.addresses import (
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.values import check_text
 
 TIMEOUT_DEFAULT = 30.0
 """Seconds that one request may take, if the caller does not say."""
@@ -155,15 +157,20 @@ def resolve_endpoint(
     """Checks the parameters of ``connect`` and fills in what they leave open.
 
     Raises AddressError for an address that is none, ValueError for a timeout or a limit that
-    is not positive, or a lane of another name.
+    is not positive, or a lane of another name, and ArgumentError for what is of another type.
     """
-    if lane not in get_args(LaneChoice):
+    if timeout is not None:
+        timeout = check_seconds(timeout, "timeout")
+    if max_message_bytes is not None:
+        max_message_bytes = check_int(max_message_bytes, "max_message_bytes")
+    retry, direct = check_flag(retry, "retry"), check_flag(direct, "direct")
+    if check_text(lane, "lane") not in get_args(LaneChoice):
         raise ValueError(f"lane is {lane!r}; expected one of {', '.join(get_args(LaneChoice))}")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is {timeout!r}; expected a positive number of seconds or None")
     if timeout is not None and timeout > LONGEST_TIMEOUT:
         timeout = None
-    address = default_address() if address is None else address
+    address = default_address() if address is None else check_text(address, "address")
     endpoint = Endpoint(
         address=address,
         target=grpc_target(address),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import reprlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Self
+
+from opdispatch.errors import ArgumentError
+from opdispatch_client.request_arguments import check_int
 
 IN_FLIGHT_DEFAULT = 64
 """How many calls of one ``map`` are under way at a time, if the caller does not say."""
@@ -15,10 +21,36 @@ Submit = Callable[[tuple[Any, ...]], Future[Any]]
 
 
 def check_in_flight(in_flight: int) -> int:
-    """Raises ValueError unless ``in_flight`` is 1 or more."""
+    """As many as can be counted. Raises ValueError unless it is 1 or more, and ArgumentError."""
+    in_flight = check_int(in_flight, "in_flight")
     if in_flight < 1:
         raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
-    return in_flight
+    return min(in_flight, sys.maxsize)
+
+
+def arguments_of_calls(list_of_args: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of one call after the other.
+
+    Raises ArgumentError, at once for what has no items, and in its place for one that has none.
+    """
+    try:
+        items = iter(list_of_args)
+    except TypeError:
+        raise ArgumentError(
+            f"list_of_args is {reprlib.repr(list_of_args)}; expected a tuple of arguments for each "
+            "call"
+        ) from None
+    return map(_as_arguments, items, itertools.count())
+
+
+def _as_arguments(item: Iterable[Any], place: int) -> tuple[Any, ...]:
+    try:
+        items = iter(item)
+    except TypeError:
+        raise ArgumentError(
+            f"list_of_args[{place}] is {reprlib.repr(item)}; expected the arguments of a call"
+        ) from None
+    return tuple(items)
 
 
 class OrderedResults(Iterator[Any]):
@@ -38,7 +70,7 @@ class OrderedResults(Iterator[Any]):
         self._submit = submit
         self._flush = flush
         self._in_flight = check_in_flight(in_flight)
-        self._arguments = iter(arguments)
+        self._arguments = arguments_of_calls(arguments)
         self._at_once = max(in_flight // 4, 1)
         # All calls are made with what was switched on when the iterator was made.
         self._context = copy_context()
@@ -80,6 +112,6 @@ class OrderedResults(Iterator[Any]):
                     arguments = next(self._arguments)
                 except StopIteration:
                     return
-                self._under_way.append(self._context.run(self._submit, tuple(arguments)))
+                self._under_way.append(self._context.run(self._submit, arguments))
         finally:
             self._flush()

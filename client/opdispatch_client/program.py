@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self
 from opdispatch.errors import ArgumentError
 from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_tensor import RemoteValue
+from opdispatch_client.request_arguments import check_flag
 from opdispatch_wire.modes import modes_of_task
 from opdispatch_wire.programs import MAX_STEPS
 from opdispatch_wire.tensors import is_tensor
@@ -166,6 +167,7 @@ class Recording:
             raise ArgumentError("the program has been sent already")
         if len(self.message.outputs) >= MAX_STEPS:
             raise ArgumentError(f"the program has {MAX_STEPS} outputs, which is the limit")
+        remote = check_flag(remote, "remote")
         value.write_to(self.message.outputs.add(keep=remote).what)
 
     @property

@@ -1,13 +1,20 @@
-"""Arguments of requests: what protobuf cannot take is an error that says which argument it is."""
+"""Arguments of sessions: one of another type than it should have is an error that names it.
+
+Otherwise protobuf, gRPC or Python says so of whatever they were doing with it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 import reprlib
 from collections.abc import Callable
 from operator import index
 from typing import Any, Final, ParamSpec, SupportsFloat, TypeVar
+
+import numpy as np
 
 from opdispatch.errors import ArgumentError
 from opdispatch_wire.errors import WireError
@@ -20,20 +27,23 @@ _LARGEST_COUNT = 2**32 - 1
 
 
 def checked(make: Callable[P, T]) -> Callable[P, T]:
-    """``make``, with those of its arguments checked that are annotated as texts and numbers.
+    """``make``, with its arguments checked that are annotated with one of ``_CHECKS``, or None.
 
     Raises ArgumentError for what is of another type, and WireError for what cannot be sent.
     """
     signature = inspect.signature(make)
     kinds = {n: str(each.annotation) for n, each in signature.parameters.items()}
-    checks = {n: check for n, kind in kinds.items() if (check := _CHECKS.get(kind))}
+    checks = {n: _CHECKS[of] for n, kind in kinds.items() if (of := _without_none(kind)) in _CHECKS}
+    may_be_none = {n for n, kind in kinds.items() if _without_none(kind) != kind}
 
     @functools.wraps(make)
     def make_checked(*args: P.args, **kwargs: P.kwargs) -> T:
         given = signature.bind(*args, **kwargs)
         for name, check in checks.items():
-            if (value := given.arguments.get(name)) is not None:
-                given.arguments[name] = check(value, name)
+            if name in given.arguments:
+                value = given.arguments[name]
+                if value is not None or name not in may_be_none:
+                    given.arguments[name] = check(value, name)
         try:
             return make(*given.args, **given.kwargs)
         except UnicodeEncodeError as error:
@@ -45,7 +55,8 @@ def checked(make: Callable[P, T]) -> Callable[P, T]:
     return make_checked
 
 
-def _check_count(value: Any, name: str) -> int:
+def check_int(value: Any, name: str) -> int:
+    """``value`` as an int. Raises ArgumentError for what is none, as a bool."""
     try:
         # protobuf takes no bool for a number, and an array of several has no index.
         number = None if isinstance(value, bool) else index(value)
@@ -53,12 +64,11 @@ def _check_count(value: Any, name: str) -> int:
         number = None
     if number is None:
         raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected an int")
-    if not 0 <= number <= _LARGEST_COUNT:
-        raise WireError(f"{name} is {reprlib.repr(value)}; expected 0 to {_LARGEST_COUNT}")
     return number
 
 
-def _check_seconds(value: Any, name: str) -> float:
+def check_seconds(value: Any, name: str) -> float:
+    """``value`` as a float. Raises ArgumentError for what is no number, and WireError."""
     try:
         if isinstance(value, SupportsFloat):  # no text, of which float() would make a number
             return float(value)
@@ -69,10 +79,61 @@ def _check_seconds(value: Any, name: str) -> float:
     raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a float, or None")
 
 
+def check_flag(value: Any, name: str) -> bool:
+    """``value`` as a bool. Raises ArgumentError for what is none: "no" would count as true."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a bool")
+
+
+def check_callable(value: Any, name: str) -> Any:
+    """Returns ``value``. Raises ArgumentError for what is neither None nor can be called."""
+    if value is None or callable(value):
+        return value
+    raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a function, or None")
+
+
+def _check_count(value: Any, name: str) -> int:
+    number = check_int(value, name)
+    if not 0 <= number <= _LARGEST_COUNT:
+        raise WireError(f"{name} is {reprlib.repr(value)}; expected 0 to {_LARGEST_COUNT}")
+    return number
+
+
+def _check_path(value: Any, name: str) -> Any:
+    if not _is_path(value):
+        raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a str, or a path")
+    return value
+
+
+def _check_requirements(value: Any, name: str) -> Any:
+    if _is_path(value):
+        return value
+    lines = None
+    if not isinstance(value, bytes):
+        with contextlib.suppress(TypeError):  # nothing can be taken out of it
+            lines = list(value)
+    if lines is None or not all(isinstance(line, str) for line in lines):
+        raise ArgumentError(
+            f"{name} is {reprlib.repr(value)}; expected the path of a requirements file, or its "
+            "lines"
+        )
+    return lines
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str)
+
+
+def _without_none(annotation: str) -> str:
+    return annotation.removesuffix(" | None")
+
+
 _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "str": check_text,
-    "str | None": check_text,
     "int": _check_count,
-    "int | None": _check_count,
-    "float | None": _check_seconds,
+    "float": check_seconds,
+    "bool": check_flag,
+    "str | os.PathLike[str]": _check_path,
+    "Requirements": _check_requirements,
 }

@@ -72,7 +72,7 @@ def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
 
 @checked
 def load(
-    source: str | os.PathLike[str],
+    path_or_module: str | os.PathLike[str],
     *,
     name: str | None = None,
     interpreter: str | None = None,
@@ -85,9 +85,9 @@ def load(
     """Reads the source and uploads it. Raises LibraryLoadError if there is nothing to read."""
     return Rpc(
         f"{_REGISTRY}/LoadLibrary",
-        f"the library {os.fspath(source)!r}",
+        f"the library {os.fspath(path_or_module)!r}",
         load_request(
-            source,
+            path_or_module,
             name=name,
             interpreter=interpreter,
             interpreters=interpreters,
@@ -182,6 +182,7 @@ def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
     )
 
 
+@checked
 def list_libraries(*, all_versions: bool) -> Rpc[list[listings.Library]]:
     """The loaded libraries, in order of name, then version."""
     return Rpc(
@@ -205,12 +206,12 @@ def list_interpreters() -> Rpc[list[listings.Interpreter]]:
 
 
 @checked
-def revive(name: str) -> Rpc[bool]:
+def revive(interpreter: str) -> Rpc[bool]:
     """Whether the interpreter was quarantined, and is being started."""
     return Rpc(
         f"{_REGISTRY}/ReviveInterpreter",
-        f"the request to revive {name}",
-        registry_pb2.ReviveInterpreterRequest(name=name),
+        f"the request to revive {interpreter}",
+        registry_pb2.ReviveInterpreterRequest(name=interpreter),
         registry_pb2.ReviveInterpreterReply,
         lambda reply: bool(reply.revived),
     )

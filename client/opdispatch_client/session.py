@@ -35,6 +35,7 @@ from opdispatch_client.listings import (
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
 from opdispatch_client.remote_calls import RemoteCalls
+from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.errors import DeadlineExceededError
@@ -114,6 +115,8 @@ class Session(SessionBase, CallingSession):
 
     def refresh_server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """Asks the daemon again who it is, and takes over its message limit."""
+        if timeout is not None:
+            timeout = check_seconds(timeout, "timeout")
         return self._introduced(self._send(rpcs.get_server_info(), timeout=timeout))
 
     def load(
@@ -147,6 +150,7 @@ class Session(SessionBase, CallingSession):
         is loaded into its interpreters, and they end with it. `on_progress` is told each step of
         that; the session's timeout is then how long the daemon may say nothing.
         """
+        check_callable(on_progress, "on_progress")
         rpc = rpcs.load(
             path_or_module,
             name=name,

@@ -34,13 +34,17 @@ def _read_file(path: Path, above: tuple[Path, ...]) -> Iterator[str]:
         raise LibraryLoadError(f"the requirements file {str(path)!r} includes itself")
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else _why_no_text(error)
         raise LibraryLoadError(
             f"cannot read the requirements file {str(path)!r}: {reason}"
         ) from error
     for line in re.sub(r"\\\r?\n", " ", text).splitlines():
         yield from _take_line(line, path.parent, (*above, path))
+
+
+def _why_no_text(error: ValueError) -> str:
+    return "it is no text" if isinstance(error, UnicodeError) else str(error)
 
 
 def _take_line(line: str, folder: Path, above: tuple[Path, ...]) -> Iterator[str]:

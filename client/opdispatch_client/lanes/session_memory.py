@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import reprlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from opdispatch.errors import ArgumentError
 from opdispatch_wire.dtypes import dtype_to_name
-from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.shared_memory.lane_memory import CallerLaneMemory, Put
 from opdispatch_wire.shared_memory.shared_mapping import is_supported
 from opdispatch_wire.shared_memory.tensor_arena import IDLE_SECONDS, TensorArena
@@ -54,11 +60,13 @@ class SessionMemory:
 
     def empty(self, shape: Shape, dtype: DTypeLike) -> np.ndarray[Any, Any]:
         """An uninitialised array that is there already, if it can be."""
-        element = np.dtype(dtype)
+        element = _as_dtype(dtype)
         dtype_to_name(element, at="dtype")
-        whole = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        whole = _as_shape(shape)
         if any(extent < 0 for extent in whole):
             raise ValueError(f"shape is {shape}; a dimension is never negative")
+        if math.prod(extent or 1 for extent in whole) * element.itemsize > sys.maxsize:
+            raise WireError(f"shape is {shape}, of more bytes than any memory has")
         if self.share is None:
             return np.empty(whole, element)
         self._on_use()
@@ -104,3 +112,17 @@ class SessionMemory:
             is_first, self._has_warned = not self._has_warned, True
         if is_first:
             LOG.warning("%s", text)
+
+
+def _as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError) as error:  # of a text that is not UTF-8, too
+        raise ArgumentError(f"dtype is {reprlib.repr(dtype)}, which is none: {error}") from None
+
+
+def _as_shape(shape: Shape) -> tuple[int, ...]:
+    with contextlib.suppress(TypeError):
+        whole = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        return tuple(map(index, whole))
+    raise ArgumentError(f"shape is {reprlib.repr(shape)}; expected an int, or a tuple of them")
