@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, OperatorHandle
@@ -20,8 +21,8 @@ from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.frames import FrameKind
 from opdispatch_wire.lanes.lane_messages import HANDSHAKE_TIMEOUT
-from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc
-from opdispatch_wire.values import value_to_proto
+from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, values_pb2
+from opdispatch_wire.values import value_from_proto, value_to_proto
 from tests.unit.lane_peer import LIMIT, Peer
 
 KEYS = DispatchKeySet(DispatchKey.CPU)
@@ -30,15 +31,24 @@ KEYS = DispatchKeySet(DispatchKey.CPU)
 class GrpcDaemon(execution_pb2_grpc.ExecutionServiceServicer):  # type: ignore[misc]
     """Answers calls that come over gRPC."""
 
+    def __init__(self) -> None:
+        self.requests: list[execution_pb2.CallRequest] = []
+
     def Call(self, request: execution_pb2.CallRequest, context: object) -> Any:  # noqa: N802
+        self.requests.append(request)
         return execution_pb2.CallReply(returns=[value_to_proto("grpc")])
 
 
 @pytest.fixture
-def grpc_address(tmp_path: Path) -> Iterator[str]:
+def grpc_daemon() -> GrpcDaemon:
+    return GrpcDaemon()
+
+
+@pytest.fixture
+def grpc_address(tmp_path: Path, grpc_daemon: GrpcDaemon) -> Iterator[str]:
     address = f"unix:{tmp_path / 'grpc'}"
     server = grpc.server(ThreadPoolExecutor(1))
-    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(GrpcDaemon(), server)
+    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(grpc_daemon, server)
     server.add_insecure_port(address)
     server.start()
     yield address
@@ -146,6 +156,46 @@ def test_calls_go_over_grpc_when_the_lane_cannot_be_opened_again(
     daemon.stop()
     assert lane.call(op, KEYS, [1]) == ["grpc"]
     assert lane.call(op, KEYS, [1]) == ["grpc"]
+
+
+class Meanwhile:
+    """An argument: when it is first encoded, something happens, as in another thread."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = [happens]
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        while self._happens:
+            self._happens.pop()()
+        message.integer = 1
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18])
+def test_a_call_that_was_not_sent_when_the_lane_broke_goes_over_grpc(
+    daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle, grpc_daemon: GrpcDaemon, size: int
+):
+    def breaks() -> None:
+        with pytest.raises(DaemonUnavailableError):
+            lane.call(op, KEYS, [1])
+
+    daemon.serve(Peer.read_call)
+    daemon.serve(answer)
+    lane.use_local_lane(str(daemon.path))
+    assert lane.call(op, KEYS, [[Meanwhile(breaks), np.zeros(size)]]) == ["grpc"]
+    [request] = grpc_daemon.requests
+    _, array = request.args[0].list.items
+    assert value_from_proto(array).size == size
+    assert lane.call(op, KEYS, [1]) == ["lane"]
+
+
+def test_a_call_that_was_not_sent_when_the_lane_was_closed_is_sent_nowhere(
+    daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle, grpc_daemon: GrpcDaemon
+):
+    daemon.serve(see_end)
+    lane.use_local_lane(str(daemon.path))
+    with pytest.raises(DaemonUnavailableError):
+        lane.call(op, KEYS, [Meanwhile(lane.close)])
+    assert not grpc_daemon.requests
 
 
 def test_one_thread_opens_it_and_others_do_not_wait_for_that(

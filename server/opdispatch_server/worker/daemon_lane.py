@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,8 @@ class DaemonLane:
 
     A local lane that broke is opened again by the next call: those under way fail with it, since
     they may have run. Calls go over gRPC while another one does that, and from then on if it
-    cannot be done; but for lack of time of one call, the next one tries again.
+    cannot be done; but for lack of time of one call, the next one tries again. So does a call that
+    finds the lane broken when it is about to be sent.
 
     ``_is_in_doubt`` is set after a call on ``_lane`` has failed; the next one looks at the lane,
     or opens it where there is none.
@@ -107,11 +109,8 @@ class DaemonLane:
             sink = None
         args, kwargs = op.signature.split(stack)
         lane = self._working_lane(running.deadline) if self._is_in_doubt else self._lane
-        tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
-        request = call_request(
-            str(op.name), args, kwargs, trace=sink is not None, redispatch_keys=keys, memory=tensors
-        )
-        check_message_size(request, self._limit, f"the call of {op.name}")
+        encode = functools.partial(self._encode, op, keys, args, kwargs, sink is not None)
+        request, tensors = encode(lane)
         span = CallSpan.begin(op.name.name)
         if span is not None:
             span.ask(request)
@@ -119,7 +118,13 @@ class DaemonLane:
         reply: execution_pb2.CallReply | None = None
         try:
             with running.nested() as context:
-                reply = self._send(request, context, lane, tensors)
+                try:
+                    reply = self._send(request, context, lane, tensors)
+                except LaneClosedError:  # surely not sent: see ``_send``
+                    request, tensors = encode(None)
+                    if span is not None:
+                        span.ask(request)
+                    reply = self._send(request, context, None, None)
         finally:
             if span is not None:
                 span.end(reply)
@@ -178,6 +183,23 @@ class DaemonLane:
                 LOG.info("kernels call the daemon over gRPC: %s", error)
         return None
 
+    def _encode(
+        self,
+        op: OperatorHandle,
+        keys: DispatchKeySet,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        trace: bool,
+        lane: BlockingLane | None,
+    ) -> tuple[execution_pb2.CallRequest, CallerTensors | None]:
+        """The request for the lane, and the tensors that go beside it; None: for gRPC."""
+        tensors = CallerTensors(lane.inline_bytes) if lane is not None else None
+        request = call_request(
+            str(op.name), args, kwargs, trace=trace, redispatch_keys=keys, memory=tensors
+        )
+        check_message_size(request, self._limit, f"the call of {op.name}")
+        return request, tensors
+
     def _send(
         self,
         request: execution_pb2.CallRequest,
@@ -185,6 +207,7 @@ class DaemonLane:
         lane: BlockingLane | None,
         tensors: CallTensors | None,
     ) -> execution_pb2.CallReply:
+        """Raises LaneClosedError if the call was surely not sent, and can be over gRPC."""
         if lane is None:
             try:
                 reply: execution_pb2.CallReply = self._execution.Call(
@@ -201,7 +224,7 @@ class DaemonLane:
             self._is_in_doubt = True
             if isinstance(error, TimeoutError):
                 raise late_answer_error(self._address) from None
-            if isinstance(error, LaneClosedError):
+            if isinstance(error, LaneClosedError) and (error.was_sent or self._is_closed):
                 raise lost_connection_error(self._address, str(error)) from error
             raise
 
