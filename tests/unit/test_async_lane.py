@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,3 +106,37 @@ async def test_the_arguments_of_a_call_that_is_cancelled_are_the_callers_again(
     assert (np.frombuffer(data) == 7.0).all()
     assert kind is FrameKind.CANCEL
     lane.close()
+
+
+class Announcing(ThreadPoolExecutor):
+    """Its threads say that they have begun something."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def run() -> Any:
+            self.begun.put(None)
+            return fn(*args, **kwargs)
+
+        return super().submit(run)
+
+
+async def test_a_connection_that_a_thread_makes_for_nobody_is_closed(tmp_path: Path):
+    """It is closed there, and not by the garbage collector, which would warn of it."""
+    loop, threads, path = asyncio.get_running_loop(), Announcing(), str(tmp_path / "lane")
+    loop.set_default_executor(threads)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other:
+        listener.bind(path)
+        listener.listen(0)
+        other.connect(path)  # nobody else can, until it is accepted
+        connecting = asyncio.create_task(AsyncLane.connect(path, LIMIT))
+        await asyncio.sleep(0)
+        threads.begun.get(timeout=10)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        for _ in range(2):
+            listener.accept()[0].close()
+        await loop.shutdown_default_executor()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from opdispatch_client.endpoint import resolve_endpoint
 from opdispatch_client.lanes import direct_streams
+from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams, DirectStreams
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.v1 import execution_pb2
@@ -137,4 +140,24 @@ def test_an_interpreter_is_tried_again_when_there_are_threads_again(
             if thread.name == "direct-stream":
                 thread.join(10)
         assert threads.tries == tries
+    streams.close()
+
+
+async def test_an_attempt_that_was_cancelled_is_made_again(
+    routes: Routes, monkeypatch: pytest.MonkeyPatch
+):
+    """By somebody who cancels all tasks, for one."""
+    monkeypatch.setattr(direct_streams, "_UNREACHABLE_LASTS", 0.0)
+    endpoint = resolve_endpoint("127.0.0.1:1", timeout=1, max_message_bytes=None)
+    streams = AsyncDirectStreams(endpoint, routes)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for _ in range(2):
+            learn(routes, silent.getsockname()[1])
+            others = asyncio.all_tasks()
+            assert streams.find("shape", LIMIT) is None
+            [opening] = asyncio.all_tasks() - others
+            await asyncio.sleep(0)  # it has begun
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
     streams.close()

@@ -30,6 +30,13 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
 
     async def _open(self, target: execution_pb2.RouteTarget, limit: int) -> None:
         found = None
+        try:
+            found = await self._find_open(target, limit)
+        finally:  # whatever went wrong, if only that this was cancelled: it is tried again later
+            self._opened(target, found)
+
+    async def _find_open(self, target: execution_pb2.RouteTarget, limit: int) -> AsyncStream | None:
+        """A stream to the interpreter; None if it cannot be reached."""
         for port in target.ports:
             channel = asyncio_channel(self._endpoint.target_at(port), self._endpoint.options)
             GRPC_FORKS.note_channel(channel)
@@ -38,12 +45,14 @@ class AsyncDirectStreams(DirectStreams[AsyncStream]):
             except LaneClosedError:
                 await channel.close()
                 continue
+            except BaseException:
+                await channel.close()
+                raise
             self._channels[stream] = channel
             if stream.peer.session == target.session:
-                found = stream
-                break
+                return stream
             self._end(stream)  # of another daemon, behind another address of that host
-        self._opened(target, found)
+        return None
 
     def _end(self, stream: AsyncStream) -> None:
         stream.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 
 from opdispatch_wire.errors import WireError
@@ -52,11 +53,8 @@ class AsyncLane(TensorLane):
         With ``share``, memory is shared, if the other side does so, too.
         Raises OSError, LaneClosedError, the error of a REFUSAL, and WireError.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience
-        async with asyncio.timeout_at(deadline):  # all threads may have something else to do
-            connection = await loop.run_in_executor(None, lane_socket.connect, path, patience)
-        lane = cls(connection, limit, call_limit)
+        deadline = asyncio.get_running_loop().time() + patience
+        lane = cls(await _connect(path, patience), limit, call_limit)
         assert lane._welcome is not None
         try:
             hello = lane_messages.hello(
@@ -179,3 +177,33 @@ class AsyncLane(TensorLane):
         if self._welcome is not None:
             fail(self._welcome, why, cause)
         self._replies.fail_all(why, cause)
+
+
+async def _connect(path: str, patience: float) -> socket.socket:
+    """``lane_socket.connect``, in a thread. All may have something else to do: no longer, either.
+
+    Who gives up leaves nothing behind: a thread that is about to have a connection closes it.
+    """
+    mutex, is_wanted = threading.Lock(), True
+    connection: socket.socket | None = None
+
+    def connect() -> None:
+        nonlocal connection
+        found = lane_socket.connect(path, patience)
+        with mutex:
+            if is_wanted:
+                connection = found
+                return
+        found.close()
+
+    try:
+        async with asyncio.timeout(patience):
+            await asyncio.get_running_loop().run_in_executor(None, connect)
+    except BaseException:
+        with mutex:
+            is_wanted = False
+        if connection is not None:
+            connection.close()
+        raise
+    assert connection is not None
+    return connection
