@@ -133,9 +133,12 @@ class DaemonLane:
         return returns_of_reply(reply, args, kwargs, tensors)
 
     def use_local_lane(self, path: str) -> None:
-        """Has calls take the daemon's local lane from now on, if it can be reached."""
-        self._path = path
-        self._lane = self._open(lane_messages.HANDSHAKE_TIMEOUT)
+        """Has calls take the daemon's local lane, if it can be reached. Blocks for as long as the
+        daemon takes to answer, up to the time of a handshake; meanwhile they go over gRPC.
+        """
+        with self._opening:
+            self._path = path
+            self._put(self._open(lane_messages.HANDSHAKE_TIMEOUT))
 
     def close(self) -> None:
         """Closes the connection; calls under way fail."""
@@ -162,12 +165,16 @@ class DaemonLane:
                 lane = self._open(patience)
                 # That call had too little time: the next one tries again.
                 self._is_in_doubt = lane is None and not lane_messages.patience_until(deadline)
-            self._lane = lane
-            if self._is_closed and lane is not None:
-                lane.close()
+            self._put(lane)
             return lane
         finally:
             self._opening.release()
+
+    def _put(self, lane: BlockingLane | None) -> None:
+        """Has calls take this lane. The caller holds ``_opening``."""
+        self._lane = lane
+        if self._is_closed and lane is not None:
+            lane.close()
 
     def _open(self, patience: float) -> BlockingLane | None:
         if self._path and lane_socket.is_socket(self._path):

@@ -271,9 +271,11 @@ class Interpreter:
                     return ""  # grpc.aio.EOF
                 match message.WhichOneof("kind"):
                     case "welcome":
-                        await self._begin(session, message.welcome)
+                        await self._take_place(message.welcome)
+                        # At once: the daemon counts from its welcome.
                         if period := message.welcome.heartbeat_seconds:
                             tasks.append(asyncio.create_task(self._beat(session, period)))
+                        await self._begin(session, message.welcome)
                     case "goodbye":
                         # Whatever becomes of the stream now, this is its last word.
                         self.may_come_back = message.goodbye.come_back
@@ -305,14 +307,19 @@ class Interpreter:
             devices=await asyncio.to_thread(take_devices, self._settings.device),
         )
 
-    async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
+    async def _take_place(self, welcome: pb.Welcome) -> None:
         if self._predecessor is not None:
             await self._predecessor.make_way()
             self._predecessor = None
         self._name = welcome.name
         self.met_daemon = True
-        self._lane.use_local_lane(welcome.lane)
         LOG.debug("welcome as %s", self._name)
+
+    async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
+        # Nothing that the daemon says is read before that, so no library is there yet whose kernels
+        # could call. In a thread: the daemon may be slow to answer, and the loop has heartbeats to
+        # send.
+        await asyncio.to_thread(self._lane.use_local_lane, welcome.lane)
         await self._follow_rules(session, welcome.direct_calls)
         report = functools.partial(self._report, session)
         # Not for the session: direct calls go on without a daemon.
