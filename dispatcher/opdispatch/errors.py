@@ -10,6 +10,7 @@
     │   └── KernelTypeError              what is registered is no kernel (also a TypeError)
     ├── OperatorNotFoundError            nobody has defined it (also an AttributeError)
     ├── ArgumentError                    the arguments do not fit (also Type- and RuntimeError)
+    │   └── ScalarRangeError             no element can be that number (also an OverflowError)
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
     ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
     ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
@@ -119,6 +120,15 @@ class ArgumentError(OpdispatchError, TypeError, RuntimeError):
     """
 
     code = "argument"
+
+
+class ScalarRangeError(ArgumentError, OverflowError):
+    """A Python number is none that an element of an array can be.
+
+    NumPy and the array API standard's own library raise OverflowError.
+    """
+
+    code = "scalar_range"
 
 
 class NoKernelError(OpdispatchError, NotImplementedError):

@@ -60,6 +60,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "interpreter_not_found": _C.NOT_FOUND,
     "duplicate_definition": _C.ALREADY_EXISTS,
     "argument": _C.INVALID_ARGUMENT,
+    "scalar_range": _C.INVALID_ARGUMENT,
     "wire": _C.INVALID_ARGUMENT,
     "address": _C.INVALID_ARGUMENT,
     "registration": _C.INVALID_ARGUMENT,

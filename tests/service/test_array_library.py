@@ -53,6 +53,8 @@ def test_remote_tensors_stay_where_they_are(standard: oc.Session):
 def test_what_the_standard_leaves_undefined_is_an_error(standard: oc.Session):
     with pytest.raises(oc.KernelError, match="has no common type"):
         standard.ops.array.add(X, np.ones(2, np.int32))
+    with pytest.raises(oc.KernelError, match="300, which is out of bounds for uint8: its numbers"):
+        standard.ops.array.add(np.zeros(2, np.uint8), 300)
     with pytest.raises(oc.KernelError, match=r"\(2,2\) \(3,\)"):
         standard.ops.array.add(X, np.ones(3, np.float32))
 

@@ -20,6 +20,7 @@ from opdispatch import (
     Library,
     MetaArray,
     NoKernelError,
+    ScalarRangeError,
     Tensor,
     cpu_fallback,
     numpy_dtype_promotion,
@@ -418,8 +419,14 @@ TOO_LARGE = {
     "pow": lambda x: 300**x,
     "clip": lambda x: xp.clip(x, 300),
     "clip from above": lambda x: xp.clip(x, None, -129),
+    "full": lambda x: xp.full((2,), 300, dtype=x.dtype, device=x.device),
     "full_like": lambda x: xp.full_like(x, 300),
     "where": lambda x: xp.where(x > 0, x, 300),
+    "arange": lambda x: xp.arange(300, 302, dtype=x.dtype, device=x.device),
+    "asarray": lambda x: xp.asarray([[1, 2], [3, -300]], dtype=x.dtype, device=x.device),
+    "setitem": lambda x: x.__setitem__(0, 300),
+    "setitem of infinity": lambda x: x.__setitem__(0, math.inf),
+    "in place": lambda x: x.__iadd__(300),
 }
 
 
@@ -427,10 +434,21 @@ TOO_LARGE = {
 def test_a_number_that_is_too_large_for_its_array_is_so_on_every_device(call: Any):
     x = Tensor(np.ones(2, np.int8))
     for each in (x, x.to("meta")):
-        with pytest.raises(OverflowError, match="out of bounds for int8"):
+        with pytest.raises(
+            ScalarRangeError,
+            match=r"^array::.* was given (-?300|-129|inf), which is out of bounds for int8: its "
+            "numbers are -128 to 127$",
+        ):
             call(each)
     for each in (x, x.to("meta")):
         assert xp.clip(each, -300, 300).dtype == xp.int8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_an_int_that_is_more_than_any_float_is_out_of_bounds(dtype: str):
+    for number in (10**400, -(10**10_000)):
+        with pytest.raises(ScalarRangeError, match=f"a very long int, .* for {dtype}: its numbers"):
+            xp.asarray([1.0, number], dtype=dtype)
 
 
 @pytest.mark.parametrize("bounds", [(1.5, None), (None, 2.5), (1, 2.5), (1j, None), (1, 3)])

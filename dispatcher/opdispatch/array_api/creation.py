@@ -9,7 +9,12 @@ import numpy as np
 from opdispatch import arrays
 from opdispatch.array_api.data_types import DTYPES
 from opdispatch.array_api.operators import OPERATORS
-from opdispatch.array_operators.dtypes import DOUBTFUL_KINDS, check_complex, check_numbers
+from opdispatch.array_operators.dtypes import (
+    DOUBTFUL_KINDS,
+    check_complex,
+    check_numbers,
+    find_out_of_range,
+)
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.functorch.dynamic_layer import next_level
@@ -51,6 +56,10 @@ def asarray(
             text = f"asarray must copy the elements of an object of type {type(obj).__name__}"
             raise ValueError(text) from error
         raise
+    except OverflowError as error:
+        numbers = np.asarray(values, dtype=object).ravel().tolist()
+        assert wanted is not None, "without a type, it is one that has them, or of objects"
+        raise find_out_of_range("asarray", numbers, wanted) or error from None
     return _of_array(new_tensor(array), None, device, None if copy else copy)
 
 

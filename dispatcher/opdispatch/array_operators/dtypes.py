@@ -9,20 +9,21 @@ https://data-apis.org/array-api/2025.12/API_specification/type_promotion.html
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from opdispatch.dtype_promotion import NUMPY_PROMOTION
-from opdispatch.errors import ArgumentError
+from opdispatch.errors import ArgumentError, ScalarRangeError
 
 DOUBTFUL_KINDS = "OSUVMmT"
 """NumPy's kinds of objects, texts, records and times. Those of ml_dtypes, such as bfloat16, are
 records to it, but have numbers.
 """
 
+_MOST_BITS_SHOWN = 100
 _ACCEPTED = "bool, integers, floating-point and complex numbers"
 _KINDS = "biufc"
 KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "fc"}
@@ -120,3 +121,31 @@ def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
         hint="convert the array with astype, or see numpy_dtype_promotion",
         operator=name,
     )
+
+
+def find_out_of_range(
+    name: str, numbers: Iterable[Any], dtype: np.dtype[Any]
+) -> ScalarRangeError | None:
+    """The error of the first of ``numbers`` that no element of that type can be.
+
+    It is asked for after a library has raised OverflowError: no call that goes well pays for it.
+    """
+    lowest: float
+    highest: float
+    if is_of_ints := dtype.kind in "iu":
+        lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    elif dtype.kind in "fc":
+        lowest, highest = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    else:
+        return None
+    for number in numbers:
+        # Any float is an element of an array of floats, if only as an infinity.
+        is_tried = isinstance(number, int) or (isinstance(number, float) and is_of_ints)
+        if is_tried and not lowest <= number <= highest:
+            is_long = isinstance(number, int) and number.bit_length() > _MOST_BITS_SHOWN
+            return ScalarRangeError(
+                f"array::{name} was given {'a very long int' if is_long else repr(number)}, which "
+                f"is out of bounds for {dtype}: its numbers are {lowest} to {highest}",
+                operator=name,
+            )
+    return None

@@ -97,6 +97,8 @@ def meta_setitem(
 ) -> MetaArray:
     """``x``, if ``value`` can be written there. Raises ArgumentError."""
     _check_value(x, value)
+    if not hasattr(value, "shape"):
+        np.empty((), x.dtype)[()] = value  # raises OverflowError
     shape = _shape_of("setitem_", x.shape, start, stop, step, indices)
     given = tuple(getattr(value, "shape", ()))
     while len(given) > len(shape) and given[0] == 1:

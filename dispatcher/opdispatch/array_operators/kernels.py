@@ -34,6 +34,7 @@ from opdispatch.array_operators.dtypes import (
     check_numbers,
     check_pair,
     check_scalar,
+    find_out_of_range,
 )
 from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.array_operators.meta_shapes import as_tuple, refusal, show
@@ -342,7 +343,8 @@ def with_shapes(
     """An array library's error, with the shapes that it is about if it does not say them.
 
     They are those of the arguments, and the one that was asked for. Of sizes and axes that no array
-    can have, it is an ArgumentError, with the numbers that were given, too.
+    can have, it is an ArgumentError, with the numbers that were given, too; and ScalarRangeError of
+    a number that no element can be.
     """
     shapes: list[tuple[int, ...]] = []
     for value in values:
@@ -355,6 +357,11 @@ def with_shapes(
         given = " and ".join(f"{key} {each}" for key, each in numbers.items() if each is not None)
         places = (f"of {show(*shapes)}" if shapes else "", f"with {given}" if given else "")
         return refusal(name, f"{' '.join(filter(None, places))}: {text}")
+    if type(error) is OverflowError:
+        given_types = [each for each in values if isinstance(each, np.dtype)]
+        for dtype in given_types or [each.dtype for each in values if _is_array(each)]:
+            if (found := find_out_of_range(name, values, dtype)) is not None:
+                return found
     if type(error) is not ValueError or not shapes or all(_is_in(each, text) for each in shapes):
         return error
     return ValueError(f"array::{name} of {show(*shapes)}: {text}")
