@@ -118,6 +118,44 @@ def test_what_no_array_can_have_is_refused(call: Any):
         call()
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, deep: xp.meshgrid(*[x] * 65),
+        lambda x, deep: xp.stack([deep, deep]),
+        lambda x, deep: xp.expand_dims(deep, axis=0),
+        lambda x, deep: xp.broadcast_to(x, (1,) * 65),
+        lambda x, deep: xp.zeros((1,) * 65, device=x.device),
+        lambda x, deep: xp.tensordot(x, deep, axes=0),
+        lambda x, deep: deep[None],
+    ],
+)
+def test_no_array_has_more_than_64_dimensions(device: str, call: Any):
+    x, deep = xp.zeros(1, device=device), xp.zeros((1,) * 64, device=device)
+    with pytest.raises(ArgumentError, match="64") as caught:
+        call(x, deep)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, deep: xp.meshgrid(*[x] * 33),
+        lambda x, deep: xp.meshgrid(*[x] * 33, indexing="ij"),
+        lambda x, deep: xp.broadcast_arrays(x, deep),
+        lambda x, deep: [xp.broadcast_shapes(x.shape, deep.shape)],
+    ],
+)
+def test_where_numpy_goes_by_half_as_many_it_is_said(call: Any):
+    """Arrays have twice as many since NumPy 2, and not all of its functions take those."""
+    with suppress(RuntimeError):
+        np.broadcast_shapes((1,) * 33)
+        pytest.skip("this NumPy takes as many as its arrays have")
+    with pytest.raises(ArgumentError, match=r"^array::.* only supports up to 32 dimensions .* 33"):
+        call(xp.zeros(1), xp.zeros((1,) * 33))
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -76,7 +76,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """
     try:
         return np.broadcast_shapes(*shapes)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, RuntimeError) as error:
         if is_of_no_array(error, shapes):
             raise refusal("broadcast_to", f"of {show(*shapes)}: {error}") from None
         raise

@@ -98,7 +98,9 @@ def make_kernel(
         f"        raise without_common_type({name!r}, error) from None",
         "    except TypeError as error:",
         f"        raise with_types({name!r}, error, {_listed(arguments)}) from None",
-        "    except (ValueError, OverflowError, IndexError) as error:",
+        "    except (ValueError, OverflowError, IndexError, RuntimeError) as error:",
+        "        if isinstance(error, OpdispatchError):",
+        "            raise",
         f"        raise with_shapes({name!r}, error, {_listed(arguments)}, "
         f"{_numbers(arguments)}) from None",
     ]
@@ -118,6 +120,7 @@ def make_kernel(
         "check_each": check_each,
         "check_complex": check_complex,
         "with_shapes": with_shapes,
+        "OpdispatchError": OpdispatchError,
         "NoCommonType": DTypePromotionError,
         "without_common_type": without_common_type,
         "with_types": with_types,

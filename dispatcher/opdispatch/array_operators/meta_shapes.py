@@ -10,6 +10,8 @@ from opdispatch.errors import ArgumentError
 Shape: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = int | Sequence[int] | None
 
+_MOST_SHOWN = 8
+
 
 def refusal(name: str, reason: str) -> ArgumentError:
     """The error of an operator that cannot be called so."""
@@ -17,8 +19,11 @@ def refusal(name: str, reason: str) -> ArgumentError:
 
 
 def show(*shapes: Sequence[int]) -> str:
-    """Shapes as messages have them: ``[2, 3] and [4]``."""
-    return " and ".join(str(list(shape)) for shape in shapes)
+    """Shapes as messages have them: ``[2, 3] and [4]``; of very many, the first ones."""
+    listed = [str(list(shape)) for shape in shapes]
+    if len(listed) > _MOST_SHOWN:
+        listed[_MOST_SHOWN:] = [f"{len(listed) - _MOST_SHOWN} others"]
+    return " and ".join(listed)
 
 
 def as_tuple(extents: int | Sequence[int]) -> Shape:

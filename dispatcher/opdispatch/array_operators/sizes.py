@@ -65,7 +65,8 @@ def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
     if type(error) is OverflowError:
         return any(_is_beyond_int(each) for each in numbers)
     text = str(error).lower()
-    return type(error) in (ValueError, IndexError) and any(each in text for each in _REFUSALS)
+    is_of_size = type(error) in (ValueError, IndexError, RuntimeError)
+    return is_of_size and any(each in text for each in _REFUSALS)
 
 
 def _is_beyond_int(number: Any) -> bool:
@@ -85,6 +86,7 @@ _REFUSALS = (
     "negative dimensions",
     "must be non-negative",
     "maximum supported dimension",
+    "only supports up to",
     "number of dimensions must be within",
     "ndmin must be",
     "fit into a c int",

@@ -13,6 +13,9 @@ from opdispatch.arrays.backend import ArrayBackend, HostArray
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import ArgumentError, DataDependentOutputError, DeviceError
 
+MOST_DIMENSIONS = 64
+"""As many as NumPy's arrays can have, and PyTorch's."""
+
 
 class MetaArray:
     """What an array would be: a plain array of PyTorch's device ``meta``.
@@ -25,11 +28,15 @@ class MetaArray:
     device = "meta"
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raises ArgumentError for an extent that none has, and TypeError for what is no dtype."""
+        """Raises ArgumentError for a shape that none has, and TypeError for what is no dtype."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape is {list(shape)}; a dimension is never negative")
         if any(extent > sys.maxsize for extent in shape):
             raise ArgumentError(f"shape is {list(shape)}; a dimension has at most {sys.maxsize}")
+        if len(shape) > MOST_DIMENSIONS:
+            raise ArgumentError(
+                f"the shape has {len(shape)} dimensions; an array has at most {MOST_DIMENSIONS}"
+            )
         self.shape = tuple(shape)
         self.dtype: np.dtype[Any] = np.dtype(dtype)
 
