@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 import scipy.sparse
 
 from opdispatch import (
+    ArgumentError,
     DeviceError,
     DispatchKey,
     DispatchKeySet,
@@ -292,3 +294,26 @@ def test_a_tensor_of_one_element_is_a_number_in_any_layout():
     for one in (Tensor(np.array([[3.0]])).to_sparse(), Tensor(np.array([[3.0]])).to_sparse_csr()):
         assert (bool(one), one.item()) == (True, 3.0)
     assert not sparse_coo_tensor(np.zeros((2, 0), int), np.zeros(0), (1, 1))
+
+
+def test_the_bytes_of_a_sparse_coo_tensor_are_counted_without_a_copy():
+    places = np.arange(500_000)
+    array = scipy.sparse.coo_array((np.ones(500_000), (places, places)))
+    layout = find_layout(type(array))
+    expected = sum(part.nbytes for part in layout.parts(array))
+    tracemalloc.start()
+    try:
+        assert layout.nbytes(array) == expected
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_coordinates_of_two_types_are_counted_as_they_are_sent():
+    array = scipy.sparse.coo_array(np.eye(3))
+    array.coords = (array.coords[0].astype(np.int32), array.coords[1].astype(np.int64))
+    layout = find_layout(type(array))
+    assert layout.nbytes(array) == sum(part.nbytes for part in layout.parts(array))
+    array.coords = (array.coords[0], array.coords[1][:2])
+    with pytest.raises(ArgumentError, match="one array of all indices cannot be made"):
+        layout.nbytes(array)

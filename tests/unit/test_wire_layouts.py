@@ -53,6 +53,15 @@ def with_gradients(name: str) -> Tensor:
     return Tensor(ARRAYS[name], requires_grad=name in REAL)
 
 
+def with_room(array: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """The same matrix, with room for more values, as SciPy lets it have: see its ``prune``."""
+    other = array.copy()
+    other.indices = np.append(array.indices, np.full(3, -1, array.indices.dtype))
+    other.data = np.append(array.data, [7.0, 7.0, 7.0])
+    other.copy().check_format(full_check=True)
+    return other
+
+
 def same(one: object, other: object) -> None:
     """Both are arrays of one layout with equal parts."""
     one = one.array if isinstance(one, Tensor) else one
@@ -316,3 +325,27 @@ def test_what_has_no_representation_says_so():
     with pytest.raises(WireError, match="without dispatch keys"):
         value_to_proto(Tensor(ARRAYS["sparse_coo"], keys=DispatchKeySet()))
     assert isinstance(ARRAYS["nested"], NestedArray)
+
+
+@pytest.mark.parametrize(
+    "dense", [DENSE, np.zeros((2, 3)), DENSE[0]], ids=["matrix", "0", "vector"]
+)
+def test_of_a_sparse_csr_array_with_room_for_more_what_belongs_to_it_is_sent(dense: np.ndarray):
+    array = scipy.sparse.csr_array(dense)
+    layout = find_layout(type(array))
+    roomy = with_room(array)
+    same(value_from_proto(value_to_proto(roomy)), array)
+    assert layout.nbytes(roomy) == layout.nbytes(array)
+    np.testing.assert_array_equal(roomy.todense(), dense)
+    assert len(roomy.data) == len(array.data) + 3, "it is as it was"
+
+
+def test_a_sparse_csr_array_that_scipy_would_not_take_either_is_not_sent():
+    array = with_room(ARRAYS["sparse_csr"])
+    array.data = array.data[:-1]
+    with pytest.raises(WireError, match=r"col_indices has shape \[6\]; expected \[5\]"):
+        value_to_proto(array)
+    array = with_room(ARRAYS["sparse_csr"])
+    array.indptr = array.indptr + 5
+    with pytest.raises(WireError, match="crow_indices begins with 5"):
+        value_to_proto(array)

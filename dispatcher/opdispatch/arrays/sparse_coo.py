@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays.backends import device_of
+from opdispatch.arrays.backends import device_of, find_backend
 from opdispatch.arrays.layout import (
     Facts,
     check_indices,
@@ -46,6 +47,16 @@ class SparseCoo(SparseLayout):
             if hasattr(array, "coords"):
                 return np.stack(array.coords), array.data
             return namespace_of(array.row).stack([array.row, array.col]), array.data  # CuPy's
+
+    def nbytes(self, array: Any) -> int:
+        """See ``Layout.nbytes``; nothing is copied in order to be counted."""
+        rows = array.coords if hasattr(array, "coords") else (array.row, array.col)
+        is_one_array = len({type(row) for row in rows}) == 1 and find_backend(type(rows[0]))
+        if not is_one_array or len({(row.shape, row.dtype) for row in rows}) != 1:
+            return super().nbytes(array)  # of other types, or none: that is for ``parts`` to say
+        self.check_arrays((rows[0], array.data))
+        counted = (*rows, array.data)
+        return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in counted)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """A row of coordinates for each dimension, and a column for each value."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from opdispatch.arrays.backends import device_of
 from opdispatch.arrays.layout import (
     Facts,
@@ -40,8 +42,13 @@ class SparseCsr(SparseLayout):
     index_parts = frozenset({"crow_indices", "col_indices"})
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """As they are."""
-        return array.indptr, array.indices, array.data
+        """As they are, up to the end of the last row: SciPy's may have room for more values."""
+        starts, columns, values = array.indptr, array.indices, array.data
+        if type(starts) is type(columns) is type(values) is np.ndarray and starts.size:
+            end = starts.item(-1)
+            if columns.shape == values.shape == (values.size,) and 0 <= end < values.size:
+                return starts, columns[:end], values[:end]
+        return starts, columns, values
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """An entry for each row and the end, and a column for each value."""
