@@ -2,6 +2,13 @@
 
 They are ``array::getitem`` and ``array::setitem_``; ``array_operators/indexing.py`` says how an
 index is written in a schema's types.
+
+Note [Arrays around an ellipsis]
+    Arrays of an index broadcast to joint dimensions, which are where the arrays are if these are
+    next to each other, and else in front. NumPy does not count those as next to each other between
+    which there is an ellipsis, though it may stand for no dimension: of shape (3, 3),
+    ``x[None, :, i, ..., j]`` begins with the joint dimensions, and ``x[None, :, i, j]`` does not.
+    An operator's lists have no ellipsis. Such an index, which is rare, becomes one of arrays alone.
 """
 
 from __future__ import annotations
@@ -37,7 +44,7 @@ def getitem(x: Any, index: Any) -> Any:
     """What ``index`` selects of a tensor. Raises IndexError."""
     if type(index) is int:
         return _operators().get(x, [index], [None], [None])
-    start, stop, step, indices = _entries_of(index, x.ndim)
+    start, stop, step, indices = _entries_of(index, x.shape)
     if indices:
         return _operators().get_arrays(x, start, stop, step, indices)
     return _operators().get(x, start, stop, step)
@@ -45,7 +52,7 @@ def getitem(x: Any, index: Any) -> Any:
 
 def setitem(x: Any, index: Any, value: Any) -> None:
     """Writes there. Raises IndexError, and ValueError if it cannot be written to."""
-    entries = _entries_of(index, x.ndim)
+    entries = _entries_of(index, x.shape)
     if type(value) in _SCALARS:
         _operators().set_scalar(x, *entries, value)
     else:
@@ -54,7 +61,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
 
 
 def _entries_of(
-    index: Any, ndim: int
+    index: Any, shape: tuple[int, ...]
 ) -> tuple[list[int | None], list[int | None], list[int | None], list[Any]]:
     """Start, stop and step of each entry, and the arrays among them."""
     given = index if isinstance(index, tuple) else (index,)
@@ -65,7 +72,7 @@ def _entries_of(
         for entry in given
     ]
     if any(entry is ... for entry in entries):
-        entries = _without_ellipsis(entries, ndim)
+        entries = _without_ellipsis(entries, shape)
     start: list[int | None] = []
     stop: list[int | None] = []
     step: list[int | None] = []
@@ -94,14 +101,76 @@ def _number_or_array(entry: Any) -> Any:
     return array if array.size or array.dtype.kind != "f" else array.astype(np.intp)
 
 
-def _without_ellipsis(entries: list[Any], ndim: int) -> list[Any]:
-    """The entries with whole axes for ``...``."""
+def _without_ellipsis(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The entries with whole axes for ``...``. See Note [Arrays around an ellipsis]."""
     place = next(place for place, entry in enumerate(entries) if entry is ...)
     before, after = entries[:place], entries[place + 1 :]
     if any(entry is ... for entry in after):
         raise IndexError("an index has one ellipsis ('...') at most")
     taken = sum(_dimensions_of(entry) for entry in (*before, *after))
-    return [*before, *[slice(None)] * max(0, ndim - taken), *after]
+    if taken == len(shape) and _separates(before, after):
+        return _joint_first([*before, *after], shape)
+    return [*before, *[slice(None)] * max(0, len(shape) - taken), *after]
+
+
+def _separates(before: list[Any], after: list[Any]) -> bool:
+    """Whether the joint dimensions are elsewhere for the ellipsis between, though it is none."""
+    entries = [*before, *after]
+    if not any(_is_array(entry) for entry in entries):
+        return False
+    advanced = [n for n, entry in enumerate(entries) if not _is_slice_or_axis(entry)]
+    first, last = advanced[0], advanced[-1]
+    return 0 < first < len(before) <= last and last - first + 1 == len(advanced)
+
+
+def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The same index in arrays alone: of each axis, the places, in a dimension of their own behind
+    the joint ones. The entries are for all axes. Raises IndexError.
+    """
+    array_api = importlib.import_module("opdispatch.array_api")
+    expanded: list[Any] = []
+    taken = 0
+    for entry in entries:
+        if _is_array(entry) and np.dtype(entry.dtype) == np.bool:
+            _check_mask(tuple(entry.shape), shape[taken : taken + len(entry.shape)])
+            expanded += array_api.nonzero(entry)
+        else:
+            expanded.append(entry)
+        taken += _dimensions_of(entry)
+    behind = own = sum(map(_is_slice_or_axis, expanded))
+    axis, places = 0, []
+    for entry in expanded:
+        own -= _is_slice_or_axis(entry)  # how many dimensions follow that of this one
+        if entry is None:  # a dimension in which all of them have one place
+            continue
+        if isinstance(entry, slice):
+            places.append(np.arange(*entry.indices(shape[axis])).reshape(-1, *[1] * own))
+        else:
+            array = entry if _is_array(entry) else np.asarray(entry)
+            reshape = np.reshape if isinstance(array, np.ndarray) else array_api.reshape
+            places.append(reshape(array, (*array.shape, *[1] * behind)))
+        axis += 1
+    return places
+
+
+def _check_mask(shape: tuple[int, ...], extents: tuple[int, ...]) -> None:
+    if not shape:
+        raise IndexError(
+            "a mask without dimensions cannot be beside an ellipsis that stands for none; leave "
+            "the ellipsis out"
+        )
+    if shape != extents:
+        raise IndexError(
+            f"a mask of shape {list(shape)} does not fit dimensions of the extents {list(extents)}"
+        )
+
+
+def _is_slice_or_axis(entry: Any) -> bool:
+    return entry is None or isinstance(entry, slice)
+
+
+def _is_array(entry: Any) -> bool:
+    return not isinstance(entry, slice | int | None)
 
 
 def _dimensions_of(entry: Any) -> int:

@@ -1,5 +1,7 @@
 """x[index] and x[index] = value, through the operators behind them, against NumPy's own."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis.extra import numpy as npst
 import opdispatch.array_library  # noqa: F401
 from opdispatch import ArgumentError, Tensor, capture_dispatch_trace, ops
 from opdispatch import array_api as xp
+from opdispatch.func import functionalize, vmap
 
 SHAPE = (3, 4, 2)
 
@@ -25,6 +28,9 @@ INDICES = [
     *((..., 0), (1, ...), (None, 1), (..., None), (slice(0, 2), None, ..., 1)),
     *(MASK, MASK[:, 0, 0], (slice(None), MASK[0, :, 0]), (0, MASK[0])),
     *(ROWS, (ROWS, 1, 0), (ROWS, slice(None), ROWS % 2), (slice(1, 3), ROWS, None)),
+    *((None, slice(1, 3), ROWS, ..., 1), (slice(None), 1, ..., ROWS % 2), (slice(None), ROWS, ...)),
+    *((slice(None), None, [1, 2], ..., [0, 1]), (slice(None), MASK[0, :, 0], ..., 1)),
+    *((None, slice(None), np.array(1), ..., 0), (slice(None, None, -2), ROWS, ..., ROWS % 2)),
     *([0, 2], [], (0, [1, 1]), np.int64(2), (np.array(1), 0), True, (slice(3, 1),)),
 ]
 
@@ -160,3 +166,84 @@ def test_entries_that_contradict_each_other_are_refused():
         ops.array.getitem(elements(), [0], [], [None])
     with pytest.raises(ArgumentError, match="2 indices"):
         ops.array.getitem(elements(), [None], [None], [None], [ROWS, ROWS])
+
+
+@st.composite
+def indices(draw, shape):
+    """Entries of all kinds for the first axes, and for the last ones behind an ellipsis."""
+    joint = draw(npst.array_shapes(min_dims=0, max_dims=2, max_side=2))
+
+    def entries_for(extents):
+        for extent in extents:
+            if draw(st.booleans()) and draw(st.booleans()):
+                yield None
+            kind = draw(st.sampled_from(["slice", "number", "array", "array", "mask"]))
+            places = st.integers(-extent, extent - 1)
+            if kind == "slice":
+                yield draw(st.slices(extent))
+            elif kind == "number":
+                yield draw(places)
+            elif kind == "array" or len(joint) != 1 or joint[0] > extent:
+                yield draw(npst.arrays(np.int64, joint, elements=places))
+            else:
+                yield np.isin(np.arange(extent), draw(st.permutations(range(extent)))[: joint[0]])
+
+    first = draw(st.integers(0, len(shape)))
+    last = draw(st.integers(first, len(shape)))
+    entries = list(entries_for(shape[:first]))
+    if draw(st.integers(0, 3)):
+        entries += [..., *entries_for(shape[last:])]
+    return tuple(entries)
+
+
+@given(data=st.data(), shape=npst.array_shapes(min_dims=1, max_dims=4, max_side=3))
+def test_an_index_of_all_kinds_of_entries_is_numpys(data, shape):
+    index = data.draw(indices(shape))
+    x = np.arange(math.prod(shape), dtype=np.float64).reshape(shape)
+    selected = Tensor(x)[with_tensors(index)]
+    np.testing.assert_array_equal(selected.array, x[index], strict=True)
+    values = np.arange(100.0, 100.0 + selected.size).reshape(selected.shape)
+    ours, theirs = Tensor(x.copy()), x.copy()
+    ours[with_tensors(index)] = values
+    theirs[index] = values
+    np.testing.assert_array_equal(ours.array, theirs)
+    if not any(hasattr(entry, "dtype") and entry.dtype == np.bool for entry in index):
+        assert without_elements(Tensor(x))[index].shape == selected.shape
+
+
+AROUND_ELLIPSIS = (None, slice(1, 3), np.array([0, 3, 3]), ..., np.array([1, 0, 0]))
+
+
+def test_arrays_around_an_ellipsis_that_is_none_have_gradients():
+    x, weights = Tensor(elements(), requires_grad=True), np.arange(6.0).reshape(3, 1, 2)
+    xp.sum(x[AROUND_ELLIPSIS] * weights).backward()
+    expected = np.zeros(SHAPE)
+    np.add.at(expected, AROUND_ELLIPSIS, weights)
+    np.testing.assert_array_equal(x.grad.array, expected)
+    value = Tensor(weights, requires_grad=True)
+    y = Tensor(elements()) * 1.0
+    y[(None, slice(1, 3), np.array([0, 1, 3]), ..., 1)] = value
+    xp.sum(y * y).backward()
+    np.testing.assert_array_equal(value.grad.array, 2 * weights)
+
+
+def test_arrays_around_an_ellipsis_that_is_none_mean_the_same_to_functionalize_and_vmap():
+    def written(x):
+        y = x + 0.0
+        y[AROUND_ELLIPSIS] = xp.reshape(xp.arange(6.0), (3, 1, 2))
+        return y[AROUND_ELLIPSIS]
+
+    expected = elements()
+    expected[AROUND_ELLIPSIS] = np.arange(6.0).reshape(3, 1, 2)
+    found = functionalize(written)(Tensor(elements()))
+    np.testing.assert_array_equal(found.array, expected[AROUND_ELLIPSIS])
+    batch = np.stack([elements(), elements() + 100])
+    found = vmap(lambda x: x[AROUND_ELLIPSIS])(Tensor(batch))
+    np.testing.assert_array_equal(found.array, np.stack([x[AROUND_ELLIPSIS] for x in batch]))
+
+
+def test_a_mask_without_dimensions_or_of_other_extents_is_refused_there():
+    with pytest.raises(IndexError, match=r"a mask of shape \[5\] does not fit .* extents \[4\]"):
+        Tensor(elements())[:, np.zeros(5, bool), ..., 1]
+    with pytest.raises(IndexError, match="a mask without dimensions cannot be beside an ellipsis"):
+        Tensor(elements())[:, ROWS, ..., 0, True]
