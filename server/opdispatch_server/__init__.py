@@ -34,5 +34,6 @@ Both:
     fork_guard                                  what a library that forks must not take along
     full_collections                            when the garbage collector goes through everything
     loop_slices                                 long work that lets the event loop go on
+    shielded                                    work that goes on when nobody waits for it
     fault_points                                where a test makes a process die
 """

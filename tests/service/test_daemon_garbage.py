@@ -33,8 +33,14 @@ lib.impl("fail", lambda x: x.no_such_attribute, "CPU")
 """
 X = np.ones(4, np.float32)
 LARGE = np.ones(500_000)
-# A few small objects of each request; the tuples are its metadata.
-OF_GRPC = ("grpc.", "_cython_", "importlib._bootstrap._Metadatum", "builtins.tuple")
+# A few small objects of each request; the tuples are its metadata, whose module has two names.
+OF_GRPC = (
+    "grpc.",
+    "_cython_",
+    "importlib._bootstrap._Metadatum",
+    "_frozen_importlib._Metadatum",
+    "builtins.tuple",
+)
 
 
 class GarbageDaemon(RunningDaemon):

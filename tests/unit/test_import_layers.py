@@ -115,8 +115,8 @@ def test_servers_and_channels_for_asyncio_are_made_in_one_place():
     made_with = ("grpc.aio.server", "grpc.aio.insecure_channel", "grpc.aio.secure_channel")
     found = {
         module
-        for trees in MODULES.values()
-        for module, tree in trees.items()
+        for room in ROOMS
+        for module, tree in trees_of(room).items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node) in made_with
     }

@@ -20,6 +20,7 @@ from opdispatch_server.calls.daemon_events import note_sent
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.nested_time import NestedTime
+from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
@@ -234,7 +235,7 @@ class KernelRuns:
         self._watch(run)
         try:
             async with asyncio.timeout(context.timeout):
-                return await asyncio.shield(answer)
+                return await shielded(answer)
         except TimeoutError as error:
             raise run.late_error() from error
         except LaneClosedError as error:

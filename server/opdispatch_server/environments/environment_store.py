@@ -30,6 +30,7 @@ from opdispatch_server.environments.environment_build import (
 )
 from opdispatch_server.environments.interpreter_packages import ABI, write_packages
 from opdispatch_server.environments.library_home import LibraryHome
+from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 
 LOG = logging.getLogger("opdispatch.environments")
@@ -90,7 +91,7 @@ class EnvironmentStore:
         build.listeners.append(report)
         try:
             # Whoever gives up leaves the build to those who have not, or will come again.
-            return await asyncio.shield(build.task)
+            return await shielded(build.task)
         finally:
             build.listeners.remove(report)
 

@@ -17,6 +17,7 @@ from opdispatch_server.libraries.library_version import LibrarySource, LibraryVe
 from opdispatch_server.libraries.load_race import LoadRace, LoadWait
 from opdispatch_server.libraries.placement import Place, Placement
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
+from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import DeadlineExceededError
 
 LOG = logging.getLogger("opdispatch.libraries")
@@ -201,10 +202,9 @@ class LibraryLoading:
         wanted = _Wanted()
         task = self._start(self._import_into(race, session, order, wanted))
         try:
-            role = await asyncio.shield(task)
+            role = await shielded(task)
         except asyncio.CancelledError:
             wanted.no_more()
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             raise
         return LoadOutcome(race.version, role)
 

@@ -19,6 +19,7 @@ from opdispatch_server.libraries.placement import Place, Placement
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.servicers.health import HealthBoard
+from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
@@ -143,7 +144,7 @@ class LibraryReplicas:
             async with asyncio.timeout(patience):
                 for names in (bringing, others):
                     moving = [self._start(self._look_after(name)) for name in sorted(names)]
-                    await asyncio.gather(*map(asyncio.shield, moving))
+                    await asyncio.gather(*map(shielded, moving))
                 leaving = [t for t, left in self._demotions.items() if left.session is session]
                 if leaving:
                     await asyncio.wait(leaving)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 LOG = logging.getLogger("opdispatch.supervisor")
 
-LINES_KEPT = 50
+LINES_KEPT = 100
+"""A crash is said first: since Python 3.14, the stack of C functions takes some 60 lines."""
 LINE_LIMIT = 4096
 # So many lines may come at once; more are logged at this rate, and the rest is counted.
 LINES_AT_ONCE = 500

@@ -21,6 +21,7 @@ from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.servicers.load_progress import in_steps
 from opdispatch_server.servicers.peer_identity import who_asks
 from opdispatch_server.serving.status_answers import Context, StatusError, answers, answers_in_steps
+from opdispatch_server.shielded import shielded
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
@@ -239,7 +240,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return await asyncio.shield(task)
+        return await shielded(task)
 
 
 def _patience(context: Context) -> float | None:

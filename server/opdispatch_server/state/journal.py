@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+from opdispatch_server.shielded import shielded
 from opdispatch_server.state.journal_file import Changes, JournalFile
 from opdispatch_server.state.journal_record import (
     LibraryRecord,
@@ -141,7 +142,7 @@ class Journal:
 
         # Whoever waits may give up. What is under way is not broken off by that, and is noted.
         writing.add_done_callback(note)
-        await asyncio.shield(writing)
+        await shielded(writing)
 
 
 def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:

@@ -13,6 +13,7 @@ from opdispatch_server.interpreters.interpreter_session import InterpreterSessio
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.loop_slices import in_slices
+from opdispatch_server.shielded import shielded
 from opdispatch_server.values.remote_value_table import (
     HeldValue,
     RemoteValueTable,
@@ -224,7 +225,7 @@ async def _pin(
 
     move.add_done_callback(finish)
     try:
-        await asyncio.shield(move)
+        await shielded(move)
     except BaseException:
         table.unpin(values)
         raise

@@ -1,0 +1,31 @@
+"""Work that goes on when whoever waits for it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def shielded(work: asyncio.Future[T]) -> asyncio.Future[T]:
+    """What ``asyncio.shield`` is, but that nobody is told of an error for which nobody waits.
+
+    Since Python 3.14 that one logs it as a mistake; here it is none, since the waiting end with
+    their callers' deadlines.
+    """
+    awaited: asyncio.Future[T] = work.get_loop().create_future()
+
+    def settle(work: asyncio.Future[T]) -> None:
+        error = None if work.cancelled() else work.exception()
+        if awaited.done():
+            return
+        if work.cancelled():
+            awaited.cancel()
+        elif error is not None:
+            awaited.set_exception(error)
+        else:
+            awaited.set_result(work.result())
+
+    work.add_done_callback(settle)
+    return awaited
