@@ -13,6 +13,7 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import Layout
+from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.sparse import SparseLayout
@@ -99,6 +100,7 @@ class TensorLayouts:
                     "two dimensions"
                 )
             with SPARSE_COO.making(f"a sparse_csr array of {list(self.array.shape)}", self.array):
+                check_elements((self.array.shape[0] + 1,))  # a place for each row
                 made = self.array.tocsr()
             return self._of(made)
         self._require_dense("be made sparse")

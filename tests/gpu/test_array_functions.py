@@ -141,6 +141,38 @@ def test_what_there_is_no_room_for_has_the_figures():
     assert caught.value.facts["asked"] == str(1 << 48)
 
 
+WIDE = (1 << 30, 1)
+LARGER: dict[str, Any] = {
+    "zeros": lambda x: xp.zeros((2**32, 2**32), device="cuda"),
+    "ones": lambda x: xp.ones((2**61 + 1,), device="cuda"),
+    "eye": lambda x: xp.eye(2**40, device="cuda"),
+    "fftfreq": lambda x: xp.fft.fftfreq(2**60, device="cuda"),
+    "add": lambda x: x + x.T,
+    "matmul": lambda x: x @ x.T,
+    "svd": xp.linalg.svd,
+    "where": lambda x: xp.where(there(True, "bool"), x.T, x),
+    "meshgrid": lambda x: xp.meshgrid(x[:, 0], x[:, 0]),
+    "stack": lambda x: xp.stack([xp.broadcast_to(x, (1 << 30, 1 << 28))] * 3),
+    "broadcast_to": lambda x: xp.broadcast_to(x, (1 << 30, 1 << 30)),
+    "broadcast_to less than none": lambda x: xp.broadcast_to(x[:1], (1, -3)),
+    "repeat": lambda x: xp.repeat(x, 1 << 30),
+    "repeat of a tensor": lambda x: xp.repeat(x, there([1 << 30], "int64"), axis=1),
+    "tile": lambda x: xp.tile(x, (1, 1 << 30)),
+    "fft": lambda x: xp.fft.fft(x[:3, 0], n=2**60),
+    "take": lambda x: xp.take(x, xp.broadcast_to(there(0, "int64"), (1 << 30,)), axis=1),
+    "of no elements": lambda x: x[:, :0, None] * xp.permute_dims(x[:, :0, None], (2, 1, 0)),
+    "reshape of no elements": lambda x: xp.reshape(x[:0], (2**62, 0)),
+}
+
+
+@pytest.mark.parametrize("call", LARGER.values(), ids=LARGER)
+def test_what_has_more_elements_than_an_array_can_have_is_refused(call: Any):
+    """CuPy takes no memory for it, or a little, and its kernels write beyond."""
+    with pytest.raises(ArgumentError, match=r"^array::"):
+        call(xp.broadcast_to(there(1.0), WIDE))
+    np.testing.assert_array_equal(here(there([1.0]) + 1.0), [2.0])
+
+
 def test_after_a_call_on_the_gpu_alone_the_host_is_still_seen():
     x = there([1.0, 2.0])
     for _ in range(2):

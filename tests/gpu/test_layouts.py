@@ -71,6 +71,19 @@ def test_values_of_one_place_are_added_up():
     np.testing.assert_array_equal(once.values().to("cpu"), [2.0, 4.0])
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: sparse_csr_tensor([0, 1], [0], [1.0], (1, 2**62)).to("cuda").to_dense(),
+        lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**32, 2**32)).to("cuda").to_dense(),
+        lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**61, 3)).to("cuda").to_sparse_csr(),
+    ],
+)
+def test_what_has_more_elements_than_an_array_can_have_is_refused(make: Callable[[], Tensor]):
+    with pytest.raises(ArgumentError, match="more elements than an array can have"):
+        make()
+
+
 def test_cupy_has_no_sparse_integers():
     there = Tensor(X.astype(np.int64)).to("cuda")
     with pytest.raises(ArgumentError, match="Only bool, float32, float64"):

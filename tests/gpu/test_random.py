@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import opdispatch.random_library  # noqa: F401 - the operators
-from opdispatch import DeviceError, Generator, Tensor, default_generator, ops
+from opdispatch import ArgumentError, DeviceError, Generator, Tensor, default_generator, ops
 
 pytestmark = pytest.mark.gpu
 
@@ -46,6 +46,14 @@ def test_what_is_drawn_is_what_the_host_draws(cupy: Any, name: str):
         assert made.device == "cuda:0"
         assert (made.dtype, there.state) == (expected.dtype, here.state)
         np.testing.assert_allclose(np.asarray(made.to("cpu")), expected.array, rtol=1e-6)
+
+
+def test_what_has_more_elements_than_an_array_can_have_is_refused(cupy: Any):
+    state = default_generator("cuda").state
+    for size in ([2**61], [2**32, 2**32]):
+        with pytest.raises(ArgumentError, match="more elements than an array can have"):
+            random.rand(size, device="cuda")
+    assert default_generator("cuda").state == state
 
 
 def test_each_device_has_a_generator_of_its_own(cupy: Any):

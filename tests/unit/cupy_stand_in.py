@@ -141,6 +141,7 @@ class ndarray:  # noqa: N801 - CuPy's name
     def __init__(self, host: np.ndarray[Any, Any], device: int | None = None) -> None:
         self.host, self.device = host, Device(device)
         self.dtype, self.shape, self.nbytes = host.dtype, host.shape, host.nbytes
+        self.size = host.size
         self.base, self.flags = host.base, host.flags
         self.data = SimpleNamespace(ptr=host.ctypes.data, mem=PooledMemory())
 

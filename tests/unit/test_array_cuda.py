@@ -16,7 +16,7 @@ from opdispatch import Tensor, ops
 from opdispatch.array_operators import cuda
 from opdispatch.array_operators.functions import FUNCTIONS
 from opdispatch.array_operators.library_functions import find_function
-from opdispatch.errors import DeviceError, DeviceMemoryError
+from opdispatch.errors import ArgumentError, DeviceError, DeviceMemoryError
 
 
 @pytest.fixture
@@ -38,6 +38,59 @@ def test_what_thrust_has_no_room_for_is_none_of_the_hosts(runtime: Any, cupy_sta
     kernel = cuda.make_cuda_kernel(FUNCTION_OF["exp"], fail)
     with pytest.raises(DeviceMemoryError, match="there is no room for more bytes on cuda:0: "):
         kernel(cupy_stand_in.asarray(np.ones(2)))
+
+
+TALL, FLAT = (np.broadcast_to(np.float64(0), shape) for shape in ((2**30, 1), (1, 2**30)))
+EMPTY = np.zeros((2**40, 0, 1))
+TOO_LARGE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "zeros": (([2**32, 2**32],), {}),  # of which CuPy counts no elements
+    "empty": (([2**61 + 1],), {}),  # of 8 bytes
+    "eye": ((2**30,), {}),
+    "add.Tensor": ((TALL, FLAT), {}),
+    "matmul": ((TALL, FLAT), {}),
+    "linalg_svd": ((TALL,), {}),
+    "concat": (([np.broadcast_to(FLAT[0], (2**28, 2**30))] * 3,), {}),
+    "meshgrid": (([FLAT[0]] * 2,), {}),
+    "broadcast_to": ((FLAT, [2**62, 2**30]), {}),
+    "fft_fft": ((FLAT,), {"n": 2**60}),
+    "multiply.Tensor": ((EMPTY, EMPTY.T), {}),  # of which sums would have too many
+}
+
+
+@pytest.mark.parametrize("operator", TOO_LARGE)
+def test_what_has_more_elements_than_an_array_can_have_is_refused(
+    runtime: Any, cupy_stand_in: Any, operator: str
+):
+    """CuPy would take no memory for it, or a little, and write beyond."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, list):
+            return [there(each) for each in value]
+        return cupy_stand_in.ndarray(value) if isinstance(value, np.ndarray) else value
+
+    args, kwargs = TOO_LARGE[operator]
+    kernel = cuda.make_cuda_kernel(FUNCTION_OF[operator], lambda *args, **kwargs: 1 // 0)
+    with pytest.raises(ArgumentError, match=r"makes more elements than an array can have, of sha"):
+        kernel(*there(list(args)), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args"),
+    [
+        ("exp", (TALL,)),
+        ("sum", (TALL,)),
+        ("zeros", ([2**29, 2**29],)),  # there is no memory for it, which CuPy says
+        ("nonzero", (TALL,)),  # as many as there are
+        ("add.Tensor", (TALL, np.zeros((3, 5)))),  # do not go together
+    ],
+)
+def test_what_may_be_is_cupys_to_say(
+    runtime: Any, cupy_stand_in: Any, operator: str, args: tuple[Any, ...]
+):
+    found = cupy_stand_in.asarray(1.0)
+    kernel = cuda.make_cuda_kernel(FUNCTION_OF[operator], lambda *args, **kwargs: found)
+    there = (cupy_stand_in.ndarray(x) if isinstance(x, np.ndarray) else x for x in args)
+    assert kernel(*there) is found
 
 
 def test_cupy_has_a_function_for_every_operator():
@@ -78,8 +131,8 @@ def test_an_integer_on_a_gpu_is_an_index_though_cupys_arrays_are_none(cupy_stand
 class Array:
     """As much of ``cupy.ndarray`` as is looked at."""
 
-    def __init__(self, device: int = 0) -> None:
-        self.data = SimpleNamespace(device_id=device)
+    def __init__(self, device: int = 0, size: int = 1) -> None:
+        self.data, self.size = SimpleNamespace(device_id=device), size
 
 
 class OutOfMemoryError(MemoryError):
@@ -138,7 +191,10 @@ def test_arrays_of_the_current_gpu_go_to_cupys_function_at_once(
 @pytest.mark.parametrize("operator", CALLS_OF_SHAPES)
 def test_others_are_looked_at(gpus: Any, operator: str):
     args, kwargs = CALLS_OF_SHAPES[operator]
-    for count, other in ((1, np.array(1.0)), (2, np.array(1.0)), (2, Array(1))):
+    others = [(2, Array(1))]
+    # Sizes are checked there: what is large may make something larger, and what has no elements.
+    others += [(1, other) for other in (np.array(1.0), Array(size=2**57), Array(size=0))]
+    for count, other in (*others, (2, np.array(1.0))):
         gpus(count)
         call = cuda._direct(
             FUNCTION_OF[operator], lambda *args, **kwargs: 1 // 0, lambda *args, **kwargs: args
@@ -164,8 +220,12 @@ def test_a_failure_of_the_gpu_is_explained_by_the_call_that_looks(
 
 
 @pytest.mark.parametrize(
-    "operator", ["concat", "zeros", "zeros_like", "astype", "linalg_inv", "searchsorted"]
+    "operator",
+    [
+        *("concat", "zeros", "zeros_like", "astype", "linalg_inv", "searchsorted", "broadcast_to"),
+        *("repeat", "tile", "fft_fft"),
+    ],
 )
-def test_lists_new_arrays_and_optional_ones_are_looked_at(gpus: Any, operator: str):
+def test_lists_new_arrays_optional_ones_and_those_that_grow_are_looked_at(gpus: Any, operator: str):
     gpus(1)
     assert cuda._direct(FUNCTION_OF[operator], lambda: None, lambda: None) is None

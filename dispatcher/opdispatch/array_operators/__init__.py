@@ -16,6 +16,7 @@ half_precision     what is added up in float32, and scalars beside bfloat16
 cupy_functions     what CuPy has for them, where it differs, adapted
 cuda               kernels of CuPy's functions, imported when they are needed
 sizes              sizes that no array can have
+gpu_sizes          the same, of results on a GPU, for CuPy does not look
 meta_kernels       shapes and dtypes of results; meta_* by topic
 creation           which backend makes an array: that of the device that is asked for
 indexing           what is behind x[...] and x[...] = value
@@ -77,7 +78,7 @@ def register(library: Library) -> None:
             call, on_meta = (setitem, meta_setitem) if writes else (getitem, meta_getitem)
             for key, make in (
                 ("CPU", partial(make_kernel, function, call)),
-                ("CUDA", partial(make_cuda_kernel, function, call)),
+                ("CUDA", partial(make_cuda_kernel, function, call, on_meta)),
                 ("Meta", partial(make_meta_kernel, function, on_meta)),
             ):
                 library.impl(name, KernelFunction.from_maker(make), key)

@@ -12,6 +12,7 @@ import numpy as np
 
 from opdispatch.array_operators.cupy_functions import find_cupy_function
 from opdispatch.array_operators.functions import ArrayFunction, Kernel
+from opdispatch.array_operators.gpu_sizes import LARGE, make_size_check
 from opdispatch.array_operators.half_precision import (
     FACTORIZATIONS,
     in_float32_for_cupy,
@@ -26,19 +27,31 @@ from opdispatch.arrays.devices import device_mismatch
 from opdispatch.errors import DeviceError
 
 _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
+# How large their results are is said by an argument that is no array.
+_ENLARGING = (
+    *("broadcast_to", "repeat", "tile", "fft_fft", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifftn"),
+    *("fft_ihfft", "fft_irfft", "fft_irfftn", "fft_rfft", "fft_rfftn"),
+)
 # What CuPy's errors of CUDA, of cuBLAS and so on, of memory, and of libraries of CUDA that are not
 # there, are.
 _FAILURES = (RuntimeError, MemoryError, ImportError)
 
 
-def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = None) -> Kernel:
+def make_cuda_kernel(
+    function: ArrayFunction,
+    own: Callable[..., Any] | None = None,
+    on_meta: Callable[..., Any] | None = None,
+) -> Kernel:
     """The kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
+
+    ``on_meta`` is for an operator that ``META_FUNCTIONS`` has not.
 
     Arrays of the host may be among them if they have one element and no dimension, or are indices,
     and are not what is written to: the GPU would write to a copy.
     """
     name, free = f"array::{function.operator}", function.places_of_indices
     is_write = function.schema.is_mutable  # to the first of its arguments
+    check_sizes = None if is_write else make_size_check(function, on_meta)
 
     @functools.cache
     def find() -> Kernel:
@@ -58,6 +71,8 @@ def make_cuda_kernel(function: ArrayFunction, own: Callable[..., Any] | None = N
         number = None if place is None else split_device(place)[1]
         if "device" in kwargs:
             kwargs["device"] = None
+        if check_sizes is not None:
+            check_sizes(args, kwargs)
         try:
             with cupy.cuda.Device(number) if number is not None else nullcontext():
                 args = tuple(_on_gpu(each, cupy) for each in args)
@@ -90,7 +105,9 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
     """``call``, which has ``found`` called at once for arrays that are all on the current GPU.
 
     To look for the device of a call takes longer than all else that is done for it. None for
-    operators that write, make arrays, or take lists of them, and for those that look at dtypes.
+    operators that write, make arrays, or take lists of them, for those that look at dtypes, and for
+    those that make larger arrays of an integer that they are given. Arrays that are large, or
+    without elements, are looked at: see ``gpu_sizes``.
     """
     arguments = function.schema.arguments
     tensors = [n for n, each in enumerate(arguments) if each.type.dispatches]
@@ -99,17 +116,19 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         or not tensors
         or any(str(arguments[n].type) != "Tensor" or arguments[n].kwarg_only for n in tensors)
         or any(each.name == "device" for each in arguments)
-        or function.schema.name.name in FACTORIZATIONS
+        or function.schema.name.name in (*FACTORIZATIONS, *_ENLARGING)
     ):
         return None
     cupy = _import("cupy")
     of_gpu = cupy.ndarray
     is_only = cupy.cuda.runtime.getDeviceCount() == 1
     current = cupy.cuda.runtime.getDevice
+    of_two = LARGE**2
+    most = LARGE if len(tensors) == 1 else of_two
 
     # Nearly all calls have one array or two: without packing and loops they take 0.2 us less.
     def call_of_one(x: Any) -> Any:
-        if type(x) is of_gpu:
+        if type(x) is of_gpu and 0 < x.size <= LARGE:
             try:
                 return found(x)
             except _FAILURES:
@@ -117,7 +136,7 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         return call(x)
 
     def call_of_two(x1: Any, x2: Any) -> Any:
-        if type(x1) is of_gpu and type(x2) is of_gpu:
+        if type(x1) is of_gpu and type(x2) is of_gpu and 0 < x1.size * x2.size <= of_two:
             try:
                 return found(x1, x2)
             except _FAILURES:
@@ -125,9 +144,13 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
         return call(x1, x2)
 
     def call_of_more(*args: Any, **kwargs: Any) -> Any:
+        size = 1
         for n in tensors:
             if type(args[n]) is not of_gpu:
                 return call(*args, **kwargs)
+            size *= args[n].size
+        if not 0 < size <= most:
+            return call(*args, **kwargs)
         if is_only or {args[n].data.device_id for n in tensors} == {current()}:
             try:
                 return found(*args, **kwargs)

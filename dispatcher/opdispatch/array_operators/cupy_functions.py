@@ -14,7 +14,7 @@ from array_api_compat import array_namespace
 
 from opdispatch.array_operators.functions import ArrayFunction, Kernel
 from opdispatch.array_operators.library_functions import find_unchecked
-from opdispatch.array_operators.meta_shapes import refusal, show
+from opdispatch.array_operators.meta_shapes import as_tuple, refusal, show
 from opdispatch.array_operators.preconditions import with_precondition
 
 Adapt = Callable[[Kernel, Kernel], Kernel]
@@ -43,6 +43,18 @@ def _meshgrid(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 def _of_a_dimension(x: Any) -> Any:
     return x if x.ndim else x.reshape(1)
+
+
+def _broadcast_to(found: Kernel, of_numpy: Kernel) -> Kernel:
+    """CuPy's takes negative extents as they are."""
+
+    def broadcast_to(x: Any, shape: Any) -> Any:
+        if min(as_tuple(shape), default=0) < 0:
+            reason = f"of {show(x.shape, as_tuple(shape))}: extents must be non-negative"
+            raise refusal("broadcast_to", reason)
+        return found(x, shape)
+
+    return broadcast_to
 
 
 def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
@@ -139,6 +151,7 @@ def _tensordot(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 _ADAPTED: dict[str, Adapt] = {
+    "broadcast_to": _broadcast_to,
     "linalg_solve": _solve,
     "meshgrid": _meshgrid,
     "permute_dims": _permute_dims,

@@ -2,22 +2,19 @@
 
 NumPy's 64-bit sizes wrap around: ``repeat`` of four elements 2**62 times then writes beyond an
 array of none, which ends the process, and ``arange(2**63 - 1)`` is empty. Most others it refuses
-itself, each function in its own words.
+itself, each function in its own words. CuPy refuses hardly any: see ``gpu_sizes``.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from opdispatch.array_operators.meta_shapes import refusal, show
-
-_MOST = sys.maxsize // 2
-"""No array has as many: of less, libraries say so themselves, or that there is no memory."""
+from opdispatch.arrays.extents import MOST_ELEMENTS, count_elements
 
 
 def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
@@ -29,31 +26,33 @@ def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
     if numbers.size == 1:  # of each element
         extents = x.shape if axis is None else x.shape[axis : axis + 1 or None]
         total *= math.prod(extents)
-    others = 1 if axis is None else math.prod(x.shape[:axis])
-    if total * others > _MOST:
-        raise refusal("repeat", f"of {show(x.shape)} makes {_TOO_MANY}")
+    others: Sequence[int] = ()
+    if axis is not None and x.shape:
+        others = [n for place, n in enumerate(x.shape) if place != axis % len(x.shape)]
+    if total * count_elements(others) > MOST_ELEMENTS:
+        raise refusal("repeat", f"of {show(x.shape)} makes {TOO_MANY}")
 
 
 def check_tiles(x: Any, repetitions: Sequence[int]) -> None:
     """Raises ArgumentError for more elements than ``tile`` can make."""
-    if x.size * math.prod(repetitions) > _MOST:
-        raise refusal("tile", f"of {show(x.shape, repetitions)} makes {_TOO_MANY}")
+    if x.size * math.prod(repetitions) > MOST_ELEMENTS:
+        raise refusal("tile", f"of {show(x.shape, repetitions)} makes {TOO_MANY}")
 
 
 def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None:
     """Raises ArgumentError for more elements than ``arange`` can make, or no number of them."""
     first, last = (0, start) if stop is None else (start, stop)
     count = (last - first) / step
-    if count > _MOST:
-        raise refusal("arange", f"from {first!r} to {last!r} by {step!r} makes {_TOO_MANY}")
+    if count > MOST_ELEMENTS:
+        raise refusal("arange", f"from {first!r} to {last!r} by {step!r} makes {TOO_MANY}")
     if not math.isfinite(count):
         raise refusal("arange", f"from {first!r} to {last!r} by {step!r} has no length")
 
 
 def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
     """Raises ArgumentError for more elements than ``linspace`` can make."""
-    if num > _MOST:
-        raise refusal("linspace", f"of {num} points makes {_TOO_MANY}")
+    if num > MOST_ELEMENTS:
+        raise refusal("linspace", f"of {num} points makes {TOO_MANY}")
 
 
 def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
@@ -90,7 +89,8 @@ _REFUSALS = (
     "number of dimensions must be within",
     "ndmin must be",
     "fit into a c int",
+    "with num<0",
 )
 """What NumPy, and CuPy, say of sizes and axes: there is no class of errors for them."""
 
-_TOO_MANY = "more elements than an array can have"
+TOO_MANY = "more elements than an array can have"

@@ -3,6 +3,7 @@
 devices          the names of devices
 device_memory    what processes on one device say to each other of an array
 device_transfers how much was copied to them and from them
+extents          how large an array can be
 backend          what an array library has to answer
 backends         those that are registered
 tensor_types     what counts as a tensor, and which dispatch keys it has

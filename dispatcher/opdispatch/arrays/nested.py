@@ -17,6 +17,7 @@ import numpy as np
 
 from opdispatch.arrays.backends import backend_of_device, device_errors, device_of, find_backend
 from opdispatch.arrays.devices import device_mismatch
+from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import (
     Facts,
     Layout,
@@ -81,6 +82,7 @@ class NestedArray:
         longest = int(lengths.max(initial=0))
         shape = (len(lengths), longest, *self.values.shape[1:])
         with making(f"a dense array of shape {list(shape)}", device_of(self.values)):
+            check_elements(shape)
             dense = namespace_of(self.values).full(shape, number, dtype=self.values.dtype)
         for row, component in zip(dense, self.unbind(), strict=True):
             row[: component.shape[0]] = component

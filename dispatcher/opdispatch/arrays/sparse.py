@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from opdispatch.arrays.backends import device_of, find_backend
+from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import Facts, Layout, making, read_only_view
 from opdispatch.dispatch_key import BackendComponent
 from opdispatch.errors import ArgumentError, DeviceError
@@ -93,6 +94,7 @@ class SparseLayout(Layout):
         Raises ArgumentError for a shape that no memory has, and DeviceMemoryError.
         """
         with self.making(f"a dense array of shape {list(array.shape)}", array):
+            check_elements(array.shape)
             return array.toarray()
 
     def making(self, what: str, array: Any) -> AbstractContextManager[None]:

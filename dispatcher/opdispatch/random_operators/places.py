@@ -11,6 +11,7 @@ import numpy as np
 
 from opdispatch.arrays import MetaArray, split_device
 from opdispatch.arrays.cupy_errors import import_cupy
+from opdispatch.arrays.extents import is_of_possible_size
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.generator import Generator, default_generator, words_from
 from opdispatch.random_operators.distributions import Distribution
@@ -87,6 +88,11 @@ class Cuda(Place):
         generator: Any,
     ) -> Any:
         """See ``Place``."""
+        if not is_of_possible_size(shape):  # see Note [Sizes that wrap around]
+            raise ArgumentError(
+                f"random::{name} was asked for the shape {list(shape)}, of more elements than an "
+                "array can have"
+            )
         cupy = import_cupy(device or "cuda")
         number = split_device(device)[1] if device is not None else None
         with cupy.cuda.Device(number) if number is not None else nullcontext():

@@ -1,0 +1,39 @@
+"""How large an array can be.
+
+Note [Sizes that wrap around]
+    NumPy refuses an array that no address space has room for. CuPy multiplies extents in 64 bits
+    and does not look: it takes no memory for 2**61 numbers of 8 bytes, and a kernel that fills
+    them, or reads them, goes beyond, where other values of the process are. So whoever makes an
+    array on a GPU, of sizes that somebody else has given, checks them first.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+
+MOST_ELEMENTS = sys.maxsize // 16
+"""No array has more: of complex128, which every dtype may become, their bytes are a C ``ssize_t``.
+
+No processor has addresses for as many of one byte.
+"""
+
+
+def count_elements(shape: Iterable[int]) -> int:
+    """How many there would be if each extent were at least 1.
+
+    So NumPy counts, too: of no rows of too many columns, a sum has too many elements.
+    """
+    return math.prod(max(extent, 1) for extent in shape)
+
+
+def is_of_possible_size(shape: Iterable[int]) -> bool:
+    """Whether there can be an array of that shape. See Note [Sizes that wrap around]."""
+    return count_elements(shape) <= MOST_ELEMENTS
+
+
+def check_elements(shape: Iterable[int]) -> None:
+    """Raises ValueError, as NumPy does, unless there can be an array of that shape."""
+    if not is_of_possible_size(shape):
+        raise ValueError("it would have more elements than an array can have")
