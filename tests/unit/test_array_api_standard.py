@@ -6,7 +6,7 @@ import array
 import inspect
 import itertools
 import pickle
-from typing import Any
+from typing import Any, get_type_hints
 
 import ml_dtypes
 import numpy as np
@@ -142,6 +142,11 @@ def signature_of(function: Any) -> str:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_have_the_standards_signatures(name: str):
     assert signature_of(find(name)) == FUNCTIONS[name]
+
+
+def test_asarray_says_what_class_arrays_have():
+    """Generic code reads it: einx takes what a factory made for an array if it is one of these."""
+    assert isinstance(xp.asarray([1.0]), get_type_hints(xp.asarray)["return"])
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -25,11 +25,21 @@ from opdispatch.tracing_state import is_tracing, note_reading
 
 _NUMBERS = frozenset((bool, int, float, complex))
 _OF_PYTHON = _NUMBERS | {list, tuple}
+_T = TypeVar("_T", bound=TensorOperators)
 
 
+@overload
+def asarray(
+    obj: _T, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
+) -> _T: ...
+@overload
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
-) -> Any:
+) -> Tensor: ...
+# Code for any namespace looks here for the class of its arrays, so it is a class and not `Any`.
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
+) -> TensorOperators:
     """A ``Tensor`` of an array, a scalar or nested sequences of these.
 
     A session's remote tensor stays one. ``copy`` is whether the elements are copied: always, never,
@@ -37,7 +47,8 @@ def asarray(
     be copied and must not be, and DeviceError.
     """
     if isinstance(obj, TensorOperators) and not isinstance(obj, Tensor):
-        return _of_remote(obj, dtype, device, copy)
+        remote: TensorOperators = _of_remote(obj, dtype, device, copy)
+        return remote
     if type(obj) not in _OF_PYTHON and (
         isinstance(obj, Tensor) or arrays.find_key_bits(obj) is not None or arrays.is_foreign(obj)
     ):
