@@ -38,11 +38,11 @@ async def test_the_work_goes_on_when_who_waits_is_cancelled_and_its_error_is_nob
             raise error
         return "done"
 
-    async def wait() -> None:
-        await shielded(task)
+    async def wait(work: asyncio.Future[str]) -> str:
+        return await shielded(work)
 
     task = asyncio.create_task(work())
-    waiting = asyncio.create_task(wait())
+    waiting = asyncio.create_task(wait(task))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
