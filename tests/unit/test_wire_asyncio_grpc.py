@@ -43,11 +43,11 @@ async def test_a_busy_loop_hears_of_all_that_has_come(tmp_path: Path):
         asking = asyncio.gather(*(ask(stream) for stream in streams))
         turns = 0
         while not asking.done():
-            time.sleep(0.002)  # a turn in which the loop has much else to do
+            time.sleep(0.02)  # a turn in which the loop has much else to do
             await asyncio.sleep(0)
             turns += 1
         await asking
     await server.stop(None)
     # Where each turn reads one byte, those of 300 events fill the socket, and three quarters of
     # it have to be read before the next event comes: some 420 turns.
-    assert turns < 100
+    assert turns < 200

@@ -220,8 +220,6 @@ async def _pin(
             value.moving = None
             table.release_if_unused(value)
         done.set_result(None)
-        if not task.cancelled():
-            task.exception()
 
     move.add_done_callback(finish)
     try:
