@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -22,11 +23,35 @@ from opdispatch.tensor import Tensor
 from opdispatch.vmap_registration import register_vmap
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # What a later definition of the same name undoes, by that name. Guarded by the dispatcher's mutex.
 _libraries: dict[str, Library] = {}
 
 
+@overload
+def custom_op(
+    name: str,
+    fn: None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: str | Sequence[str] | None = (),
+) -> Callable[[Callable[P, R]], CustomOpDef[P, R]]: ...
+@overload
+def custom_op(
+    name: str,
+    fn: Callable[P, R],
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: str | Sequence[str] | None = (),
+) -> CustomOpDef[P, R]: ...
 def custom_op(
     name: str,
     fn: Callable[..., Any] | None = None,
@@ -48,19 +73,19 @@ def custom_op(
     ``torch.library.custom_op``.
     """
 
-    def decorate(fn: Callable[..., Any]) -> CustomOpDef:
+    def decorate(fn: Callable[P, R]) -> CustomOpDef[P, R]:
         return CustomOpDef(name, fn, mutates_args, device_types, schema, tags or ())
 
     return decorate if fn is None else decorate(fn)
 
 
-class CustomOpDef:
+class CustomOpDef(Generic[P, R]):
     """An operator that ``custom_op`` has defined: called as such, and added to by its methods."""
 
     def __init__(
         self,
         name: str,
-        fn: Callable[..., Any],
+        fn: Callable[P, R],
         mutates_args: str | Iterable[str],
         device_types: str | Sequence[str] | None,
         schema: str | None,
@@ -96,9 +121,10 @@ class CustomOpDef:
             before.close()
         self._packet = getattr(getattr(ops, parsed.namespace), name.partition("::")[2])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the operator, through the dispatcher."""
-        return self._packet(*args, **kwargs)
+        result: R = self._packet(*args, **kwargs)
+        return result
 
     def __repr__(self) -> str:
         return f"<CustomOpDef {self._schema}>"
@@ -108,6 +134,12 @@ class CustomOpDef:
         """The operator itself. Raises OperatorNotFoundError if it is not there any more."""
         return self._library.dispatcher.get_schema(self._name)
 
+    @typing.overload
+    def register_kernel(
+        self, device_types: str | Sequence[str] | None, fn: None = None, /
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_kernel(self, device_types: str | Sequence[str] | None, fn: F, /) -> F: ...
     def register_kernel(
         self, device_types: str | Sequence[str] | None, fn: Callable[..., Any] | None = None, /
     ) -> Any:
@@ -146,14 +178,26 @@ class CustomOpDef:
         """Registers its derivative: see ``register_autograd``."""
         self._library.register_autograd(self._name, backward, setup_context=setup_context)
 
+    @typing.overload
+    def register_vmap(self, func: None = None, /) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_vmap(self, func: Callable[..., Any], /) -> RegistrationHandle: ...
     def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
         """Registers its batching rule, also as a decorator: see ``register_vmap``."""
+        if func is None:
+            return register_vmap(self._name, lib=self._library)
         return register_vmap(self._name, func, lib=self._library)
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
         """Has autocast cast its tensors: see ``register_autocast``."""
         register_autocast(self._name, device_type, cast_inputs, lib=self._library)
 
+    @typing.overload
+    def register_torch_dispatch(
+        self, torch_dispatch_class: type, fn: None = None, /
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_torch_dispatch(self, torch_dispatch_class: type, fn: F, /) -> F: ...
     def register_torch_dispatch(
         self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /
     ) -> Any:

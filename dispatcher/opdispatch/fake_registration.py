@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from opdispatch.function_schema import OperatorName
 from opdispatch.library import Library
@@ -12,6 +12,24 @@ from opdispatch.operator_handle import OperatorHandle
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@overload
+def register_fake(
+    op: str | OperatorHandle,
+    func: None = None,
+    /,
+    *,
+    lib: Library | None = None,
+    allow_override: bool = True,
+) -> Callable[[F], F]: ...
+@overload
+def register_fake(
+    op: str | OperatorHandle,
+    func: F,
+    /,
+    *,
+    lib: Library | None = None,
+    allow_override: bool = True,
+) -> F: ...
 def register_fake(
     op: str | OperatorHandle,
     func: Callable[..., Any] | None = None,

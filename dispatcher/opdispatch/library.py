@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 from opdispatch.caller_frames import caller_site
 from opdispatch.dispatch_key import DispatchKey, key_of_device_type
@@ -287,6 +287,12 @@ class Library:
         return name
 
 
+@overload
+def define(
+    qualname: str, schema: str, *, lib: Library | None = None, tags: str | Sequence[str] = ()
+) -> None: ...
+@overload
+def define(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]: ...
 @singledispatch
 def define(
     qualname: str | Library,
@@ -310,7 +316,7 @@ def define(
     (lib or Library(namespace, "FRAGMENT")).define(f"{qualname}{schema}", tags=tags)
 
 
-@define.register
+@define.register  # type: ignore[attr-defined, untyped-decorator]  # overloads hide it
 def _(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
     def decorate(fn: F) -> F:
         name = lib.define(schema, alias_analysis)
@@ -320,6 +326,26 @@ def _(lib: Library, schema: str, alias_analysis: str = "") -> Callable[[F], F]:
     return decorate
 
 
+@overload
+def impl(
+    qualname: str,
+    types: str | Sequence[str],
+    func: None = None,
+    *,
+    lib: Library | None = None,
+) -> Callable[[F], F]: ...
+@overload
+def impl(
+    qualname: str, types: str | Sequence[str], func: F, *, lib: Library | None = None
+) -> F: ...
+@overload
+def impl(
+    lib: Library,
+    name: str | OperatorHandle,
+    dispatch_key: str | DispatchKey = "",
+    *,
+    with_keyset: bool = False,
+) -> Callable[[F], F]: ...
 @singledispatch
 def impl(
     qualname: str | Library,
@@ -347,7 +373,7 @@ def impl(
     return decorate if func is None else decorate(func)
 
 
-@impl.register
+@impl.register  # type: ignore[attr-defined, untyped-decorator]  # as above
 def _(
     lib: Library,
     name: str | OperatorHandle,

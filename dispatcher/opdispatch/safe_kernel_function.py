@@ -25,7 +25,7 @@ from opdispatch.registration import RegistrationHandle
 
 
 def get_kernel(
-    op: str | OperatorHandle | CustomOpDef, dispatch_key: str | DispatchKey
+    op: str | OperatorHandle | CustomOpDef[..., Any], dispatch_key: str | DispatchKey
 ) -> SafeKernelFunction:
     """The kernel that a call of an operator arrives at for a runtime key, fallbacks included.
 

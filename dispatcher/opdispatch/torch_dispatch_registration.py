@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from opdispatch.library import Library
 from opdispatch.library_arguments import namespace_of
@@ -12,6 +12,24 @@ from opdispatch.operator_handle import OperatorHandle
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@overload
+def register_torch_dispatch(
+    op: str | OperatorHandle,
+    torch_dispatch_class: type,
+    func: None = None,
+    /,
+    *,
+    lib: Library | None = None,
+) -> Callable[[F], F]: ...
+@overload
+def register_torch_dispatch(
+    op: str | OperatorHandle,
+    torch_dispatch_class: type,
+    func: F,
+    /,
+    *,
+    lib: Library | None = None,
+) -> F: ...
 def register_torch_dispatch(
     op: str | OperatorHandle,
     torch_dispatch_class: type,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from opdispatch.errors import KernelTypeError, RegistrationError, TransformError
 from opdispatch.functionalities.batching_rule import BatchedCall, make_batching_kernel
@@ -11,7 +11,17 @@ from opdispatch.library import Library
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import RegistrationHandle
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+
+@overload
+def register_vmap(
+    op: str | OperatorHandle, func: None = None, /, *, lib: Library | None = None
+) -> Callable[[F], F]: ...
+@overload
+def register_vmap(
+    op: str | OperatorHandle, func: Callable[..., Any], /, *, lib: Library | None = None
+) -> RegistrationHandle: ...
 def register_vmap(
     op: str | OperatorHandle,
     func: Callable[..., Any] | None = None,
@@ -32,7 +42,7 @@ def register_vmap(
     """
     if func is None:
 
-        def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
+        def decorate(rule: F) -> F:
             register_vmap(op, rule, lib=lib)
             return rule
 

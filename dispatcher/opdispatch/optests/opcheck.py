@@ -31,7 +31,7 @@ DEFAULT_TEST_UTILS = (
 
 
 def opcheck(
-    op: OperatorHandle | OpOverloadPacket | CustomOpDef,
+    op: OperatorHandle | OpOverloadPacket | CustomOpDef[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
