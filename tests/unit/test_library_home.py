@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 from pathlib import Path
@@ -17,10 +16,10 @@ from opdispatch_server.environments.library_home import (
     LibraryHome,
     normalise_requirements,
     read_home,
-    read_script_metadata,
 )
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import registry_pb2
+from tests.work_done import check_linear_work
 
 
 def home_of(text: str, *, isolated: bool = False) -> LibraryHome:
@@ -86,10 +85,43 @@ def test_requirements_have_one_form(lines: list[str], normal: tuple[str, ...]):
     assert normalise_requirements(normal) == normal
 
 
-@pytest.mark.parametrize("line", ["a b", "a\n--index-url x", "a\0", "@", "a>=", "x" * 5000])
+@pytest.mark.parametrize(
+    "line", ["a b", "a\n--index-url x", "a\0", "@", "a>=", "x" * 5000, "a; " + "(" * 4000]
+)
 def test_what_is_no_requirement_is_refused(line: str):
     with pytest.raises(LibraryLoadError):
         normalise_requirements([line])
+
+
+def test_a_requirement_has_no_separator_of_lines():
+    separators = [c for c in map(chr, range(0x110000)) if len(f"a{c}b".splitlines()) > 1]
+    assert {"\n", "\v", "\x1c", "\x85", "\u2028", "\u2029"} <= {*separators}
+    for separator in separators:
+        for line in (f"./a{separator}-e /path", f"-f x{separator}-e /path", f"a{separator}-e /b"):
+            with pytest.raises(LibraryLoadError, match="more than one line"):
+                normalise_requirements([line])
+
+
+def test_a_comment_is_cut_off_in_one_pass():
+    def normalise(line: str) -> None:
+        with pytest.raises(LibraryLoadError):
+            normalise_requirements([line])
+
+    check_linear_work(normalise, lambda size: " #" * (size // 2) + "\nx", 128 * 1024)
+
+
+@pytest.mark.parametrize("versions", [">=" + "1" * 5000, ">=3.9," * 5000, ">=3.9\u2028<4"])
+def test_a_range_of_versions_is_one_short_line(versions: str):
+    with pytest.raises(LibraryLoadError, match="is not a range of versions"):
+        home_for(requires_python=versions)
+    with pytest.raises(LibraryLoadError):
+        home_of(f"# /// script\n# requires-python = '{versions}'\n# ///\n")
+
+
+def test_the_path_of_a_python_is_one_line():
+    for path in ("/usr/bin/python3\0", "/usr/bin/python3\n/x", "/" * 5000):
+        with pytest.raises(LibraryLoadError, match="is not the path of a Python"):
+            home_for(python=path)
 
 
 def test_there_are_not_too_many_requirements():
@@ -112,12 +144,6 @@ def test_the_key_depends_on_what_is_in_a_file_that_is_required(tmp_path: Path):
         for line in (str(wheel), f"a @ {wheel.as_uri()}"):
             keys.add(find_key(LibraryHome((line,))))
     assert len(keys) == 4
-
-
-@given(st.text())
-def test_any_text_has_metadata_or_is_refused(text: str):
-    with contextlib.suppress(LibraryLoadError):
-        assert isinstance(read_script_metadata(text.encode(errors="replace"), "x"), dict)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What a library needs of its interpreters: packages, a Python, having them to itself.
 
-``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need, as
-``tomllib`` is.
+``packaging`` is a tenth of a daemon's imports, and is for libraries that say what they need.
 """
 
 from __future__ import annotations
@@ -14,16 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opdispatch_server.environments.script_metadata import read_script_metadata
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import registry_pb2
 
 REQUIREMENTS_LIMIT = 1000
 _LINE_LIMIT = 4096
-
-# The regular expression of the specification of inline script metadata.
-_SCRIPT_BLOCK = re.compile(
-    r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +94,7 @@ def read_home(
             "can be installed for it",
             hint="give either requirements or the Python of an environment",
         )
+    _check_line(environment.python, "the path of a Python")
     if environment.python and not Path(environment.python).is_absolute():
         raise LibraryLoadError(
             f"{environment.python!r} is not the absolute path of a Python on the daemon's machine"
@@ -120,17 +116,30 @@ def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
     """
     found = set()
     for line in lines:
-        text = re.sub(r"(^|\s)#.*$", "", line).strip()
-        if not text:
-            continue
-        if len(text) > _LINE_LIMIT or "\n" in text or "\r" in text or "\0" in text:
-            raise LibraryLoadError(f"{text[:80]!r}... is more than one line of requirements")
-        found.add(_normalise_line(text))
+        text = _check_line(line, "a requirement")
+        if bare := re.sub(r"(^|\s)#.*$", "", text).strip():
+            found.add(_normalise_line(bare))
     if len(found) > REQUIREMENTS_LIMIT:
         raise LibraryLoadError(
             f"{len(found)} lines of requirements are too many; the limit is {REQUIREMENTS_LIMIT}"
         )
     return tuple(sorted(found))
+
+
+def _check_line(text: str, what: str) -> str:
+    """Return the text without blanks at its ends. Raises LibraryLoadError for more than a line.
+
+    An installer separates lines where ``str.splitlines`` does, not only at newlines.
+    """
+    text = text.strip()
+    if len(text) > _LINE_LIMIT:
+        raise LibraryLoadError(
+            f"{text[:80]!r}... is not {what}: it has {len(text)} characters, and the limit "
+            f"is {_LINE_LIMIT}"
+        )
+    if len(text.splitlines()) > 1 or "\0" in text:
+        raise LibraryLoadError(f"{text[:80]!r} is not {what}: it is more than one line")
+    return text
 
 
 def _normalise_line(text: str) -> str:
@@ -176,33 +185,13 @@ def _home_of_script(script: bytes, label: str, isolated: bool) -> LibraryHome:
     return _check_python_version(LibraryHome(requirements, requires_python.strip(), "", isolated))
 
 
-def read_script_metadata(script: bytes, label: str) -> dict[str, Any]:
-    """The table in the ``# /// script`` block of a source file; empty if there is none.
-
-    Raises LibraryLoadError for a block that is no TOML, or for two blocks.
-    """
-    text = script.decode("utf-8", errors="replace").replace("\r\n", "\n")
-    blocks = [m for m in _SCRIPT_BLOCK.finditer(text) if m.group("type") == "script"]
-    if not blocks:
-        return {}
-    if len(blocks) > 1:
-        raise LibraryLoadError(f"{label} has {len(blocks)} blocks of script metadata; expected one")
-    lines = blocks[0].group("content").splitlines(keepends=True)
-    toml = "".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
-    import tomllib
-
-    try:
-        return tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise LibraryLoadError(f"the script metadata of {label} is no TOML: {error}") from error
-
-
 def _check_python_version(home: LibraryHome) -> LibraryHome:
     """The home; without its wish for a version of Python, if the daemon's own is one of them."""
     if not home.requires_python:
         return home
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+    _check_line(home.requires_python, "a range of versions")
     try:
         wanted = SpecifierSet(home.requires_python)
     except InvalidSpecifier as error:
