@@ -10,8 +10,7 @@ The daemon, one asyncio process (``opdispatch serve``), in folders with a map of
     environments/       what one needs installed for a library
     state/              what survives a daemon: its state folder and journal
 
-    commands, state_commands, configuration,
-    logs                                        the command line's side
+    commands, state_commands, configuration     the command line's side
     daemon                                      wires all of this; starts and stops
     operator_registry, kernel_route             the daemon's own dispatcher
     registry_view, registration_waits           what clients see of it, and wait for
@@ -31,6 +30,7 @@ Both:
     registration_codec                          how registrations travel
     lifted_kernels                              kernels that are registered below others
     devices                                     what kernels can use
+    logs, log_fields, log_relay                 log records, their fields, and how they travel
     fork_guard                                  what a library that forks must not take along
     full_collections                            when the garbage collector goes through everything
     loop_slices                                 long work that lets the event loop go on

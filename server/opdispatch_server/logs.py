@@ -1,7 +1,8 @@
 """Logging of the daemon and its interpreters: one line an event, on stderr.
 
 Two formats: ``human`` for a terminal, ``json`` (one object a line) for everything that reads
-logs. Fields beside the message are given as ``extra={"fields": {...}}``.
+logs; and a third, for a process whose log the daemon takes into its own (``log_relay``). Fields
+beside the message: ``log_fields``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from opdispatch_server.log_fields import fields_of, traceback_of
+from opdispatch_server.log_relay import RelayLines
+
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("auto", "human", "json")
-# For a process whose output ends up in the log of another one.
-BARE = "bare"
+RELAY = "relay"
+"""The format of a process whose output the daemon reads."""
 
 
 def configure_logging(level: str, log_format: str = "auto", stream: TextIO | None = None) -> None:
@@ -28,13 +32,8 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     if log_format == "auto":
         log_format = "human" if target.isatty() else "json"
     handler = logging.StreamHandler(target)
-    handler.setFormatter(
-        logging.Formatter("%(levelname)s %(message)s")
-        if log_format == BARE
-        else JsonLines()
-        if log_format == "json"
-        else HumanLines()
-    )
+    formatters = {"human": HumanLines, "json": JsonLines, RELAY: RelayLines}
+    handler.setFormatter(formatters[log_format]())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -63,21 +62,43 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        entry.update(getattr(record, "fields", {}))
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+        entry.update(fields_of(record))
+        if traceback := _traceback_of(self, record):
+            entry["traceback"] = traceback
         return json.dumps(entry, default=str)
 
 
 class HumanLines(logging.Formatter):
-    """A record as a person reads it: time, level, message, fields; tracebacks below it."""
+    """A record as a person reads it: time, level, message; tracebacks below it.
+
+    Fields that the message does not mention follow it. Programs read ``event`` in JSON.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, with its traceback, if any, on the lines below."""
         time = _moment(record).astimezone().strftime("%H:%M:%S")
-        fields = "".join(f" {k}={v}" for k, v in getattr(record, "fields", {}).items())
-        line = f"{time} {record.levelname.lower():<7} {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        message = record.getMessage()
+        if not is_ours(record):  # whose logger it is says most
+            message = f"{record.name}: {message}"
+        fields = "".join(
+            f" {name}={value}"
+            for name, value in fields_of(record)
+            if name != "event" and str(value) not in message
+        )
+        line = f"{time} {record.levelname.lower():<7} {message}{fields}"
+        traceback = _traceback_of(self, record)
+        return f"{line}\n{traceback}" if traceback else line
+
+
+def is_ours(record: logging.LogRecord) -> bool:
+    """Return whether the record comes from opdispatch itself."""
+    return record.name.partition(".")[0] == "opdispatch"
+
+
+def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    if record.exc_info:
+        return formatter.formatException(record.exc_info)
+    return traceback_of(record)
 
 
 def _moment(record: logging.LogRecord) -> datetime:

@@ -7,28 +7,53 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import configure_logging
+
+
+@contextmanager
+def root_logging(stream: io.StringIO, log_format: str) -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    configure_logging("info", log_format, stream)
+    try:
+        yield
+    finally:
+        root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
-    configure_logging("info", "json", stream)
-    yield stream
-    root.handlers[:], root.level = handlers, level
+    with root_logging(stream, "json"):
+        yield stream
 
 
 def test_a_record_is_one_json_object_with_its_fields(stream: io.StringIO) -> None:
-    logging.getLogger("opdispatch.x").warning("two\nlines", extra={"fields": {"library": "image"}})
+    about = fields(Event.LIBRARY_LOADED, library="image", version=2)
+    logging.getLogger("opdispatch.x").warning("two\nlines", extra=about)
     entry = json.loads(stream.getvalue())
     assert stream.getvalue().count("\n") == 1
     assert (entry["level"], entry["logger"]) == ("warning", "opdispatch.x")
-    assert (entry["message"], entry["library"]) == ("two\nlines", "image")
+    assert entry["message"] == "two\nlines"
+    assert (entry["event"], entry["library"], entry["version"]) == ("library_loaded", "image", 2)
+    assert not {"operator", "identity", "traceback"} & entry.keys()  # what does not apply
+
+
+def test_human_line_shows_fields_that_its_message_does_not_mention() -> None:
+    stream = io.StringIO()
+    with root_logging(stream, "human"):
+        about = fields(Event.KERNEL_ERROR, operator="a::f", call=7, traceback="File x, line 1")
+        logging.getLogger("opdispatch.x").error("the kernel of a::f raised", extra=about)
+        logging.getLogger("theirs").warning("careful")
+    first, traceback, second = stream.getvalue().splitlines()
+    assert first.endswith("error   the kernel of a::f raised call=7")
+    assert traceback == "File x, line 1"
+    assert second.endswith("warning theirs: careful")
 
 
 def test_what_grpc_says_of_cancelled_calls_is_left_out_and_nothing_else(

@@ -1,4 +1,4 @@
-"""What a supervised interpreter prints: its last lines are kept, and a flood is held back."""
+"""What a supervised interpreter prints and logs: the last lines are kept, a flood is held back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.log_relay import RECORD_BYTES, SEPARATOR, lines_of, read_record
 
 LOG = logging.getLogger("opdispatch.supervisor")
 
@@ -18,27 +21,56 @@ LINES_PER_SECOND = 20.0
 REPORT_PAUSE = 2.0
 # What is read in one slice of time; a process that prints more waits for the next one.
 SLICE = 0.05
+_SEPARATOR = SEPARATOR.encode()
 BYTES_PER_SLICE = 512 * 1024
 
 
 class WorkerOutput:
-    """Takes lines: keeps the last ones, and logs as many as the log can bear.
+    """Takes lines and log records: keeps the last ones, and logs as many as the log can bear.
 
-    ``clock`` gives seconds.
+    What is logged keeps its level and logger, and has a budget of its own: an error is not lost
+    among lines of output. ``clock`` gives seconds.
     """
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.tail: deque[str] = deque(maxlen=LINES_KEPT)
         self._name = name
-        self._clock = clock
-        self._credit = float(LINES_AT_ONCE)
-        self._credited_at = clock()
-        self._left_out = 0
-        self._reported_at = clock()
+        self._lines = _Budget(name, "prints", "lines", clock)
+        self._records = _Budget(name, "logs", "records", clock)
 
     def take(self, line: str) -> None:
-        """Keeps and, unless there are too many, logs one line."""
+        """Keep one line and, unless there are too many, log it."""
         self.tail.append(line)
+        if self._lines.spend():
+            extra = fields(Event.INTERPRETER_OUTPUT, interpreter=self._name)
+            LOG.info("%s: %s", self._name, line, extra=extra)
+
+    def take_record(self, record: logging.LogRecord) -> None:
+        """Keep one log record as lines and, unless there are too many, log it."""
+        self.tail.extend(lines_of(record))
+        record.interpreter = self._name
+        if self._records.spend():
+            # Not by a logger of its name: loggers stay for ever, and libraries choose the names.
+            logging.getLogger().handle(record)
+
+    def report(self) -> None:
+        """Log how much was left out since the last report."""
+        self._lines.report()
+        self._records.report()
+
+
+class _Budget:
+    """How many may be logged: a number at once, then a rate; the rest is counted."""
+
+    def __init__(self, name: str, does: str, what: str, clock: Callable[[], float]) -> None:
+        self._name, self._does, self._what = name, does, what
+        self._clock = clock
+        self._credit = float(LINES_AT_ONCE)
+        self._left_out = 0
+        self._credited_at = self._reported_at = clock()
+
+    def spend(self) -> bool:
+        """Return whether one more may be logged; count it if not."""
         now = self._clock()
         earned = (now - self._credited_at) * LINES_PER_SECOND
         self._credit = min(self._credit + earned, float(LINES_AT_ONCE))
@@ -46,26 +78,31 @@ class WorkerOutput:
         if self._credit >= 1.0:
             self._credit -= 1.0
             self.report()
-            LOG.info("%s: %s", self._name, line)
-            return
+            return True
         self._left_out += 1
         if now - self._reported_at >= REPORT_PAUSE:
             self.report()
+        return False
 
     def report(self) -> None:
-        """Logs how many lines were left out since the last report."""
+        """Log how many were left out since the last report, if any."""
         if self._left_out:
             LOG.warning(
-                "interpreter %s prints too much: %d lines were left out here",
+                "interpreter %s %s too much: %d %s were left out here",
                 self._name,
+                self._does,
                 self._left_out,
+                self._what,
+                extra=fields(
+                    Event.INTERPRETER_OUTPUT, interpreter=self._name, left_out=self._left_out
+                ),
             )
         self._left_out = 0
         self._reported_at = self._clock()
 
 
 class LineProtocol(asyncio.Protocol):
-    """Cuts a stream of bytes into lines; one without an end is cut at the limit.
+    """Cuts a stream of bytes into lines and log records; a line without an end is cut at the limit.
 
     A stream that is faster than the daemon should read is read with pauses: then whoever
     writes to it waits.
@@ -88,19 +125,35 @@ class LineProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        while len(self._rest) > LINE_LIMIT:
+        while len(self._rest) > self._limit():
             lines.append(self._rest[:LINE_LIMIT])
             self._rest = self._rest[LINE_LIMIT:]
         for line in lines:
-            self._output.take(line[: 2 * LINE_LIMIT].decode(errors="backslashreplace").rstrip())
+            self._take(line)
         self._keep_pace(len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         if self._rest:
-            self._output.take(self._rest.decode(errors="backslashreplace"))
+            self._take(self._rest)
         self._output.report()
         self.ended.set()
+
+    def _limit(self) -> int:
+        """Return how much may come before the end of the line that is being read."""
+        return RECORD_BYTES if _SEPARATOR in self._rest[:LINE_LIMIT] else LINE_LIMIT
+
+    def _take(self, line: bytes) -> None:
+        # A record may come while a line of output has no end yet.
+        output, separator, text = line.partition(_SEPARATOR)
+        record = read_record(text.decode(errors="replace")) if separator else None
+        if record is None:
+            output = line
+        if output or record is None:
+            text_of_line = output[: 2 * LINE_LIMIT].decode(errors="backslashreplace")
+            self._output.take(text_of_line.rstrip())
+        if record is not None:
+            self._output.take_record(record)
 
     def _keep_pace(self, size: int) -> None:
         now = self._loop.time()

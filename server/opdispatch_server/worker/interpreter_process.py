@@ -22,7 +22,7 @@ import grpc
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
-from opdispatch_server.logs import BARE, configure_logging
+from opdispatch_server.logs import RELAY, configure_logging
 from opdispatch_server.processes.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
@@ -41,10 +41,10 @@ LOG = logging.getLogger("opdispatch.interpreter")
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Runs an interpreter of the daemon's until its session ends, then leaves the process."""
     options = _parse(argv)
-    _tell_of_crashes()
+    _tell_of_trouble()
     GUARD.install()
     GUARD.own_descriptor(die_with_parent(options.parent))
-    configure_logging(options.log_level, BARE)
+    configure_logging(options.log_level, RELAY)
     settings = InterpreterSettings(
         daemon=options.daemon,
         listen=options.listen,
@@ -84,7 +84,7 @@ def run_user_interpreter(
                 )
             folder = RunFolder.create()
             listen = folder.socket("calls.sock")
-        _tell_of_crashes()
+        _tell_of_trouble()
         GUARD.install()
 
         numbers = itertools.count(1)
@@ -113,9 +113,10 @@ def leave_process(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _tell_of_crashes() -> None:
-    """Has a kernel that crashes the process print where it is: the one thread, of perhaps many."""
+def _tell_of_trouble() -> None:
+    """Have a crash print the Python lines of the thread that crashed, and warnings be logged."""
     faulthandler.enable(all_threads=False)
+    logging.captureWarnings(True)  # of a library, too: they have a level
 
 
 def _ask_message_limit(daemon: str) -> int:

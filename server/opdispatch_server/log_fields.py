@@ -1,0 +1,109 @@
+"""The fields of log records: which there are, and what each says.
+
+A record of ours says what has happened in ``event``, and whom it concerns in the others:
+
+    LOG.info("loaded %s", version, extra=fields(Event.LIBRARY_LOADED, library=version.name))
+
+They are attributes of the LogRecord, as ``extra=`` makes them, so any handler or formatter has
+them. A field that does not apply is absent. None of them may hold a secret: no argument or result
+of a call, and not the number that a run of a kernel is known by (``CallContext.run``).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Final
+
+FIELDS: Final = (
+    "event",  # an Event
+    "operator",  # "namespace::name.overload"
+    "library",
+    "version",  # a number
+    "interpreter",
+    "call",  # the id of its request, unique among the calls of one connection under way
+    "trace",  # the id of the distributed trace that it is a part of
+    "identity",  # who asked
+    "exception",  # the class of what was raised
+    "left_out",  # how many records like this one were left out before it
+)
+"""In the order in which they are written."""
+
+TRACEBACK: Final = "traceback"
+"""An attribute with the text of a traceback, where there is no ``exc_info``."""
+
+
+class Event(enum.StrEnum):
+    """What has happened: stable, for programs, where the message is for people."""
+
+    LIBRARY_LOADED = "library_loaded"
+    LIBRARY_REPLACED = "library_replaced"
+    LIBRARY_ROLLED_BACK = "library_rolled_back"
+    LIBRARY_RESTORED = "library_restored"
+    LIBRARY_UNLOADED = "library_unloaded"
+    LIBRARY_SCALED = "library_scaled"
+    LIBRARY_LOAD_FAILED = "library_load_failed"
+    LIBRARY_FAILED = "library_failed"
+    REPLICA_JOINED = "replica_joined"
+    REPLICA_FAILED = "replica_failed"
+    PRIMARY_CHANGED = "primary_changed"
+    INTERPRETER_READY = "interpreter_ready"
+    INTERPRETER_ENDED = "interpreter_ended"
+    INTERPRETER_QUARANTINED = "interpreter_quarantined"
+    INTERPRETER_REVIVED = "interpreter_revived"
+    INTERPRETER_DRAINING = "interpreter_draining"
+    INTERPRETER_IN_USE = "interpreter_in_use"
+    INTERPRETER_FAILED = "interpreter_failed"
+    INTERPRETER_OUTPUT = "interpreter_output"
+    KERNEL_ERROR = "kernel_error"
+    INTERNAL_ERROR = "internal_error"
+
+
+IDENTITY: ContextVar[str] = ContextVar("opdispatch_identity", default="")
+"""Who has asked for what this task does; empty for what the daemon does by itself."""
+
+
+def fields(
+    event: Event,
+    *,
+    operator: str = "",
+    library: str = "",
+    version: int = 0,
+    interpreter: str = "",
+    call: int = 0,
+    trace: str = "",
+    identity: str = "",
+    exception: str = "",
+    left_out: int = 0,
+    traceback: str = "",
+) -> dict[str, object]:
+    """Return the ``extra`` of a record; what is empty or 0 is left out."""
+    given: dict[str, object] = {
+        "operator": operator,
+        "library": library,
+        "version": version,
+        "interpreter": interpreter,
+        "call": call,
+        "trace": trace,
+        "identity": identity,
+        "exception": exception,
+        "left_out": left_out,
+        TRACEBACK: traceback,
+    }
+    return {"event": event.value, **{name: value for name, value in given.items() if value}}
+
+
+def fields_of(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    """Yield the fields that a record has, by name."""
+    for name in FIELDS:
+        value = getattr(record, name, None)
+        if isinstance(value, str | int) and value != "":
+            yield name, value
+
+
+def traceback_of(record: logging.LogRecord) -> str:
+    """Return the traceback that a record brings as text; empty if it has none."""
+    text = getattr(record, TRACEBACK, "")
+    return text if isinstance(text, str) else ""
