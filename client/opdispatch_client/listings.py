@@ -71,6 +71,8 @@ class Library:
     """What its interpreters' environment was made for."""
     python: str
     """The Python of the existing environment that its interpreters run in."""
+    kernel_errors: int
+    """How many calls of this version its kernels have failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class Interpreter:
     """What it has copied to its devices and from them, by device, as of its last heartbeat."""
     reserved_for: str
     """What it takes libraries of: "library NAME" or "environment KEY"; empty: any."""
+    kernel_errors: int
+    """How many calls kernels have failed there since it is connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,8 @@ class OperatorSummary:
     libraries: tuple[str, ...]
     keys: tuple[str, ...]
     """The dispatch keys that have a kernel of their own."""
+    kernel_errors: int
+    """How many calls its kernels have failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +254,7 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         isolated=msg.home.isolated,
         requirements=tuple(msg.home.environment.requirements),
         python=msg.home.environment.python,
+        kernel_errors=msg.kernel_errors,
     )
 
 
@@ -306,6 +313,7 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
             for each in msg.transfers
         },
         reserved_for=msg.reserved_for,
+        kernel_errors=msg.kernel_errors,
     )
 
 
@@ -316,6 +324,7 @@ def operator_summary_from_proto(msg: registry_pb2.OperatorSummary) -> OperatorSu
         schema=msg.schema,
         libraries=tuple(msg.libraries),
         keys=tuple(msg.keys),
+        kernel_errors=msg.kernel_errors,
     )
 
 
@@ -340,6 +349,7 @@ def operator_description_from_proto(
         schema=msg.summary.schema,
         libraries=tuple(msg.summary.libraries),
         keys=tuple(msg.summary.keys),
+        kernel_errors=msg.summary.kernel_errors,
         documentation=msg.documentation,
         defined_at=msg.defined_at,
         kernels=tuple(kernel_summary_from_proto(kernel) for kernel in msg.kernels),

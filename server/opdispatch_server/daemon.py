@@ -173,6 +173,7 @@ class Daemon:
             self._pools.find,
             self._leases,
             runs,
+            self._libraries.catalog.count_kernel_errors,
             DirectCallRules(
                 queue_calls=limits.calls,
                 queue_bytes=limits.bytes,

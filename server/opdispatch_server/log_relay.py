@@ -34,7 +34,7 @@ class RelayLines(logging.Formatter):
             "created": record.created,
             "levelno": record.levelno,
             "name": record.name[:_NAME_LIMIT],
-            "msg": _cut(record.getMessage(), _MESSAGE_LIMIT),
+            "msg": cut(record.getMessage(), _MESSAGE_LIMIT),
         }
         entry |= {
             name: value[:_NAME_LIMIT] if isinstance(value, str) else value
@@ -44,7 +44,7 @@ class RelayLines(logging.Formatter):
             self.formatException(record.exc_info) if record.exc_info else traceback_of(record)
         )
         if traceback:
-            entry[TRACEBACK] = _cut(traceback, _TRACEBACK_LIMIT)
+            entry[TRACEBACK] = cut(traceback, _TRACEBACK_LIMIT)
         return SEPARATOR + json.dumps(entry)
 
 
@@ -83,7 +83,7 @@ def lines_of(record: logging.LogRecord) -> list[str]:
     return [*text.splitlines(), *traceback_of(record).splitlines()]
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
     """Return the text, or its two ends: of a traceback the last line says most."""
     if len(text) <= limit:
         return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 
 from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Registration
 from opdispatch.dispatch_key import to_functionality_key
@@ -87,7 +88,8 @@ class RegistryView:
         handles = [
             self._dispatcher.find_op(name) for name in names if fnmatch.fnmatchcase(name, pattern)
         ]
-        summaries = [self._summary(handle) for handle in handles if handle is not None]
+        errors = self._catalog.kernel_errors()
+        summaries = [self._summary(handle, errors) for handle in handles if handle is not None]
         # The bytes of two messages are those of one that has the fields of both.
         return b"".join(
             pb.ListOperatorsReply(operators=summaries[i : i + _AT_ONCE]).SerializeToString()
@@ -96,7 +98,7 @@ class RegistryView:
 
     def summarize(self, name: OperatorName) -> pb.OperatorSummary:
         """One operator, as a list shows it. Raises OperatorNotFoundError."""
-        return self._summary(self._get(str(name)))
+        return self._summary(self._get(str(name)), self._catalog.kernel_errors())
 
     def active_kernel(self, name: OperatorName, key: DispatchKey) -> pb.KernelSummary:
         """The newest kernel for exactly that key. Raises OperatorNotFoundError."""
@@ -128,7 +130,7 @@ class RegistryView:
         """Everything about one operator. Raises OperatorNotFoundError."""
         op = self._get(name)
         return pb.DescribeOperatorReply(
-            summary=self._summary(op),
+            summary=self._summary(op, self._catalog.kernel_errors()),
             documentation=_documentation(op),
             defined_at=op.defined_at,
             kernels=[
@@ -179,7 +181,7 @@ class RegistryView:
             operator=name,
         )
 
-    def _summary(self, op: OperatorHandle) -> pb.OperatorSummary:
+    def _summary(self, op: OperatorHandle, errors: Counter[str]) -> pb.OperatorSummary:
         name = str(op.name)
         kernels = op.kernels()
         return pb.OperatorSummary(
@@ -187,6 +189,7 @@ class RegistryView:
             schema=str(op.schema) if op.has_schema else "",
             libraries=[v.name for v in self._catalog.newest() if v.has_operator(name)],
             keys=list(dict.fromkeys(str(kernel.key) for kernel in kernels)),
+            kernel_errors=errors[name],
         )
 
     def _kernel(self, key: str, registration: Registration, active: bool) -> pb.KernelSummary:
@@ -221,6 +224,7 @@ class RegistryView:
             remote_values=kept,
             remote_bytes=kept_bytes,
             transfers=direct.transfers,
+            kernel_errors=session.kernel_errors_total,
             reserved_for=session.pool.reserved_for if session.pool else "",
         )
         message.connected_at.FromDatetime(session.connected_at)

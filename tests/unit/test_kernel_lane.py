@@ -18,6 +18,7 @@ from opdispatch_server.values.value_store import ValueStore
 from opdispatch_server.worker.call_rules import DaemonCalls
 from opdispatch_server.worker.daemon_lane import DaemonLane
 from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.worker.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.kernel_lane import KernelLane
 from opdispatch_server.worker.program_execution import ProgramExecution
@@ -75,7 +76,13 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
             libraries.dispatcher, values, peers, DeviceExports(), lambda: "here"
         )
         yield KernelExecution(
-            libraries, lambda: "here", LIMIT, values, programs, lambda error: None
+            libraries,
+            lambda: "here",
+            LIMIT,
+            values,
+            programs,
+            lambda error: None,
+            KernelErrorLog(lambda: "here"),
         )
 
 

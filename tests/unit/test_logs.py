@@ -8,10 +8,11 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.log_fields import FIELDS, TRACEBACK, Event, fields
 from opdispatch_server.logs import configure_logging
 
 
@@ -54,6 +55,12 @@ def test_human_line_shows_fields_that_its_message_does_not_mention() -> None:
     assert first.endswith("error   the kernel of a::f raised call=7")
     assert traceback == "File x, line 1"
     assert second.endswith("warning theirs: careful")
+
+
+def test_every_field_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    section = text[text.index("### Logs") :]
+    assert [name for name in (*FIELDS, TRACEBACK) if f"`{name}`" not in section] == []
 
 
 def test_what_grpc_says_of_cancelled_calls_is_left_out_and_nothing_else(

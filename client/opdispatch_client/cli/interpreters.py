@@ -38,7 +38,10 @@ def interpreters(settings: Settings) -> None:
         return
     columns = ("name", "pid", "state", "heard", "python", "devices", "running", "queued", "calls")
     print_table(
-        (*columns, "restarts", "libraries", "reserved for", "to and from devices", "connected at"),
+        (
+            *(*columns, "kernel errors", "restarts", "libraries", "reserved for"),
+            *("to and from devices", "connected at"),
+        ),
         (
             (
                 interpreter.name,
@@ -50,6 +53,7 @@ def interpreters(settings: Settings) -> None:
                 str(interpreter.calls_in_flight),
                 str(interpreter.calls_queued),
                 str(interpreter.calls_total),
+                str(interpreter.kernel_errors or ""),
                 str(interpreter.restarts),
                 ", ".join(interpreter.libraries),
                 interpreter.reserved_for,

@@ -233,7 +233,7 @@ def libraries(
         print_table(
             (
                 *("name", "version", "state", "operators", "interpreters", "source", "sha256"),
-                *("loaded at", "loaded by"),
+                *("loaded at", "loaded by", "kernel errors"),
             ),
             (
                 (
@@ -246,6 +246,7 @@ def libraries(
                     library.sha256[:12],
                     format_time(library.loaded_at),
                     library.loaded_by,
+                    str(library.kernel_errors or ""),
                 )
                 for library in found
             ),

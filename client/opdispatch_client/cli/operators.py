@@ -47,12 +47,13 @@ def ops(
         print_remark(f"no operator matches {pattern!r}" if pattern else "there are no operators")
     else:
         print_table(
-            ("operator", "keys", "libraries"),
+            ("operator", "keys", "libraries", "kernel errors"),
             (
                 (
                     operator.schema or f"{operator.name} (not defined)",
                     ", ".join(operator.keys),
                     ", ".join(operator.libraries),
+                    str(operator.kernel_errors or ""),
                 )
                 for operator in found
             ),
@@ -75,6 +76,7 @@ def describe(settings: Settings, operator: Operator) -> None:
             ("defined at", found.defined_at),
             ("libraries", ", ".join(found.libraries)),
             ("tags", ", ".join(found.tags)),
+            ("kernel errors", str(found.kernel_errors or "")),
         )
     )
     if found.documentation:

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class InterpreterMessage(_message.Message):
-    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue", "direct_ports", "registry_report")
+    __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue", "direct_ports", "registry_report", "kernel_errors")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class InterpreterMessage(_message.Message):
     OVERDUE_FIELD_NUMBER: _ClassVar[int]
     DIRECT_PORTS_FIELD_NUMBER: _ClassVar[int]
     REGISTRY_REPORT_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     hello: Hello
     staged: RegistrationBatch
@@ -29,7 +30,8 @@ class InterpreterMessage(_message.Message):
     overdue: OverdueCall
     direct_ports: DirectPorts
     registry_report: RegistryReport
-    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ...) -> None: ...
+    kernel_errors: KernelErrors
+    def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane")
@@ -78,6 +80,22 @@ class OverdueCall(_message.Message):
     lane: int
     id: int
     def __init__(self, operator: _Optional[str] = ..., lane: _Optional[int] = ..., id: _Optional[int] = ...) -> None: ...
+
+class KernelErrors(_message.Message):
+    __slots__ = ("counts",)
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedCompositeFieldContainer[KernelErrorCount]
+    def __init__(self, counts: _Optional[_Iterable[_Union[KernelErrorCount, _Mapping]]] = ...) -> None: ...
+
+class KernelErrorCount(_message.Message):
+    __slots__ = ("operator", "load_id", "count")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    load_id: int
+    count: int
+    def __init__(self, operator: _Optional[str] = ..., load_id: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class DirectPorts(_message.Message):
     __slots__ = ("ports",)
@@ -174,20 +192,22 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., come_back: _Optional[bool] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("load_id", "name", "content", "module", "filename", "replaces")
+    __slots__ = ("load_id", "name", "content", "module", "filename", "replaces", "version")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     FILENAME_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     load_id: int
     name: str
     content: bytes
     module: str
     filename: str
     replaces: int
-    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., replaces: _Optional[int] = ...) -> None: ...
+    version: int
+    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., replaces: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("load_id", "above")

@@ -116,7 +116,7 @@ class UnloadLibraryReply(_message.Message):
     def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_measure: _Optional[_Union[MemoryMeasure, str]] = ...) -> None: ...
 
 class Library(_message.Message):
-    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error")
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error", "kernel_errors")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,7 @@ class Library(_message.Message):
     HOME_FIELD_NUMBER: _ClassVar[int]
     MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     sha256: str
@@ -149,7 +150,8 @@ class Library(_message.Message):
     home: Home
     max_concurrency: int
     error: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+    kernel_errors: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ..., kernel_errors: _Optional[int] = ...) -> None: ...
 
 class ScaleLibraryRequest(_message.Message):
     __slots__ = ("name", "interpreters")
@@ -218,7 +220,7 @@ class ListInterpretersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Interpreter(_message.Message):
-    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued", "transfers", "remote_values", "remote_bytes")
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued", "transfers", "remote_values", "remote_bytes", "kernel_errors")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +241,7 @@ class Interpreter(_message.Message):
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     REMOTE_VALUES_FIELD_NUMBER: _ClassVar[int]
     REMOTE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     name: str
     pid: int
     supervised: bool
@@ -259,7 +262,8 @@ class Interpreter(_message.Message):
     transfers: _containers.RepeatedCompositeFieldContainer[DeviceTransfers]
     remote_values: int
     remote_bytes: int
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[DeviceTransfers, _Mapping]]] = ..., remote_values: _Optional[int] = ..., remote_bytes: _Optional[int] = ...) -> None: ...
+    kernel_errors: int
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[DeviceTransfers, _Mapping]]] = ..., remote_values: _Optional[int] = ..., remote_bytes: _Optional[int] = ..., kernel_errors: _Optional[int] = ...) -> None: ...
 
 class DeviceTransfers(_message.Message):
     __slots__ = ("device", "to_device", "from_device", "from_peers")
@@ -304,16 +308,18 @@ class ListOperatorsReply(_message.Message):
     def __init__(self, operators: _Optional[_Iterable[_Union[OperatorSummary, _Mapping]]] = ...) -> None: ...
 
 class OperatorSummary(_message.Message):
-    __slots__ = ("name", "schema", "libraries", "keys")
+    __slots__ = ("name", "schema", "libraries", "keys", "kernel_errors")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema: str
     libraries: _containers.RepeatedScalarFieldContainer[str]
     keys: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., schema: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+    kernel_errors: int
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[str]] = ..., kernel_errors: _Optional[int] = ...) -> None: ...
 
 class DescribeOperatorRequest(_message.Message):
     __slots__ = ("operator",)

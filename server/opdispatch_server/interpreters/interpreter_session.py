@@ -70,6 +70,9 @@ class InterpreterSession:
         """No other session has it, of this daemon or of another one."""
         # Is told of a direct call whose kernel has run for too long.
         self.on_overdue: Callable[[interpreter_pb2.OverdueCall], None] = lambda call: None
+        # Is told of the calls that kernels fail, whichever way they have come.
+        self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
+        self.kernel_errors_total = 0
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
@@ -348,6 +351,9 @@ class InterpreterSession:
                 self.lease.renew()
             if message.HasField("overdue"):
                 self.on_overdue(message.overdue)
+            elif message.HasField("kernel_errors"):
+                self.kernel_errors_total += sum(c.count for c in message.kernel_errors.counts)
+                self.on_kernel_errors(message.kernel_errors)
             elif message.HasField("heartbeat"):
                 self.heartbeat = message.heartbeat
             elif message.HasField("direct_ports"):

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_wire.errors import LibraryNotFoundError
+from opdispatch_wire.v1 import interpreter_pb2
 
 # Below the active version, the one that was active before it is kept.
 KEPT_VERSIONS = 2
@@ -47,6 +48,18 @@ class LibraryCatalog:
             for name in sorted(self._versions)
             for version in sorted(self._versions[name], key=lambda version: version.version)
         ]
+
+    def count_kernel_errors(self, errors: interpreter_pb2.KernelErrors) -> None:
+        """Add what an interpreter has reported; what is of no version that is kept is dropped."""
+        versions = {version.load_id: version for version in self.all_versions()}
+        for each in errors.counts:
+            if (version := versions.get(each.load_id)) is not None:
+                # A new one each time: other threads may be looking.
+                version.kernel_errors = version.kernel_errors + Counter({each.operator: each.count})
+
+    def kernel_errors(self) -> Counter[str]:
+        """Return how many calls of each operator have failed, of the versions that are kept."""
+        return sum((version.kernel_errors for version in self.all_versions()), Counter())
 
     def newest(self) -> list[LibraryVersion]:
         """Of each library, the version that is active, or will be when it has an interpreter."""

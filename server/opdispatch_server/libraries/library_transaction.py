@@ -91,7 +91,10 @@ class LibraryTransaction:
         Raises what the import raised, DeadlineExceededError, or InterpreterDiedError.
         """
         stage = pb.Stage(
-            load_id=version.load_id, name=version.name, replaces=replaced.load_id if replaced else 0
+            load_id=version.load_id,
+            name=version.name,
+            version=version.version,
+            replaces=replaced.load_id if replaced else 0,
         )
         if version.source.is_module:
             stage.module = version.source.label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,6 +95,8 @@ class LibraryVersion:
         # Held while replicas are added, so that no two decide how many are missing.
         self.filling = asyncio.Lock()
         self.calls_in_flight = 0
+        self.kernel_errors: Counter[str] = Counter()
+        """How many calls of each operator its kernels have failed."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -235,6 +238,7 @@ class LibraryVersion:
             state=self.state.value,
             error=self.error,
             max_concurrency=self.max_concurrency,
+            kernel_errors=self.kernel_errors.total(),
             home=None if self.source.home.is_shared else self.source.home.to_proto(),
         )
         message.loaded_at.FromDatetime(self.loaded_at)

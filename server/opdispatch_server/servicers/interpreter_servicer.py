@@ -54,7 +54,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     kind only.
     ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
     calls that kernels make. ``direct_calls`` is what interpreters are told of calls that come to
-    them directly, and ``runs`` is told of those whose kernels run for too long.
+    them directly; ``runs`` is told of those whose kernels run for too long, and
+    ``count_kernel_errors`` of those that their kernels fail.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         pool_of: Callable[[str], InterpreterPool | None],
         leases: LeaseWatch,
         runs: KernelRuns,
+        count_kernel_errors: Callable[[pb.KernelErrors], None],
         direct_calls: pb.DirectCallRules,
         hosts: Callable[[], Iterable[str]],
         direct_ports: tuple[int, int] | None,
@@ -81,6 +83,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._pool_of = pool_of
         self._leases = leases
         self._runs = runs
+        self._count_kernel_errors = count_kernel_errors
         self._direct_calls = direct_calls
         self._hosts = hosts
         self._direct_ports = direct_ports
@@ -113,6 +116,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             lease=self._leases.grant(core_wait) if hello.heartbeats else None,
             direct_lane=hello.direct_lane if self._is_near(hello) else "",
         )
+        session.on_kernel_errors = self._count_kernel_errors
         session.on_overdue = functools.partial(self._runs.stop_overdue, session)
         welcome = pb.Welcome(
             name=name,

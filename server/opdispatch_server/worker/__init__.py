@@ -9,7 +9,8 @@ lost_device                                 the end of one whose device has fail
 Kernels and programs are run:
 
 kernel_execution, chosen_kernel,
-raised_errors, kernel_profile               kernels, what they raise, and what they take
+raised_errors, kernel_error_log,
+kernel_profile                              kernels, what they raise, and what they take
 compiled_program, program_execution         programs
 library_turns, several_turns, waiting_room  whose turn it is in a library
 daemon_lane                                 the calls that kernels make to other interpreters

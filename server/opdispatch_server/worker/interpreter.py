@@ -37,6 +37,7 @@ from opdispatch_server.worker.direct_listener import DirectListener
 from opdispatch_server.worker.heartbeat import heartbeat_of
 from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
 from opdispatch_server.worker.kernel_calls import KernelThreads
+from opdispatch_server.worker.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.kernel_lanes import KernelLanes
 from opdispatch_server.worker.kernel_streams import KernelStreams
@@ -62,6 +63,7 @@ LOG = logging.getLogger("opdispatch.interpreter")
 DROP_TIMEOUT = 30.0
 # How long an interpreter that was held up for a heartbeat listens before it says that it lives.
 _SECOND_THOUGHTS = 0.02
+_NEWS_PAUSE = 0.05
 # How long calls that are running have to end when the interpreter is told to stop.
 LAST_CALLS_WAIT = 2.0
 
@@ -113,6 +115,7 @@ class Interpreter:
             self._exports,
             lambda: self._name,
         )
+        self._kernel_errors = KernelErrorLog(lambda: self._name)
         self._execution = KernelExecution(
             self._libraries,
             lambda: self._name,
@@ -120,6 +123,7 @@ class Interpreter:
             self._values,
             programs,
             self._lost_device.note,
+            self._kernel_errors,
         )
         self._direct = DirectCalls(self._libraries)
         self._direct_lanes = KernelLanes(
@@ -133,6 +137,7 @@ class Interpreter:
         self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
         self._stopping = asyncio.Event()
         self._attending: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
         self.met_daemon = False
         self.may_come_back = False
 
@@ -196,6 +201,9 @@ class Interpreter:
             await self._direct_listener.close(patience)
         if self._attending is not None:
             self._attending.cancel()
+        if self._telling is not None:
+            self._telling.cancel()
+        self._kernel_errors.flush(all_of_them=True)
 
     def stop(self) -> None:
         """Ends the session from this side; calls that are running finish."""
@@ -324,6 +332,7 @@ class Interpreter:
         report = functools.partial(self._report, session)
         # Not for the session: direct calls go on without a daemon.
         self._attending = asyncio.create_task(self._direct.attend(report))
+        self._telling = asyncio.create_task(self._tell_kernel_errors(session))
 
     async def _follow_rules(self, session: Session, rules: pb.DirectCallRules) -> None:
         self._direct.follow(rules, self._name)
@@ -352,6 +361,27 @@ class Interpreter:
     async def _report(self, session: Session, run: DirectRun) -> None:
         overdue = pb.OverdueCall(operator=run.operator, lane=run.lane, id=run.id)
         await self._say(session, pb.InterpreterMessage(overdue=overdue))
+
+    async def _tell_kernel_errors(self, session: Session) -> None:
+        """Tell the daemon how many calls kernels fail, and log what is due, until cancelled.
+
+        Like direct calls, this goes on when the daemon has vanished.
+        """
+        news, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def note_news() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(news.set)
+
+        self._kernel_errors.on_news = note_news
+        while True:
+            if counts := self._kernel_errors.take_counts():
+                await self._say(session, pb.InterpreterMessage(kernel_errors=counts))
+            pause = self._kernel_errors.flush()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), pause)
+            await asyncio.sleep(_NEWS_PAUSE)  # many errors are one message
+            news.clear()
 
     async def _beat(self, session: Session, period: float) -> None:
         """Says again and again that this interpreter is alive.

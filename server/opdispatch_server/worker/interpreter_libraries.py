@@ -131,7 +131,13 @@ class InterpreterLibraries:
                 backend.close()
             raise _load_error(error, stage, imported) from error
         self._staged = LoadedLibrary(
-            stage.load_id, stage.name, registrations, imported, max_concurrency, backends
+            stage.load_id,
+            stage.name,
+            registrations,
+            imported,
+            max_concurrency,
+            backends,
+            stage.version,
         )
         if len(registrations) > MANY_REGISTRATIONS and gc.isenabled():
             # It would come soon, and take so long that the daemon might miss heartbeats: of an

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
@@ -19,20 +21,27 @@ from opdispatch.errors import (
 from opdispatch.grad_mode import AUTOGRAD_STATE, AutogradState
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
+from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
 from opdispatch_server.worker.chosen_kernel import ChosenKernel
 from opdispatch_server.worker.daemon_lane import CallTrace, RemoteTraceLine
 from opdispatch_server.worker.interpreter_libraries import InterpreterLibraries
+from opdispatch_server.worker.kernel_error_log import FailedCall, KernelErrorLog
 from opdispatch_server.worker.kernel_profile import KernelProfile
 from opdispatch_server.worker.library_turns import LibraryTurns
+from opdispatch_server.worker.loaded_library import LoadedLibrary
 from opdispatch_server.worker.program_execution import ProgramExecution
-from opdispatch_server.worker.raised_errors import error_of_kernel
+from opdispatch_server.worker.raised_errors import (
+    error_of_kernel,
+    is_of_kernel,
+    was_logged_elsewhere,
+)
 from opdispatch_server.worker.several_turns import turns_of_all
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, reply_of_returns
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
-from opdispatch_wire.errors import DeadlineExceededError
+from opdispatch_wire.errors import DeadlineExceededError, RefusedError
 from opdispatch_wire.modes import autocast_of, check_modes, local_keys_of
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
@@ -51,7 +60,8 @@ _INFERENCE = AutogradState(grad_mode=False, inference_mode=True)
 class KernelExecution:
     """Runs one call at a time in whichever thread asks.
 
-    ``on_device_lost`` is told, in that thread, that this process can use a device no more.
+    ``on_device_lost`` is told, in that thread, that this process can use a device no more;
+    ``errors`` logs and counts what kernels raise.
     """
 
     def __init__(
@@ -62,6 +72,7 @@ class KernelExecution:
         values: ValueStore,
         programs: ProgramExecution,
         on_device_lost: Callable[[DeviceLostError], None],
+        errors: KernelErrorLog,
     ) -> None:
         self._libraries = libraries
         self._interpreter = interpreter
@@ -69,6 +80,7 @@ class KernelExecution:
         self._values = values
         self._programs = programs
         self._on_device_lost = on_device_lost
+        self._errors = errors
 
     def turns_of(self, load_id: int) -> LibraryTurns[Any]:
         """Whose turn it is among the calls of a library. Raises RefusedError if it is gone."""
@@ -117,6 +129,8 @@ class KernelExecution:
         try:
             return self._run_or_drop(request, context, memory, profile)
         except OpdispatchError as error:
+            if is_of_kernel(error):
+                self._note_error(request, error)
             # Or another interpreter's, that a kernel has called.
             if isinstance(error, DeviceLostError) and (lost := find_lost_device()) is not None:
                 self._on_device_lost(lost)
@@ -126,6 +140,37 @@ class KernelExecution:
             profile.end(failed=True)
             profile.add_to(reply, self._interpreter(), self._limit)
             return reply
+
+    def _note_error(self, request: execution_pb2.CallRequest, error: OpdispatchError) -> None:
+        """Log and count a call that its kernel has failed; of a program, that step's."""
+        operator = error.facts.get("operator") or request.operator
+        library = self._find_library(request, operator)
+        self._errors.note(
+            FailedCall.of(
+                error,
+                operator=operator,
+                call=request.id,
+                load_id=library.load_id if library else 0,
+                library=library.name if library else "",
+                version=library.version if library else 0,
+                level=logging.DEBUG if was_logged_elsewhere(error) else logging.ERROR,
+            )
+        )
+
+    def _find_library(
+        self, request: execution_pb2.CallRequest, operator: str
+    ) -> LoadedLibrary | None:
+        """Return the library of a call whose kernel has failed; None if that was of none."""
+        if request.HasField("kernel") and not request.program:
+            load_ids = [request.kernel.load_id]
+        else:
+            load_ids = [request.kernel.load_id, *request.libraries]
+        for load_id in load_ids:
+            with contextlib.suppress(RefusedError):  # it may have gone meanwhile
+                library = self._libraries.get(load_id)
+                if len(load_ids) == 1 or library.has_operator(parse_operator_name(operator)):
+                    return library
+        return None
 
     def _run_or_drop(
         self,

@@ -34,9 +34,11 @@ class LoadedLibrary:
         imported: LibraryImport | None = None,
         max_concurrency: int = 1,
         backends: Sequence[BackendRegistration] = (),
+        version: int = 0,
     ) -> None:
         self.load_id = load_id
         self.name = name
+        self.version = version
         self.registrations = registrations
         self.imported = imported
         self.max_concurrency = max_concurrency
@@ -139,6 +141,10 @@ class LoadedLibrary:
                 f"$.kernel.registration is {place}, which is no kernel of library {self.name!r}"
             )
         return kernel
+
+    def has_operator(self, operator: OperatorName) -> bool:
+        """Return whether this version defines or implements the operator."""
+        return any(operator_of(each) == operator for each in self.registrations)
 
     def find_signature(self, operator: OperatorName) -> Signature | None:
         """The signature of an operator that this version defines.

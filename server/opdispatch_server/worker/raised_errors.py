@@ -5,13 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from opdispatch.arrays import explain_device_error
-from opdispatch.errors import DeviceLostError, DeviceMemoryError, OpdispatchError
+from opdispatch.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceMemoryError,
+    OpdispatchError,
+    ReturnError,
+)
 from opdispatch_server.library_code.user_traceback import (
     describe_exception,
     exception_message,
     format_user_traceback,
 )
 from opdispatch_wire.errors import KernelError
+
+
+def is_of_kernel(error: OpdispatchError) -> bool:
+    """Return whether a call has failed by its kernel: by what that raised or returned."""
+    return isinstance(error, KernelError | ReturnError) or (
+        isinstance(error, DeviceError | DeviceMemoryError) and "traceback" in error.facts
+    )
+
+
+def was_logged_elsewhere(error: OpdispatchError) -> bool:
+    """Return whether what the kernel raised is the error of a call that it had made.
+
+    The interpreter that ran that call has logged it.
+    """
+    return isinstance(error.__cause__, KernelError)
 
 
 def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -> OpdispatchError:

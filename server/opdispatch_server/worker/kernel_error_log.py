@@ -1,0 +1,193 @@
+"""The log of what kernels raise: each error once, of many alike a few; and their number.
+
+Kernels fail calls in the interpreter, whichever way these came: clients that call it directly pass
+the daemon by. So this is where errors are logged and counted.
+
+Note [Errors that are alike]
+    Errors of one operator and one class of exception are alike. The first is logged at once. What
+    follows within a pause is counted; when that is over, the last of them is logged, with the
+    number of those that were left out, and the next pause is twice as long. So the lines and
+    their ``left_out`` add up to the number of errors, and the lines of a flood grow with the
+    logarithm of its length. After a pause without any, the next one is a first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.log_relay import cut
+from opdispatch_wire.v1 import interpreter_pb2
+
+LOG = logging.getLogger("opdispatch.kernels")
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 64.0
+"""Seconds between two lines that are alike."""
+
+# Classes of exceptions that are told apart for one operator, and all that are remembered: a kernel
+# may make a class for each call.
+_CLASSES_PER_OPERATOR = 8
+_MOST_REMEMBERED = 1024
+_MESSAGE_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """One call that a kernel has failed: text only, since an error keeps the call's arguments."""
+
+    operator: str
+    message: str
+    exception: str
+    """The class of what the kernel raised."""
+    traceback: str = ""
+    call: int = 0
+    load_id: int = 0
+    library: str = ""
+    version: int = 0
+    level: int = logging.ERROR
+    """DEBUG where what the kernel has raised was logged already, by the interpreter that it had
+    called."""
+
+    @classmethod
+    def of(cls, error: OpdispatchError, **about: Any) -> FailedCall:
+        """Return what is logged of ``error``, a call's; ``about`` are the other attributes."""
+        return cls(
+            message=cut(error.message, _MESSAGE_LIMIT),
+            exception=error.facts.get("exception_type") or type(error).__name__,
+            traceback=error.facts.get("traceback", ""),
+            **about,
+        )
+
+
+@dataclass(slots=True)
+class _Alike:
+    """What is known of errors that are alike."""
+
+    pause: float
+    next_at: float
+    left_out: int = 0
+    last: FailedCall | None = None
+
+
+class KernelErrorLog:
+    """Logs and counts; any thread may call it.
+
+    ``interpreter`` gives the interpreter's name, ``on_news`` is called, in any thread, when there
+    is something to count or to log later. ``_lock`` guards everything below it, and is held for
+    moments: nothing is logged under it.
+    """
+
+    def __init__(
+        self,
+        interpreter: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        on_news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._interpreter = interpreter
+        self._clock = clock
+        self.on_news = on_news
+        self._lock = threading.Lock()
+        self._alike: OrderedDict[tuple[str, str], _Alike] = OrderedDict()
+        self._classes: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    def note(self, call: FailedCall) -> None:
+        """Count a call that has failed; log it, unless many like it were just logged."""
+        to_log: list[tuple[FailedCall, int]] = []
+        with self._lock:
+            self._counts[call.operator, call.load_id] += 1
+            now = self._clock()
+            alike = self._find(call, to_log)
+            alike.last, alike.left_out = call, alike.left_out + 1
+            if now >= alike.next_at:
+                if now >= alike.next_at + alike.pause:  # there was none for a while
+                    alike.pause = FIRST_PAUSE / 2
+                to_log.append(_next_line(alike, now))
+        self._log(to_log)
+        self.on_news()
+
+    def flush(self, *, all_of_them: bool = False) -> float | None:
+        """Log what was left out and is due; return the seconds until more is, None if nothing is.
+
+        ``all_of_them`` logs what is not due yet, too.
+        """
+        with self._lock:
+            now = self._clock()
+            to_log = [
+                _next_line(alike, now)
+                for alike in self._alike.values()
+                if alike.left_out and (all_of_them or now >= alike.next_at)
+            ]
+            due = [alike.next_at for alike in self._alike.values() if alike.left_out]
+        self._log(to_log)
+        return max(min(due) - now, 0.0) if due else None
+
+    def take_counts(self) -> interpreter_pb2.KernelErrors | None:
+        """Return how many calls have failed since the last time; None if none has."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        if not counts:
+            return None
+        return interpreter_pb2.KernelErrors(
+            counts=[
+                interpreter_pb2.KernelErrorCount(operator=operator, load_id=load_id, count=count)
+                for (operator, load_id), count in counts.items()
+            ]
+        )
+
+    def _find(self, call: FailedCall, to_log: list[tuple[FailedCall, int]]) -> _Alike:
+        key = (call.operator, call.exception)
+        if key not in self._alike and self._classes[call.operator] >= _CLASSES_PER_OPERATOR:
+            key = (call.operator, "")
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._alike[key] = _Alike(FIRST_PAUSE / 2, float("-inf"))
+            self._classes[call.operator] += 1
+        self._alike.move_to_end(key)
+        while len(self._alike) > _MOST_REMEMBERED:
+            (operator, _), oldest = self._alike.popitem(last=False)
+            self._classes[operator] -= 1
+            if not self._classes[operator]:
+                del self._classes[operator]
+            if oldest.left_out:
+                to_log.append(_next_line(oldest, oldest.next_at))
+        return alike
+
+    def _log(self, lines: list[tuple[FailedCall, int]]) -> None:
+        for call, left_out in lines:
+            more = f" ({left_out} like it were left out before)" if left_out else ""
+            LOG.log(
+                call.level,
+                "%s%s",
+                call.message,
+                more,
+                extra=fields(
+                    Event.KERNEL_ERROR,
+                    operator=call.operator,
+                    library=call.library,
+                    version=call.version,
+                    interpreter=self._interpreter(),
+                    call=call.call,
+                    exception=call.exception,
+                    left_out=left_out,
+                    traceback=call.traceback,
+                ),
+            )
+
+
+def _next_line(alike: _Alike, now: float) -> tuple[FailedCall, int]:
+    """Return the last error of those alike, and how many before it were left out."""
+    last, left_out = alike.last, alike.left_out - 1
+    assert last is not None, "what is left out has a last one"
+    alike.last, alike.left_out = None, 0
+    alike.pause = min(2 * alike.pause, LONGEST_PAUSE)
+    alike.next_at = now + alike.pause
+    return last, left_out
