@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from opdispatch_wire.addresses import AddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
 
 if TYPE_CHECKING:
+    from opdispatch_server.processes.template import Template
     from opdispatch_wire.v1.registry_pb2 import LoadLibraryRequest
 
 FAILED = 1
@@ -213,6 +215,8 @@ def serve(
     _quiet_grpc()
     with _without_collector():
         from opdispatch.errors import OpdispatchError
+
+        template = _fork_template()
         from opdispatch_server.daemon import StartError
         from opdispatch_server.serving.listeners import AddressInUseError
     configure_logging(log_level, log_format)
@@ -235,7 +239,7 @@ def serve(
             insecure=insecure,
             log_level=log_level,
         )
-        asyncio.run(_serve(configuration))
+        asyncio.run(_serve(configuration, template))
     except AddressError as error:
         _fail(str(error), WRONG_USAGE)
     except OpdispatchError as error:
@@ -314,14 +318,31 @@ def worker(
 _SWITCH_SECONDS = 0.001
 
 
-async def _serve(configuration: DaemonConfiguration) -> None:
+def _fork_template() -> Template | None:
+    """Fork the process that interpreters are forked from, once what both need is imported."""
+    import grpc  # noqa: F401
+    import numpy  # noqa: F401
+
+    import opdispatch  # noqa: F401
+    from opdispatch_server.processes.template import Template
+    from opdispatch_wire.v1 import execution_pb2, interpreter_pb2  # noqa: F401
+
+    def main(channel: socket.socket) -> None:
+        from opdispatch_server.worker import template_process
+
+        template_process.main(channel)
+
+    return Template.fork(main)
+
+
+async def _serve(configuration: DaemonConfiguration, template: Template | None) -> None:
     from opdispatch_server.daemon import Daemon
     from opdispatch_server.serving.run_folder import RunFolder
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     folder = RunFolder.create()
     try:
-        await Daemon(configuration, folder).run(_announce)
+        await Daemon(configuration, folder, template).run(_announce)
     finally:
         folder.remove()
 

@@ -45,7 +45,8 @@ from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.processes.process_watch import ProcessEnd
-from opdispatch_server.processes.supervisor import Supervisor
+from opdispatch_server.processes.supervisor import Supervisor, WorkerCommand
+from opdispatch_server.processes.template import Template
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.servicers.execution_servicer import ExecutionServicer
@@ -93,7 +94,12 @@ class StartError(RuntimeError):
 class Daemon:
     """One daemon. Made and run inside an event loop."""
 
-    def __init__(self, configuration: DaemonConfiguration, folder: RunFolder) -> None:
+    def __init__(
+        self,
+        configuration: DaemonConfiguration,
+        folder: RunFolder,
+        template: Template | None = None,
+    ) -> None:
         self._configuration = configuration
         self._folder = folder
         self._limit = configuration.max_message_bytes
@@ -113,6 +119,7 @@ class Daemon:
         self._supervisor = Supervisor(
             self._names,
             self._worker_command,
+            template=template,
             quarantine_after=configuration.quarantine_after,
             on_ended=self._process_ended,
             on_quarantined=lambda: self._libraries.interpreter_quarantined(),
@@ -312,15 +319,14 @@ class Daemon:
         parsed = map(parse_address, self._addresses())
         return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})
 
-    def _worker_command(self, name: str) -> list[str]:
+    def _worker_command(self, name: str) -> WorkerCommand:
         python = self._pools.python_of(name)
         start = (
             (sys.executable, "-m", "opdispatch_server.worker.interpreter_start")
             if python is None
             else (str(python), "-E", "-u", str(BOOTSTRAP), str(self._packages))
         )
-        return [
-            *start,
+        arguments = (
             *("--daemon", self._private_address),
             *("--listen", self._folder.socket(f"{_file_name(name)}.sock")),
             *("--lane", self._folder.lane(_file_name(name))),
@@ -330,7 +336,8 @@ class Daemon:
             *("--parent", str(os.getpid())),
             *("--max-message-bytes", str(self._limit)),
             *("--log-level", self._configuration.log_level),
-        ]
+        )
+        return WorkerCommand(start, arguments, is_own=python is None)
 
     def _kill_interpreter(self, session: InterpreterSession, reason: str) -> None:
         """Ends a session, and its process if that is ours."""

@@ -40,7 +40,8 @@ class ForkGuard:
         self._there: set[object] = set()
 
     def install(self) -> None:
-        """From now on, children of a fork let go of what is private."""
+        """Have children of this process let go of what is private, from now on."""
+        self._pid = os.getpid()  # not that of a template, in which this module was imported
         os.register_at_fork(after_in_child=self._let_go)
 
     def own_descriptor(self, descriptor: int) -> None:

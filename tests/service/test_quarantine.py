@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import opdispatch_client as oc
 from opdispatch_client.cli import main
 from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.interpreter_starts import at_each_start
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_health import channel_to, check
@@ -23,16 +24,13 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def broken_environment(folder: Path) -> dict[str, str]:
-    """In it, interpreters die at once while a file exists; Python imports sitecustomize first."""
-    (folder / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        f"if os.path.exists({str(folder / 'broken')!r}) and 'interpreter_start' in "
-        "' '.join(sys.orig_argv):\n"
-        "    print('the disk is on fire', file=sys.stderr)\n"
-        "    os._exit(3)\n"
+    """In it, interpreters die at once while a file exists."""
+    return at_each_start(
+        folder,
+        f"if os.path.exists({str(folder / 'broken')!r}):\n"
+        "    os.write(2, b'the disk is on fire\\n')\n"
+        "    os._exit(3)\n",
     )
-    path = os.environ.get("PYTHONPATH", "")
-    return {"PYTHONPATH": f"{folder}{os.pathsep}{path}" if path else str(folder)}
 
 
 def find(session: oc.Session, name: str) -> oc.Interpreter | None:

@@ -18,6 +18,7 @@ import opdispatch_client as oc
 from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
+from tests.service.interpreter_starts import at_each_start
 from tests.service.libraries import IMAGE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
@@ -407,13 +408,10 @@ def test_a_version_is_brought_back_though_no_interpreter_is_ready_yet(
             session.load(write_library("const", constant(number)))
     kill(first)
     gate = tmp_path / "gate"
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys, time\n"
-        "while 'interpreter_start' in ' '.join(sys.orig_argv) and not "
-        f"os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+    environment = at_each_start(
+        tmp_path, f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
     )
-    places = ":".join([str(tmp_path), *filter(None, sys.path)])
-    second = RunningDaemon(tmp_path, workers=1, environment={"PYTHONPATH": places})
+    second = RunningDaemon(tmp_path, workers=1, environment=environment)
     try:
         second.addresses = first.addresses
         assert wait_for(lambda: answers(second))

@@ -69,7 +69,7 @@ def test_what_leaks_is_found(own_daemon: PrivateDaemon, tmp_path: Path):
         pid = session.call("leaks::process", X)
         assert find_counts(session) == []
         found = baseline.find_leaks()
-    assert found[0] == "3 processes are running, expected 2"
+    assert found[0] == "4 processes are running, expected 3"
     assert f"    {pid}: sleep 1000" in found
     assert any("leaked.sock" in leak for leak in found)
     # With the daemon all of it goes.

@@ -21,6 +21,7 @@ class Baseline:
     def __init__(self, daemon: PrivateDaemon, interpreters: int) -> None:
         self._daemon = daemon
         self._interpreters = interpreters
+        self._processes = len(daemon.processes())
         self._files = daemon.open_files()
         self._segments = daemon.shared_segments()
 
@@ -29,9 +30,9 @@ class Baseline:
         daemon, expected = self._daemon, 1 + self._interpreters
         allowed = self._files + _SPARE_FILES
         leaks = []
-        if not _settles(lambda: len(daemon.processes()) == expected):
+        if not _settles(lambda: len(daemon.processes()) == self._processes):
             processes = daemon.processes()
-            leaks.append(f"{len(processes)} processes are running, expected {expected}")
+            leaks.append(f"{len(processes)} processes are running, expected {self._processes}")
             leaks += [f"    {pid}: {command}" for pid, command in processes.items()]
         if not _settles(lambda: len(daemon.sockets()) <= expected):
             leaks.append(f"there are the sockets {daemon.sockets()}, expected {expected} of them")

@@ -20,6 +20,7 @@ from opdispatch_server.processes.process_watch import (
     describe_exit,
     has_process_descriptors,
 )
+from opdispatch_server.processes.template import ChildProcess, Template, TemplateLostError
 from opdispatch_server.processes.worker_output import LineProtocol, WorkerOutput
 from opdispatch_wire.errors import InterpreterNotFoundError
 
@@ -34,18 +35,35 @@ LONGEST_DELAY = 10.0
 HEALTHY_AFTER = 3.0
 
 
+class WorkerCommand(NamedTuple):
+    """How to start the process of an interpreter.
+
+    ``python`` is a command line that ``arguments`` are added to; with ``is_own``, it is the
+    daemon's own Python, which a template may stand for.
+    """
+
+    python: Sequence[str]
+    arguments: Sequence[str]
+    is_own: bool
+
+
 class WorkerProcess:
     """One process of a worker: what it prints goes to the log, its last lines are kept."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, lifeline: int) -> None:
+    def __init__(self, name: str, process: ChildProcess, lifeline: int) -> None:
         self.name = name
         self.process = process
         self._lines = WorkerOutput(name, asyncio.get_running_loop().time)
         self._lifeline = lifeline
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str]) -> WorkerProcess:
-        """Starts ``command`` in a session of its own. Raises OSError."""
+    async def start(
+        cls, name: str, command: WorkerCommand, template: Template | None = None
+    ) -> WorkerProcess:
+        """Start the command in a session of its own, forked from a template that fits.
+
+        Raises OSError.
+        """
         # stdin is never written to: its end tells the interpreter that the daemon is gone.
         child_in, lifeline = os.pipe()
         try:
@@ -55,14 +73,7 @@ class WorkerProcess:
             os.close(lifeline)
             raise
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=child_in,
-                stdout=child_out,
-                stderr=child_out,
-                start_new_session=True,
-                env={**os.environ, **NO_FORK_SUPPORT, "PYTHONUNBUFFERED": "1"},
-            )
+            process = await _start_process(command, template, child_in, child_out)
         except BaseException:
             os.close(lifeline)
             os.close(output)
@@ -159,14 +170,16 @@ class Supervisor:
     def __init__(
         self,
         names: Sequence[str],
-        command_for: Callable[[str], Sequence[str]],
+        command_for: Callable[[str], WorkerCommand],
         *,
+        template: Template | None = None,
         quarantine_after: int = QUARANTINE_AFTER_DEFAULT,
         on_ended: Callable[[str, int, ProcessEnd], None] = lambda name, pid, how: None,
         on_quarantined: Callable[[], None] = lambda: None,
     ) -> None:
         self.names = tuple(names)
         self._command_for = command_for
+        self._template = template
         self._quarantine_after = quarantine_after
         self._on_ended = on_ended
         self._on_quarantined = on_quarantined
@@ -303,13 +316,14 @@ class Supervisor:
                 keeper.cancel()  # it waits before the next start
         for worker in list(self._running.values()):
             worker.signal(signal.SIGTERM)
-        if not self._keepers:
-            return
-        _, late = await asyncio.wait(self._keepers.values(), timeout=grace)
-        if late:
-            self.kill_all()
-            await asyncio.wait(late)
+        if self._keepers:
+            _, late = await asyncio.wait(self._keepers.values(), timeout=grace)
+            if late:
+                self.kill_all()
+                await asyncio.wait(late)
         self._keepers = {}
+        if self._template is not None:
+            await self._template.close()
 
     def _start_keeping(self, name: str) -> None:
         self._keepers[name] = asyncio.create_task(self._keep(name))
@@ -374,7 +388,7 @@ class Supervisor:
         """Runs one process from start to end."""
         loop = asyncio.get_running_loop()
         try:
-            worker = await WorkerProcess.start(name, self._command_for(name))
+            worker = await WorkerProcess.start(name, self._command_for(name), self._template)
         except OSError as error:
             LOG.error("interpreter %s cannot be started: %s", name, error)
             self._records[name].tail = ()
@@ -395,3 +409,22 @@ class Supervisor:
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
             LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
         return WorkerEnd(how.words, ended_at, status)
+
+
+async def _start_process(
+    command: WorkerCommand, template: Template | None, stdin: int, output: int
+) -> ChildProcess:
+    if template is not None and command.is_own:
+        try:
+            return await template.start(command.arguments, stdin=stdin, output=output)
+        except TemplateLostError as error:
+            LOG.warning("%s; an interpreter is started without it", error)
+    return await asyncio.create_subprocess_exec(
+        *command.python,
+        *command.arguments,
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        env={**os.environ, **NO_FORK_SUPPORT, "PYTHONUNBUFFERED": "1"},
+    )

@@ -1,6 +1,7 @@
 """An interpreter: a process of its own (``opdispatch worker``, or started by the daemon).
 
 interpreter_start, interpreter_process      its main function
+template_process                            what the daemon's own are forked from
 interpreter, heartbeat,
 returning_interpreter                       the session with the daemon, and the next one
 interpreter_libraries, loaded_library       the libraries that it holds
