@@ -48,11 +48,16 @@ class LibraryLoadError(OpdispatchError, ImportError):
 class KernelError(OpdispatchError, RuntimeError):
     """A kernel raised in its interpreter.
 
-    ``facts`` has ``operator``, ``interpreter``, ``exception_type``, ``exception_message`` and
-    ``traceback`` (the kernel's own, as text).
+    It is an instance of the built-in classes of what the kernel raised as well, such as ValueError,
+    but of none that would end a loop or a process. ``facts`` has ``operator``, ``interpreter``,
+    ``exception_type``, ``exception_message``, ``exception_cause`` if it was raised from another
+    one, and ``traceback`` (the kernel's own, as text, with the notes that the exception has).
     """
 
     code = "kernel_raised"
+
+    def __init_subclass__(cls) -> None:
+        """Share the code: subclasses differ in the built-in classes alone. See kernel_errors.py."""
 
 
 class KernelTimeoutError(OpdispatchError, TimeoutError):

@@ -25,10 +25,12 @@ from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
     DeadlineExceededError,
+    KernelError,
     MessageTooLargeError,
     QueueFullError,
     RefusedError,
 )
+from opdispatch_wire.kernel_errors import kernel_error
 
 DOMAIN = "opdispatch"
 INTERNAL_REASON = "INTERNAL"
@@ -170,7 +172,11 @@ def error_from_status(status: status_pb2.Status) -> OpdispatchError:
     ours = info.domain == DOMAIN
     cls = OpdispatchError.by_code.get(info.reason.lower() if ours else "")
     facts = dict(info.metadata)
-    error = (cls or OpdispatchError)(status.message, hint=facts.pop("hint", ""))
+    hint = facts.pop("hint", "")
+    if cls is KernelError:
+        error: OpdispatchError = kernel_error(status.message, hint=hint, facts=facts)
+    else:
+        error = (cls or OpdispatchError)(status.message, hint=hint)
     if cls is None:
         facts["status"] = _name_of_code(status.code)
     if debug.detail:

@@ -79,6 +79,9 @@ def _trim(report: traceback.TracebackException, error: BaseException) -> None:
     ):
         if inner is not None and cause is not None:
             _trim(inner, cause)
+    if isinstance(error, BaseExceptionGroup):
+        for part, each in zip(report.exceptions or (), error.exceptions, strict=False):
+            _trim(part, each)
 
 
 def _shown(frame: FrameType, summary: traceback.FrameSummary) -> traceback.FrameSummary:

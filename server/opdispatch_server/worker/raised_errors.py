@@ -12,12 +12,14 @@ from opdispatch.errors import (
     OpdispatchError,
     ReturnError,
 )
+from opdispatch.read_only_arguments import hint_of_write
 from opdispatch_server.library_code.user_traceback import (
     describe_exception,
     exception_message,
     format_user_traceback,
 )
 from opdispatch_wire.errors import KernelError
+from opdispatch_wire.kernel_errors import facts_of_exception
 
 
 def is_of_kernel(error: OpdispatchError) -> bool:
@@ -36,7 +38,7 @@ def was_logged_elsewhere(error: OpdispatchError) -> bool:
 
 
 def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -> OpdispatchError:
-    """A KernelError; or a DeviceError, if the kernel is not to blame, or only a device is there to.
+    """Return a KernelError; or a DeviceError, if the kernel, or a device alone, is not to blame.
 
     ``what`` names the kernel; ``facts`` are its operator and interpreter, at least.
     """
@@ -50,11 +52,21 @@ def error_of_kernel(error: BaseException, what: str, facts: Mapping[str, str]) -
             # Another interpreter's has a traceback already, which the new one ends with.
             **{**found.facts, **facts, "traceback": format_user_traceback(error)},
         )
-    message = error.message if isinstance(error, OpdispatchError) else exception_message(error)
+    message, hint = exception_message(error), hint_of_write(error)
+    if isinstance(error, OpdispatchError):
+        message, hint = error.message, ""
+    text = f"{what} raised {describe_exception(error)}"
+    cause = {}
+    if error.__cause__ is not None:  # which a traceback that is cut may have lost
+        described = describe_exception(error.__cause__)
+        text, cause = f"{text}, caused by {described}", {"exception_cause": described}
     return KernelError(
-        f"{what} raised {describe_exception(error)}",
+        text,
+        hint=hint,
         **facts,
+        **facts_of_exception(error),
         exception_type=type(error).__qualname__,
         exception_message=message,
+        **cause,
         traceback=format_user_traceback(error),
     )

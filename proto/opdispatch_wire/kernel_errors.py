@@ -1,0 +1,133 @@
+"""Kernels' exceptions keep their built-in classes: a KernelError that is a ValueError as well.
+
+Only names of a fixed table cross the wire, in the fact ``exception_bases``, and with them numbers
+and texts, such as the ``errno`` of an OSError. So a library cannot choose a class of its own
+making, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from opdispatch_wire.errors import KernelError
+
+BASES_FACT: Final = "exception_bases"
+
+# A KernelError of these would not only tell of an exception, but do what they do: end a loop or a
+# generator, or the process. Groups are what ``except*`` takes apart, and need exceptions.
+_NEVER: Final = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
+
+_BUILT_IN: Final[dict[str, type[Exception]]] = {
+    found.__name__: found
+    for found in vars(builtins).values()
+    if isinstance(found, type)
+    and issubclass(found, Exception)
+    and not issubclass(found, _NEVER)
+    and not issubclass(KernelError, found)
+}
+
+# What programs read of exceptions that they catch. A name that was not found is left out, since
+# Python would look for similar ones in the frames of the client.
+_ATTRIBUTES: Final[dict[type[Exception], tuple[str, ...]]] = {
+    OSError: ("errno", "strerror", "filename", "filename2"),
+    ImportError: ("name", "path"),
+    SyntaxError: ("filename", "lineno"),
+    UnicodeDecodeError: ("encoding", "reason", "start", "end"),
+    UnicodeEncodeError: ("encoding", "reason", "start", "end"),
+    UnicodeTranslateError: ("reason", "start", "end"),
+}
+_NUMBERS: Final = frozenset({"errno", "lineno", "start", "end"})
+_MOST_BASES, _MOST_DIGITS = 8, 18
+
+
+def facts_of_exception(error: BaseException) -> dict[str, str]:
+    """Return the facts from which ``kernel_error`` makes an error of the same built-in classes."""
+    bases = _built_in_bases(error)
+    if not bases:
+        return {}
+    facts = {BASES_FACT: ",".join(base.__name__ for base in bases)}
+    for name in _attribute_names(bases):
+        value = getattr(error, name, None)
+        if type(value) is (int if name in _NUMBERS else str):
+            facts[f"exception_{name}"] = str(value)
+    return facts
+
+
+def kernel_error(message: str, *, hint: str = "", facts: Mapping[str, str]) -> KernelError:
+    """Return a KernelError that is an instance of the built-in classes of the kernel's exception.
+
+    Names that are not those of built-in exceptions are left out.
+    """
+    names = tuple(facts.get(BASES_FACT, "").split(",", _MOST_BASES)[:_MOST_BASES])
+    error = _class_of(names)(message, hint=hint)
+    error.facts.update(facts)  # a peer may have called one "message"
+    _set_attributes(error, facts)
+    return error
+
+
+def _built_in_bases(error: BaseException) -> list[type[Exception]]:
+    """Return the most derived of its built-in classes, in their order."""
+    found: list[type[Exception]] = []
+    for base in type(error).__mro__:
+        known = _BUILT_IN.get(base.__name__)
+        if known is base and not any(issubclass(other, base) for other in found):
+            found.append(known)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _class_of(names: tuple[str, ...]) -> type[KernelError]:
+    bases = [_BUILT_IN[name] for name in dict.fromkeys(names) if name in _BUILT_IN]
+    if not bases:
+        return KernelError
+    called = ", ".join(base.__name__ for base in bases)
+    if [base.__name__ for base in bases] != list(names):
+        return _class_of(tuple(base.__name__ for base in bases))
+    members = {
+        "__doc__": f"A kernel raised {called} in its interpreter: see KernelError.",
+        "__module__": KernelError.__module__,
+        "__qualname__": f"KernelError[{called}]",  # as tracebacks have it
+        "__reduce__": _reduce,
+    }
+    try:
+        return type(KernelError.__name__, (KernelError, *bases), members)
+    except TypeError:  # no exception can be both: a peer has made that up
+        return KernelError
+
+
+def _reduce(error: KernelError) -> tuple[Any, ...]:
+    return _restored, (error.message, error.hint, error.facts), error.__dict__
+
+
+def _restored(message: str, hint: str, facts: dict[str, str]) -> KernelError:
+    return kernel_error(message, hint=hint, facts=facts)
+
+
+def _attribute_names(bases: list[type[Exception]]) -> list[str]:
+    return [
+        name
+        for base, names in _ATTRIBUTES.items()
+        if any(issubclass(each, base) for each in bases)
+        for name in names
+    ]
+
+
+def _set_attributes(error: KernelError, facts: Mapping[str, str]) -> None:
+    bases: list[type[Exception]] = [type(error)]
+    for name in _attribute_names(bases):
+        text = facts.get(f"exception_{name}")
+        if text is None:
+            continue
+        if name not in _NUMBERS:
+            setattr(error, name, text)
+        elif len(text) <= _MOST_DIGITS and text.removeprefix("-").isdecimal():
+            setattr(error, name, int(text))
+    if isinstance(error, SyntaxError):  # which Python prints instead of the text of the error
+        error.msg = str(error)
+    elif isinstance(error, UnicodeDecodeError):  # or reading it raises TypeError
+        error.object = b""
+    elif isinstance(error, UnicodeEncodeError | UnicodeTranslateError):
+        error.object = ""
