@@ -29,7 +29,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     tensor_names, tensor_exchange, tensor,
     layout_creation                             the tensor
     basic_conversion, argument_conversion,
-    infer_schema                                Python's values and functions in its terms
+    infer_schema, read_only_arguments           Python's values and functions in its terms
     signature, boxing, kernel_function          arguments, stacks and kernels
     registration, registration_listener,
     dispatch_table                              what is registered, and which kernel wins
