@@ -19,7 +19,11 @@ import numpy as np
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
-from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
+from opdispatch.local_dispatch_key_set import (
+    local_dispatch_key_set,
+    tls_is_dispatch_key_excluded,
+    tls_set_dispatch_key_excluded,
+)
 from opdispatch.mode_decorator import ModeDecorator
 from opdispatch.scalar_type import find_dtype_of_name, is_numeric
 
@@ -55,6 +59,8 @@ class AutocastState(NamedTuple):
     cache_enabled: bool
     cache: CastCache | None
     """What was cast since the outermost block began; None outside of all blocks."""
+    nesting: int = 0
+    """How many blocks the task is in, in whatever order they end."""
 
 
 _DEFAULT = AutocastState(
@@ -130,7 +136,7 @@ def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
 def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
     """A block in which another task's dtypes are those of this one: for what it has called here."""
     whole = MappingProxyType({**_DEFAULT.dtypes, **dtypes})
-    token = AUTOCAST_STATE.set(AutocastState(whole, cache_enabled=True, cache={}))
+    token = AUTOCAST_STATE.set(AutocastState(whole, cache_enabled=True, cache={}, nesting=1))
     try:
         yield
     finally:
@@ -162,24 +168,31 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         self._dtype = get_autocast_dtype(device_type) if dtype is None else dtype_to_cast_to(dtype)
         self._cache_enabled = cache_enabled
         self._enabled = enabled and _is_supported(device_type, self._dtype)
-        self._entered: list[tuple[AutocastState, ForceDispatchKeyGuard]] = []
+        self._entered: list[tuple[bool, np.dtype[Any], bool]] = []
 
     def __enter__(self) -> Self:
-        included, excluded = local_dispatch_key_set()
-        excluded = excluded.remove(self._key) if self._enabled else excluded.add(self._key)
-        guard = ForceDispatchKeyGuard(included, excluded)
-        guard.__enter__()
         before = AUTOCAST_STATE.get()
+        was_excluded = tls_is_dispatch_key_excluded(self._key)
+        self._entered.append((was_excluded, before.dtypes[self._device_type], before.cache_enabled))
         cached = before.cache_enabled if self._cache_enabled is None else self._cache_enabled
+        self._set(not self._enabled, self._dtype, cached, before.nesting + 1)
+        return self
+
+    def _set(
+        self, is_excluded: bool, dtype: np.dtype[Any], cache_enabled: bool, nesting: int
+    ) -> None:
+        """Sets what is of this device type, and nothing of the others'."""
+        tls_set_dispatch_key_excluded(self._key, is_excluded)
+        now = AUTOCAST_STATE.get()
+        cache = now.cache if now.cache is not None or not nesting else {}
         AUTOCAST_STATE.set(
             AutocastState(
-                MappingProxyType({**before.dtypes, self._device_type: self._dtype}),
-                cached,
-                {} if before.cache is None else before.cache,
+                MappingProxyType({**now.dtypes, self._device_type: dtype}),
+                cache_enabled,
+                cache if nesting else None,
+                nesting,
             )
         )
-        self._entered.append((before, guard))
-        return self
 
     def __exit__(
         self,
@@ -187,11 +200,10 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        before, guard = self._entered.pop()
-        if before.cache is None:
+        nesting = AUTOCAST_STATE.get().nesting - 1
+        if not nesting:
             clear_autocast_cache()
-        AUTOCAST_STATE.set(before)
-        guard.__exit__(exc_type, exc, traceback)
+        self._set(*self._entered.pop(), nesting)
 
     def clone(self) -> autocast:
         """A new one of the same arguments."""

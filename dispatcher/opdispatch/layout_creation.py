@@ -19,7 +19,7 @@ from opdispatch.arrays.layout import check_indices
 from opdispatch.arrays.nested import nest
 from opdispatch.arrays.quantized import quantize
 from opdispatch.errors import ArgumentError
-from opdispatch.tensor import Tensor
+from opdispatch.tensor import Tensor, new_tensor
 
 
 def sparse_coo_tensor(
@@ -79,7 +79,7 @@ def quantize_per_tensor(input: Any, scale: float, zero_point: int, dtype: DTypeL
     for another dtype, a scale that is not above 0, or a zero point that the dtype has not.
     ``torch.quantize_per_tensor``.
     """
-    return Tensor(quantize(_dense(input), scale, zero_point, dtype))
+    return new_tensor(quantize(_dense(input), scale, zero_point, dtype))
 
 
 def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) -> Tensor:
@@ -94,7 +94,7 @@ def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) ->
     except TypeError as error:
         raise ArgumentError(f"tensor_list is {tensor_list!r}; expected a list of arrays") from error
     components = [_dense(each) for each in listed]
-    return Tensor(nest(components), requires_grad=requires_grad)
+    return new_tensor(nest(components), requires_grad=requires_grad)
 
 
 def nested_tensor_from_jagged(values: Any, offsets: Any, *, requires_grad: bool = False) -> Tensor:
@@ -104,7 +104,7 @@ def nested_tensor_from_jagged(values: Any, offsets: Any, *, requires_grad: bool 
     devices.
     ``torch.nested.nested_tensor_from_jagged``.
     """
-    return Tensor(NestedArray(_dense(values), _indices(offsets)), requires_grad=requires_grad)
+    return new_tensor(NestedArray(_dense(values), _indices(offsets)), requires_grad=requires_grad)
 
 
 def _made(name: str, parts: tuple[Any, ...], size: Any, requires_grad: bool) -> Tensor:
@@ -112,7 +112,7 @@ def _made(name: str, parts: tuple[Any, ...], size: Any, requires_grad: bool) -> 
         facts = Facts(tuple(operator.index(extent) for extent in size))
     except TypeError as error:
         raise ArgumentError(f"size is {size!r}; expected integers") from error
-    return Tensor(checked_array(LAYOUTS[name], parts, facts), requires_grad=requires_grad)
+    return new_tensor(checked_array(LAYOUTS[name], parts, facts), requires_grad=requires_grad)
 
 
 def _dense(value: Any) -> Any:

@@ -123,13 +123,17 @@ def _canonical(state: LocalState) -> LocalState:
 class LocalStateGuard:
     """Switches a part of the current task's state for a ``with`` block, and restores exactly that.
 
-    What others have switched meanwhile stays: a profile may stop in an autocast block that began
-    later, and go on after one that began earlier.
+    ``changes`` are the new values of fields of ``LocalState``; a subclass whose values depend on
+    those that it finds names its fields in ``_restored``. What others have switched meanwhile
+    stays: a profile may stop in an autocast block that began later, and go on after one that began
+    earlier.
     """
+
+    _restored: tuple[str, ...] = ()
 
     def __init__(self, **changes: object) -> None:
         self._changes = changes
-        self._restored = tuple(changes) or ("included", "excluded")
+        self._restored = self._restored or tuple(changes)
         self._entered: list[tuple[LocalState, LocalState, Token[LocalState]]] = []
 
     def _new_state(self, state: LocalState) -> LocalState:
@@ -180,9 +184,11 @@ class ForceDispatchKeyGuard(LocalStateGuard):
 
 
 class IncludeDispatchKeyGuard(LocalStateGuard):
-    """Adds keys to the included set."""
+    """Adds keys to the included set, and restores that set."""
 
-    def __init__(self, keys: DispatchKeySet | DispatchKey) -> None:
+    _restored = ("included",)
+
+    def __init__(self, keys: DispatchKeySet | DispatchKey | str) -> None:
         super().__init__()
         self._keys = keys if isinstance(keys, DispatchKeySet) else DispatchKeySet.of(keys)
 
@@ -191,9 +197,11 @@ class IncludeDispatchKeyGuard(LocalStateGuard):
 
 
 class ExcludeDispatchKeyGuard(LocalStateGuard):
-    """Adds keys to the excluded set, which wins over the included one."""
+    """Adds keys to the excluded set, which wins over the included one, and restores that set."""
 
-    def __init__(self, keys: DispatchKeySet | DispatchKey) -> None:
+    _restored = ("excluded",)
+
+    def __init__(self, keys: DispatchKeySet | DispatchKey | str) -> None:
         super().__init__()
         self._keys = keys if isinstance(keys, DispatchKeySet) else DispatchKeySet.of(keys)
 

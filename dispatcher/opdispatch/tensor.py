@@ -46,6 +46,7 @@ _AUTOCAST_KEYS = {
     for backend in BackendComponent
     if f"Autocast{backend.name}" in DispatchKey.__members__
 }
+_SHARING_AUTOGRAD = (BackendComponent.HIP, BackendComponent.VE)
 _OF_LEVELS = DispatchKeySet.of(DispatchKey.FuncTorchBatched, DispatchKey.FuncTorchGradWrapper).bits
 _KEPT_BITS = FAKE_BIT | MATH_BITS | ZERO_TENSOR | _OF_LEVELS
 _ASKS_MODES = DispatchKeySet.of(DispatchKey.Python, DispatchKey.PreDispatch).bits
@@ -58,12 +59,14 @@ def key_set_of_backend(
     """The keys that PyTorch gives a plain tensor of ``backend``.
 
     Dense or the key of another layout, ADInplaceOrView, Autograd and, where the backend has one,
-    its Autocast key. A nested tensor has AutogradNestedTensor, too.
+    its Autocast key. Those of HIP and VE share AutogradOther. A nested tensor has
+    AutogradNestedTensor, too.
     """
-    keys = DispatchKeySet.of(
-        to_runtime_key(functionality, backend),
-        DispatchKey.ADInplaceOrView,
-        to_runtime_key(DispatchKey.AutogradFunctionality, backend),
+    keys = DispatchKeySet.of(to_runtime_key(functionality, backend), DispatchKey.ADInplaceOrView)
+    keys = keys.add(
+        DispatchKey.AutogradOther
+        if backend in _SHARING_AUTOGRAD
+        else to_runtime_key(DispatchKey.AutogradFunctionality, backend)
     )
     if functionality is DispatchKey.NestedTensor:
         keys = keys.add(DispatchKey.AutogradNestedTensor)
@@ -212,7 +215,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
                 moved = namespace().astype(self, self.dtype, device=device)
         else:
             note_reading(self, "to() of a tensor")
-            moved = Tensor(arrays.on_device(self.array, device))
+            moved = new_tensor(arrays.on_device(self.array, device))
         if type(moved) is Tensor:  # a mode may return anything
             record_move(self, moved)
         result: Tensor = moved
@@ -334,9 +337,9 @@ _KEY_BITS_OF_CLASSES = property(
 )
 
 
-def new_tensor(array: Any) -> Tensor:
+def new_tensor(array: Any, *, requires_grad: bool = False) -> Tensor:
     """A tensor over an array that no kernel has made; in inference mode, one of that."""
-    tensor = Tensor(array)
+    tensor = Tensor(array, requires_grad=requires_grad)
     if is_inference_mode_enabled():
         make_inference(tensor)
     return tensor
@@ -354,8 +357,10 @@ def of_plain_class(tensor: Tensor) -> Tensor:
 def _rebuilt(
     cls: type[Tensor], array: Any, key_bits: int | None, names: Any, requires_grad: bool
 ) -> Tensor:
-    """A tensor that was pickled."""
+    """A tensor that was pickled; in inference mode, one of that."""
     tensor = cls._over(array, key_bits)
+    if is_inference_mode_enabled():
+        make_inference(tensor)
     tensor.requires_grad_flag = requires_grad
     if names is not None:
         tensor._names = names

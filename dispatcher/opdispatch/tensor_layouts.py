@@ -17,8 +17,10 @@ from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.arrays.sparse import SparseLayout
+from opdispatch.autograd.inference_tensor import is_inference, make_inference
 from opdispatch.autograd.move import record_without_derivative
 from opdispatch.errors import ArgumentError, TransformError
+from opdispatch.grad_mode import is_inference_mode_enabled
 from opdispatch.tracing_state import note_reading
 
 
@@ -32,6 +34,8 @@ class TensorLayouts:
     __slots__ = ()
 
     array: Any
+    _over: Any
+    """``Tensor._over``: a tensor of this class over an array."""
 
     @property
     def _other_layout(self) -> Layout | None:
@@ -122,7 +126,8 @@ class TensorLayouts:
     def coalesce(self) -> Self:
         """The sparse_coo tensor with its places in order, values of one place added up."""
         self._require("coalesce", SPARSE_COO)
-        return self._of(SPARSE_COO.coalesced(self.array))
+        coalesced = SPARSE_COO.coalesced(self.array)
+        return self._of(coalesced, is_view=coalesced is self.array)
 
     def indices(self) -> Self:
         """The places of a sparse_coo tensor's values, int64 of shape [dimensions, n].
@@ -130,7 +135,8 @@ class TensorLayouts:
         As they are stored: in any order, and some more than once unless it is coalesced.
         """
         layout = self._require("indices", SPARSE_COO)
-        return self._of(layout.parts(self.array)[0].astype(np.int64, copy=False))
+        indices = layout.parts(self.array)[0].astype(np.int64, copy=False)
+        return self._of(indices, is_view=True)
 
     def crow_indices(self) -> Self:
         """Where each row of a sparse_csr tensor begins in ``values``, and the end."""
@@ -179,7 +185,7 @@ class TensorLayouts:
     def unbind(self) -> tuple[Self, ...]:
         """The components of a nested tensor, or the items of a dense one: views."""
         if self.is_nested:
-            return tuple(map(self._of, self.array.unbind()))
+            return tuple(self._of(each, is_view=True) for each in self.array.unbind())
         if not isinstance(self.array, LevelArray):
             self._require_dense("be unbound")
         if not self.array.shape:
@@ -196,10 +202,13 @@ class TensorLayouts:
 
     # -- for Tensor -----------------------------------------------------------------------------
 
-    def _of(self, array: Any) -> Self:
+    def _of(self, array: Any, *, is_view: bool = False) -> Self:
+        """A tensor that a method has made of this one: an inference tensor in that mode, and a part
+        of one if it is one itself."""
         note_reading(self, "a tensor's method of its layout")
-        cls: Any = type(self)
-        made: Self = cls(array)
+        made: Self = self._over(array, None)
+        if is_inference(self) if is_view else is_inference_mode_enabled():
+            make_inference(made)
         record_without_derivative(self, made)
         return made
 
@@ -233,7 +242,8 @@ class TensorLayouts:
 
     def _part(self, name: str, *layouts: Layout) -> Self:
         layout = self._require(name, *layouts)
-        return self._of(layout.parts(self.array)[layout.part_names.index(name)])
+        part = layout.parts(self.array)[layout.part_names.index(name)]
+        return self._of(part, is_view=layout is not QUANTIZED)
 
     def _describe_array(self) -> str:
         """The array as text; of another layout, its parts by name."""

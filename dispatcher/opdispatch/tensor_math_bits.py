@@ -14,6 +14,8 @@ import numpy as np
 
 from opdispatch.arrays.math_bits import MathBitsArray
 from opdispatch.arrays.zero_array import ZeroArray
+from opdispatch.autograd.inference_tensor import make_inference
+from opdispatch.grad_mode import is_inference_mode_enabled
 
 
 @functools.cache
@@ -69,5 +71,8 @@ class TensorMathBits:
 
         Raises DeviceError, and TypeError for what is no dtype.
         """
-        made: Any = cls
-        return made(ZeroArray(tuple(shape), dtype, device))  # type: ignore[no-any-return]
+        base: Any = cls
+        made: Self = base._over(ZeroArray(tuple(shape), dtype, device), None)
+        if is_inference_mode_enabled():
+            make_inference(made)
+        return made

@@ -76,3 +76,16 @@ def test_leaving_restores_the_exact_words():
 def test_a_device_without_an_autocast_key_is_refused(ask):
     with pytest.raises(ArgumentError, match="autocast knows no device type 'meta'; it knows cpu"):
         ask("meta")
+
+
+def test_a_block_that_ends_restores_its_own_device_alone():
+    first, second = autocast("cpu", "float16"), autocast("cuda", "bfloat16")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert (is_autocast_enabled("cpu"), is_autocast_enabled("cuda")) == (False, True)
+    assert get_autocast_dtype("cuda").name == "bfloat16"
+    assert get_autocast_dtype("cpu").name == DTYPES["cpu"]
+    second.__exit__(None, None, None)
+    assert local_dispatch_key_set()[1] == DEFAULT_EXCLUDED_SET
+    assert get_autocast_dtype("cuda").name == DTYPES["cuda"]

@@ -11,6 +11,9 @@ from opdispatch import (
     Tensor,
     capture_dispatch_trace,
     inference_mode,
+    nested_tensor,
+    quantize_per_tensor,
+    sparse_coo_tensor,
     vmap,
 )
 from opdispatch import array_api as xp
@@ -36,6 +39,28 @@ def test_what_is_made_in_the_mode_is_one():
     assert (y.is_inference(), y[1:].is_inference(), y.array.tolist()) == (True, True, [2.0, 2.0])
     assert (y.detach().is_inference(), (y * 1).is_inference()) == (True, False)
     assert not copy.deepcopy(y).is_inference()
+
+
+def test_what_functions_and_methods_make_in_the_mode_is_one():
+    x, s = xp.asarray([1.0, 2.0]), sparse_coo_tensor([[0, 0]], [1.0, 2.0])
+    with inference_mode():
+        made = [
+            sparse_coo_tensor([[0]], [1.0]),
+            quantize_per_tensor(x, 0.1, 0, "quint8"),
+            quantize_per_tensor(x, 0.1, 0, "quint8").dequantize(),
+            nested_tensor([x, x]),
+            x.to("meta"),
+            x.to_sparse(),
+            s.to_dense(),
+            s.coalesce(),
+            Tensor._efficientzerotensor((2,)),
+            xp.asarray([1j]).conj().resolve_conj(),
+            copy.deepcopy(x),
+        ]
+        parts = [s.indices(), s.values(), *nested_tensor([x]).unbind()]
+    assert [each.is_inference() for each in made] == [True] * len(made)
+    assert [each.is_inference() for each in parts] == [False, False, True]
+    assert made[0].values().is_inference()
 
 
 def test_calls_with_them_alone_do_not_visit_autograd():

@@ -232,3 +232,15 @@ def test_switching_a_key_off_leaves_its_backend_as_in_every_key_set():
 
     keys = contextvars.copy_context().run(switch)
     assert keys == DEFAULT_INCLUDED_SET | DispatchKeySet(BackendComponent.CUDA)
+
+
+def test_include_and_exclude_guards_restore_their_own_set_alone():
+    with IncludeDispatchKeyGuard(K.Conjugate):
+        tls_set_dispatch_key_excluded(K.Negative, True)
+    assert local_dispatch_key_set() == (DEFAULT_INCLUDED_SET, DEFAULT_EXCLUDED_SET.add(K.Negative))
+    with ExcludeDispatchKeyGuard("Conjugate"):
+        tls_set_dispatch_key_excluded(K.Negative, False)
+        tls_set_dispatch_key_included(K.Meta, True)
+    assert local_dispatch_key_set()[1] == DEFAULT_EXCLUDED_SET.add(K.Negative)
+    assert tls_is_dispatch_key_included(K.Meta)
+    LOCAL_STATE.set(DEFAULT_STATE)

@@ -43,6 +43,15 @@ def test_a_backend_without_autocast_has_no_key_for_it():
     ]
 
 
+@pytest.mark.parametrize("backend", [BackendComponent.HIP, BackendComponent.VE])
+def test_backends_without_an_autograd_key_share_autograd_other(backend):
+    assert list(key_set_of_backend(backend)) == [
+        K[backend.name],
+        K.ADInplaceOrView,
+        K.AutogradOther,
+    ]
+
+
 def test_given_keys_are_the_keys(array):
     keys = DispatchKeySet.of(K.SparseCPU, K.Python)
     assert Tensor(array, keys=keys).key_set == keys

@@ -179,7 +179,7 @@ class FunctionalTensor(Tensor, is_below=True):
             raise ArgumentError(f"a plain array cannot be {what}; make a Tensor of it")
         return value
 
-    def _of(self, array: Any) -> Any:
+    def _of(self, array: Any, *, is_view: bool = False) -> Any:
         return Tensor(array)
 
 
