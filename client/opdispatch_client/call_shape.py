@@ -10,6 +10,7 @@ import numpy as np
 from opdispatch import Generator, Tensor
 from opdispatch.arrays import device_of, find_layout, key_bits_of
 from opdispatch.dispatch_key import BackendComponent
+from opdispatch_wire.nesting import MAX_NESTING
 
 # A list counts with the kinds of all its items.
 _LONGEST_LIST = 16
@@ -49,7 +50,7 @@ def _number_kind(dtype: np.dtype[Any]) -> Hashable:
     return np.ndarray, dtype.kind
 
 
-def _kind(value: Any) -> Hashable:
+def _kind(value: Any, depth: int = 0) -> Hashable:
     cls: Any = type(value)  # Hashable, which mypy does not see
     if cls is np.ndarray:
         return cast(Hashable, cls) if value.ndim else _number_kind(value.dtype)
@@ -61,8 +62,8 @@ def _kind(value: Any) -> Hashable:
         bits = int(value.key_bits)
         place = bits if bits & _HOST else (bits, value.device)
         return (place, _number_kind(value.dtype)) if value.size == 1 else place
-    if cls in (list, tuple) and len(value) <= _LONGEST_LIST:
-        return tuple([_kind(item) for item in value])
+    if cls in (list, tuple) and len(value) <= _LONGEST_LIST and depth < MAX_NESTING:
+        return tuple([_kind(item, depth + 1) for item in value])
     if not isinstance(value, np.generic) and find_layout(cls) is not None:
         bits = key_bits_of(value)
         return bits if bits & _HOST else (bits, device_of(value))

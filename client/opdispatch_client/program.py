@@ -17,6 +17,7 @@ from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_tensor import RemoteValue
 from opdispatch_client.request_arguments import check_flag
 from opdispatch_wire.modes import modes_of_task
+from opdispatch_wire.nesting import MAX_NESTING, check_nesting
 from opdispatch_wire.programs import MAX_STEPS
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import remote_pb2, values_pb2
@@ -176,6 +177,7 @@ class Recording:
         return any(output.keep for output in self.message.outputs)
 
     def _fill(self, message: values_pb2.Value, value: Any, number: int, which: str) -> None:
+        check_nesting(value, f"$.program.steps[{number}].{which}")
         value = self._argument(value)
         if type(value) is Placeholder:
             value.write_to(message.reference)
@@ -205,12 +207,19 @@ def is_remote_or_tensor(value: Any) -> bool:
     return isinstance(value, RemoteValue) or is_tensor(value)
 
 
-def find_recording(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording | None:
-    """Whose placeholders are among the arguments of a call, or in lists among them."""
+def find_recording(
+    args: Sequence[Any], kwargs: Mapping[str, Any], depth: int = 0
+) -> Recording | None:
+    """Whose placeholders are among the arguments of a call, or in lists among them.
+
+    None for what nests too deep to be sent.
+    """
+    if depth > MAX_NESTING:
+        return None
     for value in (*args, *kwargs.values()):
         if isinstance(value, Placeholder):
             return value.recording
-        if isinstance(value, list | tuple) and (found := find_recording(value, {})):
+        if isinstance(value, list | tuple) and (found := find_recording(value, {}, depth + 1)):
             return found
     return None
 

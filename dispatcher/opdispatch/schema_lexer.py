@@ -44,13 +44,16 @@ _TOKEN = re.compile(rf"{_IDENTIFIER}|->|\.\.\.|{_NUMBER}|{_STRING}|[^\s]", re.AS
 _LINES = re.compile(
     rf"(?P<comment>#(?! type:)[^\n]*)|(?P<joint>\\\n)|(?P<newline>\n)|{_TOKEN.pattern}", re.ASCII
 )
+# A quote that nothing closes is wrong wherever it stands: no token behind it is read, or each
+# escaped quote there would have the rest of the text searched for its end once more.
+_QUOTES = frozenset("\"'")
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _DIGITS = frozenset("0123456789")
 
 
 def split(text: str) -> list[str]:
     """The tokens of a text, with `END` as the last."""
-    if "\n" in text or "#" in text or "\\" in text:
+    if "\n" in text or "#" in text or "\\" in text or '"' in text or "'" in text:
         return [token for token, _ in split_with_offsets(text)]
     tokens: list[str] = _TOKEN.findall(text)
     tokens.append(END)
@@ -61,7 +64,7 @@ def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
     """The tokens of a text, each with the place of its first character.
 
     Line ends count as blanks within brackets, at the beginning and at the end; anywhere else
-    they are tokens.
+    they are tokens. A quote that is not closed is the last one.
     """
     depth = 0
     line_is_empty = True
@@ -80,6 +83,8 @@ def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
             newline = None
         line_is_empty = False
         yield token, match.start()
+        if token in _QUOTES:
+            break  # see there
         depth += (token in "([{") - (token in ")]}")
     yield END, len(text)
 

@@ -11,6 +11,7 @@
     layouts     tensors of other layouts than the dense one
     remote_values  tensors that stay in an interpreter <-> v1.RemoteTensor
     values      Python values <-> v1.Value
+    nesting     how deep lists and dicts may lie in each other
     packed_numbers  long lists of numbers <-> Value.packed
     generators  generators <-> v1.GeneratorState
     modes       what a task has switched on <-> v1.CallRequest

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.arrays import device_errors, find_backend
 from opdispatch.autograd.elsewhere import note_call
 from opdispatch.dispatch_key_set import DispatchKeySet
-from opdispatch.errors import ReturnError
+from opdispatch.errors import ArgumentError, ReturnError
 from opdispatch.generator import Generator
 from opdispatch.tensor import Tensor
 from opdispatch.trace_line import TraceLine
@@ -237,7 +237,7 @@ def reply_of_returns(
             else:
                 value = returns[i] if keep is None else keep(returns, i)
                 fill_value(message, value, at=f"$.returns[{i}]", memory=memory)
-    except WireError as error:
+    except (WireError, ArgumentError) as error:
         raise ReturnError(
             f"{schema.name} left a value that cannot be sent: {error.message}",
             operator=str(schema.name),

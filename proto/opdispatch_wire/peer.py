@@ -17,4 +17,6 @@ def describe_self() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = "unknown"  # a container may have a user without a name
-    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()
+    whole = f"{user}@{socket.gethostname()}"
+    # A user may be named by LOGNAME: gRPC fails a request whose metadata has anything else.
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in whole)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.nesting import check_depth
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
 MAX_STEPS = 10_000
@@ -27,7 +28,6 @@ _MAX_FIELDS = 2 * MAX_STEPS
 _MAX_ITEMS = 32
 _DEVICE = re.compile(r"[a-z]{1,32}(:[0-9]{1,4})?", re.ASCII)
 _MAX_DEVICES = 64
-_MAX_NESTING = 32
 
 
 class ProgramOutline(NamedTuple):
@@ -115,12 +115,12 @@ class _ReferenceCheck:
             name: str = getattr(value, kind)
             if len(self.devices) < _MAX_DEVICES and _DEVICE.fullmatch(name):
                 self.devices.add(name)
-        elif kind in ("list", "dict") and depth >= _MAX_NESTING:
-            raise WireError(f"{at[:60]}...: lists and dicts nest more than {_MAX_NESTING} levels")
         elif kind == "list":
+            check_depth(at, depth, WireError)
             for i, item in enumerate(value.list.items):
                 self.value(item, before, f"{at}[{i}]", depth + 1)
         elif kind == "dict":
+            check_depth(at, depth, WireError)
             for i, entry in enumerate(value.dict.entries):
                 self.value(entry.value, before, f"{at}.entries[{i}].value", depth + 1)
 

@@ -38,6 +38,7 @@ from opdispatch_wire.layouts import (
     layout_from_parts,
     layout_of,
 )
+from opdispatch_wire.nesting import check_depth
 from opdispatch_wire.packed_numbers import fill_packed, packed_from_proto, undecoded_packed
 from opdispatch_wire.tensors import (
     TensorMemory,
@@ -52,7 +53,6 @@ from opdispatch_wire.v1 import values_pb2
 
 __all__ = [
     "FILL_VALUE",
-    "MAX_NESTING",
     "CountValues",
     "DecodeReference",
     "DecodeRemote",
@@ -70,9 +70,6 @@ __all__ = [
 
 FILL_VALUE = "__opdispatch_fill_value__"
 """A method ``(message: Value, at: str) -> None`` of objects that encode themselves."""
-
-MAX_NESTING = 32
-"""How many lists and dicts may lie in each other. Protobuf itself ends soon after that."""
 
 _ACCEPTED = (
     "accepted are None, bool, int, float, complex, str, NumPy arrays and scalars, SciPy's coo and "
@@ -95,7 +92,11 @@ CountValues = Callable[[int], None]
 
 
 def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
-    """Encodes one value. Raises WireError if it has no representation on the wire."""
+    """Encodes one value.
+
+    Raises WireError if it has no representation on the wire, and ArgumentError if it nests more
+    than ``MAX_NESTING`` deep.
+    """
     message = values_pb2.Value()
     fill_value(message, value, at=at)
     return message
@@ -222,14 +223,14 @@ def _fill(
         message.complex.real, message.complex.imaginary = value.real, value.imag
         message.complex.SetInParent()  # zeros alone would leave it absent
     elif isinstance(value, list | tuple):
-        _check_depth(at, depth)
+        check_depth(at, depth)
         if fill_packed(message, value, at=at, memory=memory):
             return
         message.list.SetInParent()
         for i, item in enumerate(value):
             _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1, memory)
     elif isinstance(value, dict) and not way_to_tensor(value):  # SciPy's dok_array is a dict
-        _check_depth(at, depth)
+        check_depth(at, depth)
         message.dict.SetInParent()
         for key, item in value.items():
             entry = message.dict.entries.add()
@@ -275,7 +276,7 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
         case "complex":
             return complex(message.complex.real, message.complex.imaginary)
         case "list":
-            _check_depth(at, depth)
+            check_depth(at, depth, WireError)
             if decoders.count_values is not None:
                 decoders.count_values(len(message.list.items))
             return [
@@ -285,7 +286,7 @@ def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders)
         case "packed":
             return decoders.packed(message.packed, at)
         case "dict":
-            _check_depth(at, depth)
+            check_depth(at, depth, WireError)
             if decoders.count_values is not None:
                 decoders.count_values(len(message.dict.entries))
             return _decode_dict(message.dict, at, depth, decoders)
@@ -342,12 +343,6 @@ def _decode_dict(
         item_at = f"{at}[{reprlib.repr(key)}]"
         result[key] = _decode(entry.value, item_at, depth + 1, decoders)
     return result
-
-
-def _check_depth(at: str, depth: int) -> None:
-    if depth >= MAX_NESTING:
-        # The place has as many levels; its beginning is enough.
-        raise WireError(f"{at[:60]}...: lists and dicts nest more than {MAX_NESTING} levels deep")
 
 
 def _check_integer(value: int, at: str) -> int:

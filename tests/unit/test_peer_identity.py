@@ -46,6 +46,17 @@ def test_a_client_may_say_who_it_is():
     assert len(told) <= LONGEST
 
 
+@pytest.mark.parametrize("user", ["a\x1b[2Jb", "a\nb", "ann\u202e", "\x7f", "\t", "é"])
+def test_a_user_named_by_control_characters_fits_into_metadata(
+    user: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LOGNAME", user)
+    told = describe_self.__wrapped__()
+    assert told.isascii()
+    assert told.isprintable()
+    assert "?" in told
+
+
 def test_what_we_say_of_ourselves_fits_into_metadata():
     assert describe_self().isascii()
     assert "@" in describe_self()

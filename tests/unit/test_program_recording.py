@@ -161,3 +161,26 @@ def test_a_block_within_a_program_is_refused(block):
     assert not recording.message.steps
     with LoggingMode():  # which stays in this process
         recording.call("a::f", np.zeros(1))
+
+
+def test_arguments_that_nest_too_deep_are_refused_before_anything_is_recorded():
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = []
+    for _ in range(3000):
+        deep = [deep]
+    sent = Sent()
+    for value in (loop, deep, {"a": loop}, (deep,)):
+        assert find_recording([value], {}) is None
+        with Program(sent.run) as p:
+            with pytest.raises(ArgumentError, match=r"steps\[0\]\.args\[0\].*32 levels deep"):
+                p.ops.a.add(value)
+            with pytest.raises(ArgumentError, match=r"steps\[0\]\.kwargs\['x'\].*32 levels"):
+                p.ops.a.add(x=value)
+            assert not p.message.steps
+        function = as_program(lambda x: x, sent.run, remote=False)
+        for call in (lambda v=value, f=function: f(v), lambda v=value, f=function: f(x=v)):
+            with pytest.raises(ArgumentError, match=r"\$\.args\[(0|x)\].*32 levels deep"):
+                call()
+        with pytest.raises(ArgumentError, match=r"the result.*32 levels deep"):
+            as_program(lambda x, v=value: v, sent.run, remote=False)(X)

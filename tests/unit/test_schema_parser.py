@@ -9,6 +9,7 @@ from opdispatch.schema_parser import MAX_LIST_SIZE, parse_schema
 from opdispatch.schema_type import INT, TENSOR, ListType, OptionalType, TypeVariable
 from opdispatch.schema_type_parser import MAX_NESTING
 from tests.unit.schema_strategies import names, schemas
+from tests.work_done import check_linear_work
 
 
 def test_a_schema_has_all_its_parts():
@@ -177,6 +178,18 @@ def test_the_depth_of_types_is_limited():
     for text in (f"({deepest})", "(" * 100_000, "int" + "[]" * (MAX_NESTING + 1), f"{deepest}[]"):
         with pytest.raises(SchemaError, match=f"nested at most {MAX_NESTING} deep"):
             parse_schema(f"f({text} x) -> ()")
+
+
+@pytest.mark.parametrize(
+    ("quote", "rest"), [('"', '\\"'), ("'''", "\\'"), ('"', "\\"), ("'", "'\\")]
+)
+@pytest.mark.parametrize("before", ["f(str x=", "f(", ""])
+def test_quotes_that_nothing_closes_are_refused_in_one_pass(before: str, quote: str, rest: str):
+    def parse(length: int) -> None:
+        with pytest.raises(SchemaError):
+            parse_schema(before + quote + rest * length)
+
+    check_linear_work(parse, lambda size: size, 50_000)
 
 
 def test_optionals_of_optionals_are_no_depth():

@@ -14,12 +14,13 @@ from hypothesis.extra import numpy as hnp
 
 from opdispatch.arrays import CPU_BITS, CUDA_BITS, key_bits_of
 from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import ArgumentError
 from opdispatch.tensor import Tensor
 from opdispatch_wire.dtypes import WIRE_DTYPES
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.nesting import MAX_NESTING
 from opdispatch_wire.v1 import values_pb2 as pb
 from opdispatch_wire.values import (
-    MAX_NESTING,
     WireTensor,
     undecoded_from_proto,
     value_from_proto,
@@ -206,7 +207,7 @@ def test_nesting_ends_at_the_limit_both_ways(wrap):
     for _ in range(MAX_NESTING):
         value = wrap(value)
     assert there_and_back(value) == value
-    with pytest.raises(WireError, match=f"more than {MAX_NESTING} levels"):
+    with pytest.raises(ArgumentError, match=f"more than {MAX_NESTING} levels"):
         value_to_proto(wrap(value))
     message = value_to_proto(value)
     outer = pb.Value()
@@ -224,8 +225,9 @@ def test_nesting_ends_at_the_limit_both_ways(wrap):
 def test_a_list_within_itself_is_refused():
     loop = []
     loop.append(loop)
-    with pytest.raises(WireError, match="levels deep"):
-        value_to_proto(loop)
+    for value in (loop, {"a": loop}, [[], ([1], loop)]):
+        with pytest.raises(ArgumentError, match=r"\$.*levels deep; does one of them lie in itself"):
+            value_to_proto(value)
 
 
 def nested_message():

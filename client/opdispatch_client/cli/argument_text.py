@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.errors import ArgumentError
 from opdispatch_client.cli.outcome import UsageError
 from opdispatch_wire.dtypes import dtype_from_name
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.nesting import MAX_NESTING, check_nesting
 
+_TOO_LONG = "an integer of more digits than Python reads"
 NONE_WORDS = frozenset({"none", "None", "null"})
 _WORDS = {"true": True, "True": True, "false": False, "False": False}
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -71,13 +74,19 @@ def parse_dtype(name: str) -> np.dtype[Any]:
 def parse_json(text: str) -> Any:
     """The JSON value. Raises UsageError that shows where it goes wrong."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        check_nesting(value, "")
     except json.JSONDecodeError as error:
         raise UsageError(
             f"{_shorten(text)} is not well-formed JSON: {error.msg} at column {error.colno}"
         ) from None
-    except RecursionError:
-        raise UsageError(f"{_shorten(text)} is nested too deeply") from None
+    except (RecursionError, ArgumentError):
+        raise UsageError(
+            f"{_shorten(text)} is nested too deeply; the limit is {MAX_NESTING} levels"
+        ) from None
+    except ValueError:
+        raise UsageError(f"{_shorten(text)} has {_TOO_LONG}") from None
+    return value
 
 
 def parse_tensor(text: str, *, dtype: str | None) -> np.ndarray[Any, Any]:
@@ -126,8 +135,12 @@ def _fits(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
 
 
 def _parse_number(text: str) -> int | float | complex | None:
+    """The number, or None. Raises UsageError for an integer that is too long to be read."""
     if _INTEGER.fullmatch(text):
-        return int(text)
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"{_shorten(text)} is {_TOO_LONG}") from None
     if _FLOAT.fullmatch(text):
         return float(text)
     if _COMPLEX.fullmatch(text):

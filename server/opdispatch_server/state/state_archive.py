@@ -184,7 +184,7 @@ def _read_manifest(opened: zipfile.ZipFile) -> dict[str, str]:
         written_in, hashes = manifest["format"], manifest["sha256"]
         if not all(isinstance(text, str) for text in (*hashes, *hashes.values())):
             raise ValueError("a digest is no text")
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _wrong(f"its {MANIFEST} is missing or damaged: {error}") from error
     if written_in != ARCHIVE_FORMAT:
         raise _wrong(f"its format is {written_in}, and this opdispatch reads {ARCHIVE_FORMAT}")

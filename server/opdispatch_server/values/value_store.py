@@ -20,6 +20,7 @@ from opdispatch_server.values.stored_value import StoredValue, with_history_of
 from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError, WireError
 from opdispatch_wire.layouts import refuse_misfits
+from opdispatch_wire.nesting import check_nesting
 from opdispatch_wire.remote_values import (
     PREFIX_BYTES,
     SESSION_BYTES,
@@ -264,8 +265,13 @@ class KeptResults:
 
         Takes it off the list. A tensor that the kernel, the caller or another value may know,
         too, is copied: nobody else must be able to write to it. Raises WireError, which begins
-        with the place in ``at``, for one that could not be fetched as it is.
+        with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
+        lists that nest too deep to be sent.
         """
+        check_nesting(results[place], f"{at}[{place}]")
+        return self._take(results, place, at)
+
+    def _take(self, results: list[Any], place: int, at: str) -> Any:
         at = f"{at}[{place}]"
         # One reference is the list's, the other one is getrefcount's own. Of a local variable there
         # may be one more, or not: Python 3.14 passes it on without.
@@ -275,7 +281,7 @@ class KeptResults:
         if isinstance(value, list | tuple):
             items = list(value)
             del value
-            return [self.take(items, i, at) for i in range(len(items))]
+            return [self._take(items, i, at) for i in range(len(items))]
         if not is_tensor(value):
             return value
         refuse_masked(value.array if isinstance(value, Tensor) else value, at=at)

@@ -31,6 +31,7 @@ from opdispatch_server.worker.raised_errors import error_of_kernel
 from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.nesting import check_nesting
 from opdispatch_wire.remote_values import RemoteFacts, remote_tensors_in, store_key
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
@@ -126,7 +127,7 @@ class ProgramExecution:
         try:
             if not (request.device_memory and self._offer(reply, results, request.device_memory)):
                 self._fill(reply, results, program.outputs, keep, tensors)
-        except WireError as error:
+        except (WireError, ArgumentError) as error:
             raise ReturnError(
                 f"{request.operator} left a value that cannot be sent: {error.message}"
             ) from error
@@ -192,7 +193,10 @@ class ProgramExecution:
                     raise WireError(f"$.program.outputs[{i}] is to be kept, and $.keep is absent")
                 value = keep.take(results, i)
             else:
-                value = _in_host_memory(results[i]) if output.host else results[i]
+                value = results[i]
+                if output.host:
+                    check_nesting(value, f"$.returns[{i}]")
+                    value = _in_host_memory(value)
             fill_value(reply.returns.add(), value, at=f"$.returns[{i}]", memory=tensors)
 
     def _explained(self, error: StepError) -> OpdispatchError:
