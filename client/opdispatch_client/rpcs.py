@@ -98,7 +98,7 @@ def load(
         ),
         registry_pb2.LoadLibraryReply,
         listings.loaded_library_from_proto,
-        metadata=((CLIENT_KEY, describe_self()),),
+        metadata=_who_asks(),
     )
 
 
@@ -141,6 +141,7 @@ def unload_and_measure(
         registry_pb2.UnloadLibraryRequest(name=name, version=version or 0, measure_memory=measure),
         registry_pb2.UnloadLibraryReply,
         listings.unloaded_library_from_proto,
+        metadata=_who_asks(),
     )
 
 
@@ -155,6 +156,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
         registry_pb2.ScaleLibraryRequest(name=name, interpreters=interpreters),
         registry_pb2.ScaleLibraryReply,
         lambda reply: listings.library_from_proto(reply.library),
+        metadata=_who_asks(),
     )
 
 
@@ -167,6 +169,7 @@ def rollback(name: str) -> Rpc[listings.RolledBack]:
         registry_pb2.RollbackLibraryRequest(name=name),
         registry_pb2.RollbackLibraryReply,
         listings.rolled_back_from_proto,
+        metadata=_who_asks(),
     )
 
 
@@ -179,6 +182,7 @@ def drain(interpreter: str, *, undo: bool) -> Rpc[listings.Interpreter]:
         registry_pb2.DrainInterpreterRequest(name=interpreter, undo=undo),
         registry_pb2.DrainInterpreterReply,
         lambda reply: listings.interpreter_from_proto(reply.interpreter),
+        metadata=_who_asks(),
     )
 
 
@@ -214,6 +218,7 @@ def revive(interpreter: str) -> Rpc[bool]:
         registry_pb2.ReviveInterpreterRequest(name=interpreter),
         registry_pb2.ReviveInterpreterReply,
         lambda reply: bool(reply.revived),
+        metadata=_who_asks(),
     )
 
 
@@ -290,6 +295,11 @@ def check_invariants() -> Rpc[list[str]]:
         registry_pb2.CheckInvariantsReply,
         lambda reply: list(reply.violations),
     )
+
+
+def _who_asks() -> tuple[tuple[str, str], ...]:
+    """The metadata of what changes the registry: for listings and the log."""
+    return ((CLIENT_KEY, describe_self()),)
 
 
 def _read_server_info(reply: registry_pb2.GetServerInfoReply) -> listings.ServerInfo:

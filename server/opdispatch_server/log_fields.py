@@ -65,6 +65,12 @@ IDENTITY: ContextVar[str] = ContextVar("opdispatch_identity", default="")
 """Who has asked for what this task does; empty for what the daemon does by itself."""
 
 
+def asked_by() -> str:
+    """Return who has asked for what this task does, as the end of a message."""
+    identity = IDENTITY.get()
+    return f", asked by {identity}" if identity else ""
+
+
 def fields(
     event: Event,
     *,

@@ -92,8 +92,11 @@ def test_it_is_listed_with_its_last_words_and_can_be_revived(
         assert (revived.state, revived.trouble) == ("ready", "")
         assert main(["--address", broken.address, "revive", "worker-2"]) == 0
         assert capsys.readouterr().out == "worker-2 is not quarantined\n"
-    log = [record["message"] for record in broken.log_records()]
-    assert any("worker-2 is quarantined: it died 3 times" in message for message in log)
+    log = {record.get("event"): record for record in broken.log_records()}
+    message = log["interpreter_quarantined"]["message"]
+    assert "worker-2 is quarantined: it died 3 times" in message
+    revived = log["interpreter_revived"]
+    assert (revived["interpreter"], "via unix socket" in revived["identity"]) == ("worker-2", True)
 
 
 def test_one_that_is_revived_and_dies_again_is_quarantined_again(broken: RunningDaemon):

@@ -10,6 +10,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession, checked_answer
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 LOG = logging.getLogger("opdispatch.libraries")
@@ -138,7 +139,8 @@ class Followers:
         except OpdispatchError as error:
             if session.alive:
                 # It would answer nested calls by an older registry than everybody else's.
-                LOG.error("interpreter %s failed to %s: %s", session.name, what, error)
+                extra = fields(Event.INTERPRETER_FAILED, interpreter=session.name)
+                LOG.error("interpreter %s failed to %s: %s", session.name, what, error, extra=extra)
                 self._kill_interpreter(session, f"it failed to {what} a library")
             return False
         then()

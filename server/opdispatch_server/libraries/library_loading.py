@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
+from opdispatch_server.libraries.library_events import log_loaded, log_replica_joined
 from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion, VersionState
@@ -19,8 +19,6 @@ from opdispatch_server.libraries.placement import Place, Placement
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import DeadlineExceededError
-
-LOG = logging.getLogger("opdispatch.libraries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +239,7 @@ class LibraryLoading:
                 raise DeadlineExceededError(f"nobody waits for {version} any more")
             if version.is_active:
                 await self._transaction.join(version, session, batch)
-                LOG.info("interpreter %s joined %s as a replica", session.name, version)
+                log_replica_joined(version, session.name)
                 return "replica"
             version.loaded_by = order.loaded_by
             version.device = order.place.device or version.device
@@ -260,6 +258,7 @@ class LibraryLoading:
             if replaced is not None:
                 self._supersede(replaced, too_old)
                 race.replaced = None
+        log_loaded(version, replaced)
         await self._published(version)
         return "primary"
 

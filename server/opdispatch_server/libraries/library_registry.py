@@ -16,6 +16,12 @@ from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
+from opdispatch_server.libraries.library_events import (
+    about,
+    log_rolled_back,
+    log_scaled,
+    log_unloaded,
+)
 from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_loading import LibraryLoading, LoadOrder, LoadOutcome
 from opdispatch_server.libraries.library_replicas import LibraryReplicas
@@ -24,6 +30,7 @@ from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
+from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.servicers.health import HealthBoard
 from opdispatch_server.state.journal import Journal
@@ -204,7 +211,7 @@ class LibraryRegistry:
             busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
         await self._health.library(name, serving=active.is_active if active else None)
-        LOG.info("unloaded %s", ", ".join(map(str, gone)))
+        log_unloaded(gone, active)
         self._replicas.look_after_all()
         return active, await meter.finish(busy=busy)
 
@@ -231,6 +238,7 @@ class LibraryRegistry:
                 set(top.operators) - set(before.operators),
                 f"library {name!r}, which had it, was rolled back to version {before.version}",
             )
+        log_rolled_back(before, top)
         await self._published(before)
         self._replicas.look_after_all()
         return before, top
@@ -246,6 +254,7 @@ class LibraryRegistry:
             version = self.catalog.get_newest(name)
             await self._journal.record_wanted(version, interpreters)
             version.failed_attempts = 0
+            log_scaled(version)
             await self._pools.provide_for(version)
             failure = await self._replicas.fill_locked(version)
             self._replicas.shrink_locked(version)
@@ -266,7 +275,8 @@ class LibraryRegistry:
                 if session.supervised:  # another's name means nothing once it is gone
                     await self._journal.record_drained(interpreter, drained=True)
                 self.placement.start_draining(session)
-        LOG.info("interpreter %s is being drained", interpreter)
+        draining = f"interpreter {interpreter} is being drained{asked_by()}"
+        LOG.info("%s", draining, extra=_about(Event.INTERPRETER_DRAINING, interpreter))
         await self._replicas.see_to(session, patience)
         return session
 
@@ -281,7 +291,8 @@ class LibraryRegistry:
         session = self._sessions.find(interpreter) if was_draining else None
         if not was_draining:
             session = self._sessions.get_ready(interpreter)
-        LOG.info("interpreter %s is in use again", interpreter)
+        again = f"interpreter {interpreter} is in use again{asked_by()}"
+        LOG.info("%s", again, extra=_about(Event.INTERPRETER_IN_USE, interpreter))
         self._replicas.look_after_all()
         return session
 
@@ -370,7 +381,8 @@ class LibraryRegistry:
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
         """Leaves a library listed with its error, until somebody loads or unloads it."""
-        LOG.error("%s is given up: %s", version, error)
+        extra = about(Event.LIBRARY_FAILED, version)
+        LOG.error("%s is given up: %s", version, error, extra=extra)
         version.state = VersionState.FAILED
         version.error = error.message
         self._pools.let_go(version)
@@ -385,8 +397,6 @@ class LibraryRegistry:
 
     async def _published(self, version: LibraryVersion) -> None:
         self.catalog.forget_gone(version.operators)
-        interpreter = version.interpreter
-        LOG.info("loaded %s into interpreter %s", version, interpreter and interpreter.name)
         await self.settling.announce()
         await self._health.library(version.name, serving=version.is_serving)
 
@@ -405,3 +415,7 @@ class LibraryRegistry:
             return
         if not isinstance(error, OpdispatchError):  # whoever asked is told those
             LOG.error("a library was not tidied up", exc_info=error)
+
+
+def _about(event: Event, interpreter: str) -> dict[str, object]:
+    return fields(event, interpreter=interpreter, identity=IDENTITY.get())

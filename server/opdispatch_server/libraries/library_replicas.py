@@ -12,11 +12,13 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
+from opdispatch_server.libraries.library_events import about, log_replica_joined, log_restored
 from opdispatch_server.libraries.library_restoration import restore_in_order
 from opdispatch_server.libraries.library_transaction import LibraryTransaction, Recording
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.placement import Place, Placement
 from opdispatch_server.libraries.replica import Replica, ReplicaState
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.servicers.health import HealthBoard
 from opdispatch_server.shielded import shielded
@@ -79,7 +81,8 @@ class LibraryReplicas:
     async def interpreter_joined(self, session: InterpreterSession) -> None:
         """Tells a new interpreter of everything, and gives it what lacks one."""
         await self._transaction.welcome(session, self._catalog.newest)
-        LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid)
+        ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
+        LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
         await self._update_readiness()
         self._placement.note_change()
         self.look_after_all()
@@ -95,12 +98,16 @@ class LibraryReplicas:
                 if not version.replicas and version.is_active:
                     lost.append(version)
                 elif was_primary and version.interpreter is not None:
-                    LOG.info("%s: %s is the primary now", version, version.interpreter.name)
+                    primary = version.interpreter.name
+                    extra = about(Event.PRIMARY_CHANGED, version, primary)
+                    LOG.info("%s: %s is the primary now", version, primary, extra=extra)
                 for replica in version.replicas:
                     if not any(r.is_serving for r in version.replicas):
                         _reclaim(replica)
             await self._transaction.withdraw(lost, VersionState.WAITING)
-        LOG.log(logging.INFO if session.dismissed else logging.WARNING, "%s", session.death())
+        level = logging.INFO if session.dismissed else logging.WARNING
+        ended = fields(Event.INTERPRETER_ENDED, interpreter=session.name)
+        LOG.log(level, "%s", session.death(), extra=ended)
         self._placement.forget(session)
         await self._update_readiness()
         for version in lost:
@@ -199,7 +206,8 @@ class LibraryReplicas:
             return  # the next one that joins tries again
         except (InterpreterDiedError, DeadlineExceededError) as error:
             version.failed_attempts += 1
-            LOG.error("%s could not be loaded again: %s", version, error)
+            extra = about(Event.LIBRARY_LOAD_FAILED, version)
+            LOG.error("%s could not be loaded again: %s", version, error, extra=extra)
             if version.failed_attempts >= RECOVERY_ATTEMPTS:
                 await self._give_up(version, error)
             return
@@ -207,9 +215,11 @@ class LibraryReplicas:
             if last_try:
                 await self._give_up(version, error)
             else:
-                LOG.info("%s will be tried again, after others: %s", version, error)
+                extra = about(Event.LIBRARY_LOAD_FAILED, version)
+                LOG.info("%s will be tried again, after others: %s", version, error, extra=extra)
             return
         version.failed_attempts = 0
+        log_restored(version)
         await self._published(version)
 
     async def bring_up_locked(
@@ -326,13 +336,16 @@ class LibraryReplicas:
             await self._transaction.join(version, session, batch)
         except OpdispatchError as error:
             version.failed_attempts += 1
-            LOG.warning("%s could not be given to %s: %s", version, session.name, error)
+            extra = about(Event.REPLICA_FAILED, version, session.name)
+            LOG.warning(
+                "%s could not be given to %s: %s", version, session.name, error, extra=extra
+            )
             return error
         finally:
             self._placement.release(session)
         version.failed_attempts = 0
         await self._joined()  # the others may have died meanwhile: calls wait for this one, then
-        LOG.info("interpreter %s joined %s as a replica", session.name, version)
+        log_replica_joined(version, session.name)
         return None
 
     def shrink_locked(self, version: LibraryVersion) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.process_watch import (
     ProcessEnd,
     describe_exit,
@@ -379,10 +380,9 @@ class Supervisor:
             name,
             record.quarantine,
             name,
+            extra=fields(Event.INTERPRETER_QUARANTINED, interpreter=name),
         )
         await record.revived.wait()
-        if not record.dismissed.is_set():
-            LOG.info("interpreter %s is revived", name)
 
     async def _run_once(self, name: str) -> WorkerEnd:
         """Runs one process from start to end."""
@@ -390,7 +390,8 @@ class Supervisor:
         try:
             worker = await WorkerProcess.start(name, self._command_for(name), self._template)
         except OSError as error:
-            LOG.error("interpreter %s cannot be started: %s", name, error)
+            failed = fields(Event.INTERPRETER_FAILED, interpreter=name)
+            LOG.error("interpreter %s cannot be started: %s", name, error, extra=failed)
             self._records[name].tail = ()
             return WorkerEnd(f"could not be started ({error})", loop.time(), None)
         self._running[name] = worker
@@ -407,7 +408,8 @@ class Supervisor:
             del self._running[name]
         if self._is_wanted(name):
             tail = "\n    ".join(worker.tail) or "(it printed nothing)"
-            LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail)
+            ended = fields(Event.INTERPRETER_ENDED, interpreter=name)
+            LOG.error("interpreter %s %s; its last output:\n    %s", name, how, tail, extra=ended)
         return WorkerEnd(how.words, ended_at, status)
 
 

@@ -23,6 +23,16 @@ def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     return describe_peer(context.peer() or "")
 
 
+def identity_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """``USER@HOST`` as the client says, and where it is connected from, which it cannot choose."""
+    peer = context.peer() or ""
+    kind, _, address = peer.partition(":")
+    if kind == "unix":
+        return f"{who_asks(context)} via unix socket"
+    who, where = who_asks(context), address.replace("%5B", "[").replace("%5D", "]")
+    return where if who == describe_peer(peer) else f"{who} from {where}"
+
+
 def describe_peer(peer: str) -> str:
     """A peer as gRPC names it, such as ``ipv4:127.0.0.1:4711``, without what means nothing."""
     kind, _, address = peer.partition(":")

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.load_request import read_load_request
+from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.servicers.load_progress import in_steps
-from opdispatch_server.servicers.peer_identity import who_asks
+from opdispatch_server.servicers.peer_identity import identity_of, who_asks
 from opdispatch_server.serving.status_answers import Context, StatusError, answers, answers_in_steps
 from opdispatch_server.shielded import shielded
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2 as pb
 from opdispatch_wire.v1 import registry_pb2_grpc
+
+LOG = logging.getLogger("opdispatch.requests")
 
 T = TypeVar("T")
 
@@ -105,10 +111,17 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         context: Context,
         report: Callable[[str], None] = lambda line: None,
     ) -> pb.LoadLibraryReply:
-        order = await asyncio.to_thread(
-            read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
-        )
-        outcome = await self._libraries.load(order, report)
+        IDENTITY.set(identity_of(context))
+        try:
+            order = await asyncio.to_thread(
+                read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
+            )
+            outcome = await self._libraries.load(order, report)
+        except OpdispatchError as error:
+            name = request.name or PurePosixPath(request.filename).stem or request.module
+            about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
+            LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
+            raise
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.LoadLibraryReply(
             library=outcome.version.to_proto(),
@@ -124,7 +137,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         unload = self._libraries.unload(
             request.name, request.version, measure=request.measure_memory
         )
-        active, memory = await self._to_the_end(unload)
+        active, memory = await self._to_the_end(context, unload)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(
             active=active.to_proto() if active else None,
@@ -138,7 +151,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     ) -> pb.ScaleLibraryReply:
         """Has more interpreters, or fewer, hold a library."""
         scale = self._libraries.scale(request.name, request.interpreters)
-        version = await self._to_the_end(scale)
+        version = await self._to_the_end(context, scale)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.ScaleLibraryReply(library=version.to_proto())
 
@@ -147,7 +160,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.RollbackLibraryRequest, context: Context
     ) -> pb.RollbackLibraryReply:
         """Makes the version before the active one active again."""
-        active, replaced = await self._to_the_end(self._libraries.rollback(request.name))
+        rollback = self._libraries.rollback(request.name)
+        active, replaced = await self._to_the_end(context, rollback)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
 
@@ -158,10 +172,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """Empties an interpreter, or ends that."""
         session: InterpreterSession | None
         if request.undo:
-            session = await self._to_the_end(self._libraries.end_drain(request.name))
+            end_drain = self._libraries.end_drain(request.name)
+            session = await self._to_the_end(context, end_drain)
         else:
             drain = self._libraries.drain(request.name, patience=_patience(context))
-            session = await self._to_the_end(drain)
+            session = await self._to_the_end(context, drain)
         if session is None:
             away = pb.Interpreter(name=request.name, state="away")
             return pb.DrainInterpreterReply(interpreter=away)
@@ -187,7 +202,18 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.ReviveInterpreterRequest, context: Context
     ) -> pb.ReviveInterpreterReply:
         """Starts a quarantined interpreter again."""
-        return pb.ReviveInterpreterReply(revived=self._revive(request.name))
+        revived = self._revive(request.name)
+        if revived:
+            identity = identity_of(context)
+            LOG.info(
+                "interpreter %s is revived, asked by %s",
+                request.name,
+                identity,
+                extra=fields(
+                    Event.INTERPRETER_REVIVED, interpreter=request.name, identity=identity
+                ),
+            )
+        return pb.ReviveInterpreterReply(revived=revived)
 
     @answers
     async def ListOperators(  # noqa: N802
@@ -235,8 +261,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         reply.violations.extend(await self._libraries.find_disagreements())
         return reply
 
-    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+    async def _to_the_end(self, context: Context, change: Coroutine[Any, Any, T]) -> T:
         """What is under way is not broken off because nobody waits for it any more."""
+        IDENTITY.set(identity_of(context))
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
