@@ -3,12 +3,12 @@
 `converter_of` builds one function for each type. It returns the value as kernels get it: a
 Python number for a NumPy scalar, a new list for a list or tuple, a dtype for ``ScalarType``,
 text for ``Device``, ``Layout`` and ``MemoryFormat``. The rules are those of PyTorch's Python
-binding, without its silent losses: 1.5 is no int, also in a tensor, 2 is no bool, None is no
-bool either.
+binding, without its silent losses: 1.5 is no int, also in a tensor, and no bool, as None is none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -35,6 +35,8 @@ from opdispatch.schema_type import (
     UnionType,
 )
 from opdispatch.tensor import Tensor
+
+_TEXTS = (str, bytes, bytearray, memoryview)
 
 
 @cache
@@ -79,7 +81,7 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
     broadcasts = size is not None and element in (INT, SYM_INT, FLOAT, COMPLEX, BOOL, SYM_BOOL)
 
     def convert(value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple) and not _is_sequence(value):
             if broadcasts and size is not None and value is not None:
                 try:
                     return [convert_item(value)] * size
@@ -92,6 +94,11 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
             raise _first_refusal(convert_item, value, expected) from None
 
     return _usual_tensors(convert) if element is TENSOR else convert
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether it is a sequence of values of its own: no text, and no bytes."""
+    return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
 
 
 def _usual_tensors(convert: Converter) -> Converter:

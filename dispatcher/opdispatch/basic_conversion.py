@@ -89,14 +89,24 @@ def _number(value: Any) -> Any:
 
 
 def _number_of_one(value: Any) -> Any:
-    """As `_number`, and the Python number in a tensor of one element, of whatever shape.
+    """As `_number`, and the Python number in a tensor or array of one element, of whatever shape.
 
     PyTorch's binding takes such tensors for ``int``, ``float``, ``complex`` and ``bool``, and for
     ``Scalar`` it does not. A gradient ends here, as it does at ``item()``.
     """
     if isinstance(value, Tensor) and None not in value.shape and value.size == 1:
         return _number(value.item())
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return _number(value.reshape(()))
     return _number(value)
+
+
+def _whole(value: Any) -> Any:
+    """The int in a tensor or array whose only element is whole; of any other value, None."""
+    found = _number_of_one(value)
+    if isinstance(found, float) and not isinstance(value, float) and found.is_integer():
+        return int(found)
+    return int(found) if isinstance(found, int) else None
 
 
 def _is_real(value: Any) -> bool:
@@ -129,10 +139,10 @@ def _int(expected: str) -> Converter:
                 # int() as well, since operator.index(True) is True.
                 value = int(operator.index(_number(value)))
             except TypeError:
-                found = _number_of_one(value)
-                if not isinstance(found, int):
+                found = _whole(value)
+                if found is None:
                     raise refusal(expected, value) from None
-                value = int(found)
+                value = found
         if _INT64_MIN <= value <= _INT64_MAX:
             return value  # type: ignore[no-any-return]
         raise TypeError(f"{refusal(expected, value)}, out of the 64-bit range")
@@ -162,12 +172,14 @@ def _complex(expected: str) -> Converter:
         if type(value) is complex:
             return value
         found = _number_of_one(value)
-        if not isinstance(found, int | float | complex):
+        if not isinstance(found, int | float | complex) and not _is_real(found):
             raise refusal(expected, value)
         try:
             return complex(found)
         except OverflowError:
             raise TypeError(f"{refusal(expected, value)}, out of the range of a double") from None
+        except (TypeError, ValueError, RuntimeError):  # of a class that knows no such value of its
+            raise refusal(expected, value) from None
 
     return convert
 
@@ -177,8 +189,8 @@ def _bool(expected: str) -> Converter:
         if value is True or value is False:
             return value
         found = _number_of_one(value)
-        if isinstance(found, bool):
-            return found
+        if isinstance(found, int):
+            return bool(found)
         raise refusal(expected, value)
 
     return convert

@@ -106,6 +106,6 @@ def any_could_be_number(values: Iterable[Any]) -> bool:
     """Whether an array among them counts as a number, too."""
     for value in values:  # on the way of each call that asks: no generator
         cls = type(value)
-        if (cls is np.ndarray and not value.ndim) or (cls is Tensor and value.size in (1, None)):
+        if (cls is np.ndarray and value.size == 1) or (cls is Tensor and value.size in (1, None)):
             return True
     return False
