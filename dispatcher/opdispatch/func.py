@@ -10,7 +10,8 @@ from __future__ import annotations
 from opdispatch.functionalization import functionalize
 from opdispatch.functorch.grad_transform import grad, grad_and_value, vjp
 from opdispatch.functorch.jacobian import hessian, jacfwd, jacrev
-from opdispatch.functorch.linearize import jvp, linearize
+from opdispatch.functorch.jvp import jvp
+from opdispatch.functorch.linearize import linearize
 from opdispatch.functorch.vmap import vmap
 
 __all__ = [

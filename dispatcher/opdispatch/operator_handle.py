@@ -23,6 +23,7 @@ from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import LOCAL_STATE, LocalState
 from opdispatch.operator_dump import (
     RegisteredKernel,
@@ -114,6 +115,16 @@ class OperatorHandle:
     def has_kernel_for_dispatch_key(self, key: DispatchKey) -> bool:
         """Whether a kernel is registered for exactly ``key``, be it a runtime or an alias key."""
         return key in self._state().kernels
+
+    @property
+    def asks_vmap_mode(self) -> bool:
+        """Whether calls within ``vmap`` differ even without a batch: see ``OperatorState``."""
+        return self._state().asks_vmap_mode
+
+    def kernel_for_dispatch_key(self, key: DispatchKey) -> KernelFunction | None:
+        """Return the newest kernel that is registered for exactly ``key``, or None."""
+        registration = self._state().kernels.get(key)
+        return None if registration is None else registration.kernel
 
     # -- the steps of a call ------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MEMO_LIMIT = 256
 STATE_LIMIT = 16
 """As few are the sets of keys that tasks have switched on and off."""
+NONDETERMINISTIC = "nondeterministic_seeded"
+"""The tag of operators whose results are random."""
 
 
 class Fallbacks:
@@ -83,6 +85,7 @@ class OperatorState:
     """
 
     __slots__ = (
+        "_asks_vmap_mode",
         "_calls_in",
         "_masks",
         "_slots",
@@ -114,11 +117,23 @@ class OperatorState:
         self.boxed_redispatches: dict[int, Callable[..., Any]] = {}
         self._slots: dict[DispatchKey, Slot] = {}
         self._masks: dict[int, int] = {}
+        self._asks_vmap_mode: bool | None = None
 
     @property
     def schema(self) -> FunctionSchema | None:
         """The operator's schema, if it is defined."""
         return self.definition.schema if self.definition is not None else None
+
+    @property
+    def asks_vmap_mode(self) -> bool:
+        """Whether calls within ``vmap`` differ even without a batch: random ones, and those with a
+        kernel for FuncTorchVmapMode."""
+        found = self._asks_vmap_mode
+        if found is None:
+            tags = () if self.definition is None else self.definition.tags
+            found = NONDETERMINISTIC in tags or DispatchKey.FuncTorchVmapMode in self.kernels
+            self._asks_vmap_mode = found
+        return found
 
     def slot(self, key: DispatchKey) -> Slot:
         """The slot of a runtime key."""

@@ -257,7 +257,7 @@ def test_operators_of_ones_own():
         )
         lib.register_autograd("once", lambda ctx, grad: Tensor(np.asarray(grad)))
         close(func.jvp(ops.forward.cube, (V,), (T,))[1], 3 * V**2 * T)
-        with pytest.raises(AutogradError, match="forward::bare has no derivative"):
+        with pytest.raises(AutogradError, match=r"no forward-mode derivative.*register_jvp"):
             func.jvp(ops.forward.bare, (V,), (T,))
         with pytest.raises(TransformError, match="would be lost to the transform"):
             func.jvp(ops.forward.once, (V,), (T,))

@@ -32,8 +32,9 @@ from opdispatch.array_operators import functional_variants
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.adinplace_or_view import make_view_kernel, make_write_kernel
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
+from opdispatch.functionalities.forward_derivative import make_forward_kernel
 from opdispatch.library import Library
 
 DERIVATIVES: dict[str, Formulas] = {
@@ -57,6 +58,9 @@ VIEWS = (*functional_variants.VIEWS, "astype")
 DERIVATIVES |= {f"{name}_copy": DERIVATIVES[name] for name in functional_variants.VIEWS}
 
 
+_NO_TANGENTS: Formulas = {RESULT: Forward.CONSTANT}
+
+
 def register_derivatives(library: Library) -> None:
     """Registers all of them with the library that has the operators, in one publication."""
     dispatcher = library.dispatcher
@@ -68,6 +72,9 @@ def register_derivatives(library: Library) -> None:
         register_grad(library)
         for name, formulas in [*DERIVATIVES.items(), *((name, {}) for name in CONSTANT)]:
             library.impl(name, make_derivative_kernel(schema_of(name), formulas), "Autograd")
+            if name in CONSTANT or RESULT in formulas:
+                kernel = make_forward_kernel(schema_of(name), formulas or _NO_TANGENTS)
+                library.impl(name, kernel, "FuncTorchGradWrapper")
         for name in WRITES:
             library.impl(name, make_write_kernel(schema_of(name)), "ADInplaceOrView")
         for name in (*VIEWS, *MATH_BIT_VIEWS):

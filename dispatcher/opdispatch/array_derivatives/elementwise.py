@@ -6,8 +6,15 @@ import cmath
 import math
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import as_complex, conj, masked, xp, zeros_like
-from opdispatch.functionalities.derivative import Formula, Formulas
+from opdispatch.array_derivatives.namespace import (
+    as_complex,
+    conj,
+    masked,
+    with_forward,
+    xp,
+    zeros_like,
+)
+from opdispatch.functionalities.derivative import RESULT, Formula, Formulas, Forward
 
 
 def _sign(grad: Any, x: Any, result: Any) -> Any:
@@ -19,44 +26,51 @@ def _sign(grad: Any, x: Any, result: Any) -> Any:
     return masked(size != 0, along)
 
 
+def _abs_forward(x_t: Any, x: Any) -> Any:
+    along = conj(xp.sign(x)) * x_t
+    return xp.real(along) if x.dtype.kind == "c" else along
+
+
 def _acosh(grad: Any, x: Any) -> Any:
     return grad / conj(xp.sqrt(x - 1) * xp.sqrt(x + 1))
 
 
-UNARY: dict[str, Formulas] = {
-    "abs": {"x": lambda grad, x: grad * xp.sign(x)},
+_CONSTANT: Formulas = {"x": zeros_like, RESULT: Forward.CONSTANT}
+_UNARY: dict[str, Formulas] = {
+    "abs": {"x": lambda grad, x: grad * xp.sign(x), RESULT: _abs_forward},
     "acos": {"x": lambda grad, x: -grad / conj(xp.sqrt(1 - x * x))},
     "acosh": {"x": _acosh},
     "asin": {"x": lambda grad, x: grad / conj(xp.sqrt(1 - x * x))},
     "asinh": {"x": lambda grad, x: grad / conj(xp.sqrt(x * x + 1))},
     "atan": {"x": lambda grad, x: grad / conj(x * x + 1)},
     "atanh": {"x": lambda grad, x: grad / conj(1 - x * x)},
-    "ceil": {"x": zeros_like},
-    "conj": {"x": lambda grad: conj(grad)},
+    "ceil": _CONSTANT,
+    "conj": {"x": lambda grad: conj(grad), RESULT: Forward.LINEAR},
     "cos": {"x": lambda grad, x: -grad * conj(xp.sin(x))},
     "cosh": {"x": lambda grad, x: grad * conj(xp.sinh(x))},
     "exp": {"x": lambda grad, result: grad * conj(result)},
     "expm1": {"x": lambda grad, result: grad * conj(result + 1)},
-    "floor": {"x": zeros_like},
-    "imag": {"x": lambda grad: as_complex(grad) * 1j},
+    "floor": _CONSTANT,
+    "imag": {"x": lambda grad: as_complex(grad) * 1j, RESULT: Forward.LINEAR},
     "log": {"x": lambda grad, x: grad / conj(x)},
     "log10": {"x": lambda grad, x: grad / (conj(x) * math.log(10))},
     "log1p": {"x": lambda grad, x: grad / conj(x + 1)},
     "log2": {"x": lambda grad, x: grad / (conj(x) * math.log(2))},
     "negative": {"x": lambda grad: -grad},
     "positive": {"x": lambda grad: grad},
-    "real": {"x": lambda grad: grad},
+    "real": {"x": lambda grad: grad, RESULT: Forward.LINEAR},
     "reciprocal": {"x": lambda grad, result: -grad * conj(result * result)},
-    "round": {"x": zeros_like},
-    "sign": {"x": _sign},
+    "round": _CONSTANT,
+    "sign": {"x": _sign, RESULT: lambda x_t, x, result: _sign(x_t, x, result)},
     "sin": {"x": lambda grad, x: grad * conj(xp.cos(x))},
     "sinh": {"x": lambda grad, x: grad * conj(xp.cosh(x))},
     "sqrt": {"x": lambda grad, result: grad / (2 * conj(result))},
     "square": {"x": lambda grad, x: grad * (2 * conj(x))},
     "tan": {"x": lambda grad, result: grad * conj(1 + result * result)},
     "tanh": {"x": lambda grad, result: grad * conj(1 - result * result)},
-    "trunc": {"x": zeros_like},
+    "trunc": _CONSTANT,
 }
+UNARY = with_forward(Forward.ELEMENTWISE, _UNARY)
 
 
 def _conj(x: Any) -> Any:
@@ -154,8 +168,10 @@ _OF_BOTH: dict[str, tuple[Formula, Formula]] = {
     "subtract": (lambda grad: grad, lambda grad: -grad),
 }
 
+_FORWARD = {"floor_divide": Forward.CONSTANT, "multiply": Forward.MULTILINEAR}
+
 BINARY: dict[str, Formulas] = {
-    f"{name}.{overload}": formulas
+    f"{name}.{overload}": {RESULT: _FORWARD.get(name, Forward.ELEMENTWISE), **formulas}
     for name, (first, second) in _OF_BOTH.items()
     for overload, formulas in (
         ("Tensor", {"x1": first, "x2": second}),
@@ -189,7 +205,7 @@ def _second(grad: Any, condition: Any) -> Any:
     return xp.where(condition, 0.0, grad)
 
 
-CHOICES: dict[str, Formulas] = {
+_CHOICES: dict[str, Formulas] = {
     "clip": {"x": _clip},
     "clip.ScalarMax": {"x": _clip, "min": _clip_min},
     "clip.ScalarMin": {"x": _clip, "max": _clip_max},
@@ -198,3 +214,4 @@ CHOICES: dict[str, Formulas] = {
     "where.ScalarOther": {"x1": _first},
     "where.ScalarSelf": {"x2": _second},
 }
+CHOICES = with_forward(Forward.ELEMENTWISE, _CHOICES)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opdispatch.array_derivatives.manipulation import part_of, resized
-from opdispatch.array_derivatives.namespace import conj, xp
-from opdispatch.functionalities.derivative import Formula, Formulas
+from opdispatch.array_derivatives.namespace import conj, with_forward, xp
+from opdispatch.functionalities.derivative import Formula, Formulas, Forward
 
 Axes = Sequence[int]
 
@@ -76,7 +76,7 @@ def _ihfft(grad: Any, shape: Any, n: int, axes: Axes, norm: str) -> Any:
     return _of_real(conj(grad), shape, n, axes, _BACK[norm])
 
 
-FFT: dict[str, Formulas] = {
+_FFT: dict[str, Formulas] = {
     "fft_fft": {"x": _single(_complex("ifftn"))},
     "fft_fftn": {"x": _several(_complex("ifftn"))},
     "fft_fftshift": {"x": lambda grad, axes: xp.fft.ifftshift(grad, axes=axes)},
@@ -90,3 +90,4 @@ FFT: dict[str, Formulas] = {
     "fft_rfft": {"x": _single(_of_real)},
     "fft_rfftn": {"x": _several(_of_real)},
 }
+FFT = with_forward(Forward.LINEAR, _FFT)

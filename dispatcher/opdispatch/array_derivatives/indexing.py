@@ -8,12 +8,13 @@ from typing import Any
 from opdispatch.array_derivatives.namespace import (
     OPERATORS,
     copy_for,
+    with_forward,
     xp,
     zeros_for,
     zeros_like,
 )
 from opdispatch.array_derivatives.scatter import add_along, add_at_elements, places_of
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 
 
 def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
@@ -52,6 +53,16 @@ def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_sh
     return xp.reshape(part, ((1,) * more + part.shape)) if more > 0 else part
 
 
+def _write_forward(
+    x_t: Any, value_t: Any, x: Any, start: Any, stop: Any, step: Any, indices: Any
+) -> Any:
+    """The tangent of what was written to is written to as that was."""
+    whole = xp.zeros_like(x) if x_t is None else x_t
+    if value_t is None:
+        return OPERATORS.operators.setitem.Scalar(whole, start, stop, step, indices, 0.0)
+    return OPERATORS.operators.setitem.Tensor(whole, start, stop, step, indices, value_t)
+
+
 def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
     if axis is None or not x_shape:
         return add_at_elements(x_shape, indices, grad)
@@ -81,12 +92,16 @@ def _imag_part_cleared(grad: Any) -> Any:
 
 
 _WRITTEN: dict[str, Formulas] = {
-    "Scalar": {"x": _cleared},
-    "Tensor": {"x": _cleared, "value": _written},
+    "Scalar": {"x": _cleared, RESULT: Forward.ELEMENTWISE},
+    "Tensor": {"x": _cleared, "value": _written, RESULT: _write_forward},
 }
-_COPIED: Formulas = {"x": zeros_like, "src": lambda grad: grad}
+_COPIED: Formulas = {
+    "x": zeros_like,
+    "src": lambda grad: grad,
+    RESULT: lambda src_t: src_t,
+}
 
-INDEXING: dict[str, Formulas] = {
+_INDEXING: dict[str, Formulas] = {
     "copy": _COPIED,
     "copy_": _COPIED,
     "getitem": {"x": _placed},
@@ -99,3 +114,4 @@ INDEXING: dict[str, Formulas] = {
     "take": {"x": _take},
     "take_along_axis": {"x": _take_along_axis},
 }
+INDEXING = with_forward(Forward.LINEAR, _INDEXING)

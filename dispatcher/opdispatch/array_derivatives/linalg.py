@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.array_derivatives.manipulation import part_of
-from opdispatch.array_derivatives.namespace import adjoint, as_complex, conj, masked, xp, zeros_like
+from opdispatch.array_derivatives.namespace import (
+    adjoint,
+    as_complex,
+    conj,
+    masked,
+    with_forward,
+    xp,
+    zeros_like,
+)
 from opdispatch.array_derivatives.reductions import product_of_others
 from opdispatch.arrays import FakeArray
 from opdispatch.arrays.level_array import is_batched
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 
 
 def each_matrix(x: Any) -> Any:
@@ -51,6 +59,14 @@ def _slogdet(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
     return each_matrix(factor) * adjoint(_inverse_or_nan(x, results[1]))
 
 
+def _slogdet_forward(x_t: Any, x: Any, results: Sequence[Any]) -> Any:
+    sign, log = results
+    along = xp.linalg.trace(xp.matmul(_inverse_or_nan(x, log), x_t))
+    if x.dtype.kind != "c":
+        return None, along
+    return as_complex(xp.imag(along)) * 1j * sign, xp.real(along)
+
+
 def _inverse_or_nan(x: Any, log: Any) -> Any:
     """Inverses; of matrices that have none, whose determinant's logarithm is infinite, NaN."""
     if not (is_batched(x) or _is_any(x, xp.isinf(log))):
@@ -65,6 +81,16 @@ def _solve_matrix(grad: Any, x1: Any, x2_shape: Any, result: Any) -> Any:
     if len(x2_shape) == 1:
         return -xp.expand_dims(of_right, axis=-1) * conj(xp.expand_dims(result, axis=-2))
     return -xp.matmul(of_right, adjoint(result))
+
+
+def _solve_forward(x1_t: Any, x2_t: Any, x1: Any, result: Any, x2_shape: Any) -> Any:
+    right = x2_t
+    if x1_t is not None:
+        turned = xp.matmul(x1_t, result)
+        right = -turned if x2_t is None else x2_t - turned
+    if len(x2_shape) == 1 and right.ndim > 1:  # another vector for each matrix
+        return xp.squeeze(xp.linalg.solve(x1, xp.expand_dims(right, axis=-1)), axis=-1)
+    return xp.linalg.solve(x1, right)
 
 
 def _solve_right(grad: Any, x1: Any, x2_shape: Any) -> Any:
@@ -100,6 +126,14 @@ def _pinv(grad: Any, x: Any, result: Any) -> Any:
     return -adjoint(k @ p) + (g - a @ k) @ p @ ph + phk - (phk @ p) @ a
 
 
+def _pinv_forward(x_t: Any, x: Any, result: Any) -> Any:
+    a, p, moved = x, result, adjoint(x_t)
+    ph = adjoint(p)
+    outside = (p @ ph) @ (moved - (moved @ a) @ p)
+    inside = (moved - p @ (a @ moved)) @ (ph @ p)
+    return outside + inside - p @ (x_t @ p)
+
+
 def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
     """Zeros, with the gradient on the diagonal."""
     rows, columns = x_shape[-2:]
@@ -126,17 +160,18 @@ def _trace(grad: Any, x_shape: Any, offset: int) -> Any:
     return masked(_diagonal_mask(rows, columns, offset, grad), each_matrix(grad))
 
 
-_PINV: Formulas = {"x": _pinv}
+_PINV: Formulas = {"x": _pinv, RESULT: _pinv_forward}
 
-LINALG: dict[str, Formulas] = {
-    "linalg_det": {"x": _det},
+_LINALG: dict[str, Formulas] = {
+    "linalg_det": {"x": _det, RESULT: Forward.REDUCTION},
     "linalg_diagonal": {"x": _diagonal},
-    "linalg_inv": {"x": _inv},
-    "linalg_matrix_power": {"x": _matrix_power},
+    "linalg_inv": {"x": _inv, RESULT: Forward.MATRIX_FUNCTION},
+    "linalg_matrix_power": {"x": _matrix_power, RESULT: Forward.MATRIX_FUNCTION},
     "linalg_pinv": _PINV,
     "linalg_pinv.Tensor": _PINV,
-    "linalg_slogdet": {"x": _slogdet},
-    "linalg_solve": {"x1": _solve_matrix, "x2": _solve_right},
+    "linalg_slogdet": {"x": _slogdet, RESULT: _slogdet_forward},
+    "linalg_solve": {"x1": _solve_matrix, "x2": _solve_right, RESULT: _solve_forward},
     "linalg_trace": {"x": _trace},
     "matrix_transpose": {"x": lambda grad: xp.matrix_transpose(grad)},
 }
+LINALG = with_forward(Forward.LINEAR, _LINALG)

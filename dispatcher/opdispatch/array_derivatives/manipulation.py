@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import conj, xp, zeros_like
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.array_derivatives.namespace import conj, with_forward, xp, zeros_like
+from opdispatch.functionalities.derivative import Formulas, Forward
 
 Shape = Sequence[int]
 
@@ -93,7 +93,7 @@ def _astype(grad: Any, x_device: str) -> Any:
     return xp.astype(grad, grad.dtype, device=x_device)
 
 
-MANIPULATION: dict[str, Formulas] = {
+_MANIPULATION: dict[str, Formulas] = {
     # The engine gives a gradient the type of what it is of, and adds up what was spread.
     "_conj": {"x": lambda grad: conj(grad)},
     "_neg_view": {"x": lambda grad: -grad},
@@ -116,3 +116,4 @@ MANIPULATION: dict[str, Formulas] = {
     "triu": {"x": lambda grad, k: xp.triu(grad, k=k)},
     "unstack": {"x": _unstack},
 }
+MANIPULATION = with_forward(Forward.LINEAR, _MANIPULATION)

@@ -6,9 +6,11 @@ The operators that it calls are registered before their derivatives are.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from opdispatch.arrays.level_array import is_batched
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 
 
 class _Namespace:
@@ -50,6 +52,11 @@ def zeros_like(grad: Any) -> Any:
 def masked(mask: Any, x: Any) -> Any:
     """``x`` where the mask is set, zeros elsewhere."""
     return xp.where(mask, x, 0.0)
+
+
+def with_forward(forward: Forward, table: Mapping[str, Formulas]) -> dict[str, Formulas]:
+    """The entries of a table, all with the same forward mode, but for those that say another."""
+    return {name: {RESULT: forward, **formulas} for name, formulas in table.items()}
 
 
 def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:

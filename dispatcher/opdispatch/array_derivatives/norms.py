@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import masked, xp, zeros_like
+from opdispatch.array_derivatives.namespace import masked, with_forward, xp, zeros_like
 from opdispatch.array_derivatives.reductions import kept, shared
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative import Formulas, Forward
 
 _MATRIX = (-2, -1)
 
@@ -58,8 +58,9 @@ def _of_one(grad: Any, values: Any, ord: Any) -> Any:
 
 _NORM: Formulas = {"x": _matrix_norm}
 
-NORMS: dict[str, Formulas] = {
+_NORMS: dict[str, Formulas] = {
     "linalg_matrix_norm": _NORM,
     "linalg_matrix_norm.ord": _NORM,
     "linalg_vector_norm": {"x": _vector_norm},
 }
+NORMS = with_forward(Forward.REDUCTION, _NORMS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from opdispatch.array_derivatives.namespace import adjoint, conj, xp
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.array_derivatives.namespace import adjoint, conj, with_forward, xp
+from opdispatch.functionalities.derivative import Formulas, Forward
 
 Axes = int | Sequence[Sequence[int]]
 
@@ -73,7 +73,7 @@ def _tensordot_second(grad: Any, x1: Any, x2_shape: Any, axes: Axes) -> Any:
 
 _TENSORDOT: Formulas = {"x1": _tensordot_first, "x2": _tensordot_second}
 
-PRODUCTS: dict[str, Formulas] = {
+_PRODUCTS: dict[str, Formulas] = {
     "linalg_cross": {
         "x1": lambda grad, x2, axis: xp.linalg.cross(conj(x2), grad, axis=axis),
         "x2": lambda grad, x1, axis: xp.linalg.cross(grad, conj(x1), axis=axis),
@@ -91,3 +91,4 @@ PRODUCTS: dict[str, Formulas] = {
         "x2": lambda grad, x1, axis: xp.expand_dims(grad, axis=axis) * x1,
     },
 }
+PRODUCTS = with_forward(Forward.MULTILINEAR, _PRODUCTS)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.array_derivatives.manipulation import cut, part_of
-from opdispatch.array_derivatives.namespace import conj, masked, xp, zeros_like
+from opdispatch.array_derivatives.namespace import conj, masked, with_forward, xp, zeros_like
 from opdispatch.arrays.level_array import is_batched
-from opdispatch.functionalities.derivative import Formulas
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 
 Axes = Sequence[int] | None
 
@@ -187,16 +187,51 @@ def _sort(grad: Any, x: Any, axis: int, descending: bool, stable: bool) -> Any:
     return xp.take_along_axis(grad, xp.argsort(order, axis=axis), axis=axis)
 
 
-REDUCTIONS: dict[str, Formulas] = {
-    "cumulative_prod": {"x": _cumulative_prod},
+def _cumulative_prod_forward(
+    x_t: Any, x: Any, axis: int | None, include_initial: bool, result: Any
+) -> Any:
+    x, axis = _along(x, axis)
+    x_t = xp.reshape(x_t, x.shape)
+    before = result if result.shape else xp.reshape(result, (1,))
+    if not include_initial:
+        before = part_of(before, axis, 0, max(0, before.shape[axis] - 1))
+        before = xp.concat([xp.ones_like(part_of(x, axis, 0, 1)), before], axis=axis)
+    else:
+        before = part_of(before, axis, 0, x.shape[axis])
+    # Each element's own part, times what comes after it.
+    own = xp.unstack(before * x_t, axis=axis)
+    each_x = xp.unstack(x, axis=axis)
+    parts: list[Any] = []
+    for n, part in enumerate(own):
+        parts.append(part if n == 0 else parts[-1] * each_x[n] + part)
+    if not parts:
+        return xp.zeros_like(result)
+    if include_initial:
+        parts.insert(0, xp.zeros_like(parts[0]))
+    return xp.reshape(xp.stack(parts, axis=axis), result.shape)
+
+
+def _sort_forward(x_t: Any, x: Any, axis: int, descending: bool, stable: bool) -> Any:
+    order = xp.argsort(x, axis=axis, descending=descending, stable=stable)
+    return xp.take_along_axis(x_t, order, axis=axis)
+
+
+_LINEAR: dict[str, Formulas] = {
     "cumulative_sum": {"x": _cumulative_sum},
     "diff": {"x": _diff, "prepend": _diff_prepend, "append": _diff_append},
-    "max": {"x": _extremum},
     "mean": {"x": _mean},
+    "sum": {"x": _sum},
+}
+_OTHERS: dict[str, Formulas] = {
+    "cumulative_prod": {"x": _cumulative_prod, RESULT: _cumulative_prod_forward},
+    "max": {"x": _extremum},
     "min": {"x": _extremum},
     "prod": {"x": _prod},
-    "sort": {"x": _sort},
+    "sort": {"x": _sort, RESULT: _sort_forward},
     "std": {"x": _std},
-    "sum": {"x": _sum},
     "var": {"x": _var},
+}
+REDUCTIONS: dict[str, Formulas] = {
+    **with_forward(Forward.LINEAR, _LINEAR),
+    **with_forward(Forward.REDUCTION, _OTHERS),
 }

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from opdispatch.arrays import find_key_bits
@@ -46,8 +47,24 @@ from opdispatch.schema_type import SCALAR, ListType, SchemaType
 from opdispatch.tensor import Tensor
 
 Formula = Callable[..., Any]
-Formulas = Mapping[str, Formula]
-"""By the names of the arguments that have gradients."""
+
+
+class Forward(Enum):
+    """How the tangent of a result follows from what an entry says of gradients."""
+
+    CONSTANT = "zero, or of a type that has none"
+    ELEMENTWISE = "the sum of what the backward formulas make of the arguments' tangents"
+    LINEAR = "the operator of the tangents of all arguments with formulas, zeros for those without"
+    MULTILINEAR = "the sum of the operator of each tangent, with the others' values"
+    REDUCTION = "the tangent times the gradient of each result, summed up along its axes"
+    MATRIX_FUNCTION = "the adjoint of what the backward formula makes of the adjoint tangent"
+
+
+RESULT = "result"
+"""The name of an entry's line for forward mode."""
+Formulas = Mapping[str, Any]
+"""Backward formulas by the names of the arguments that have gradients; and under ``RESULT``, a
+``Forward`` or a function (see ``forward_derivative.py``)."""
 _GRAD, _GRADS, _OWN_SHAPE = -1, -2, -3
 
 
@@ -56,6 +73,7 @@ class Derivative:
 
     def __init__(self, schema: FunctionSchema, formulas: Formulas) -> None:
         """Raises AutogradError for a formula of, or with, what the operator does not have."""
+        formulas = {name: each for name, each in formulas.items() if name != RESULT}
         self.name = str(schema.name)
         self.title = title_of(schema)
         self.arguments = {argument.name: place for place, argument in enumerate(schema.arguments)}

@@ -19,6 +19,7 @@ from opdispatch.functorch.dynamic_layer import (
     process_at_top,
     send_down,
 )
+from opdispatch.functorch.jvp_layer import DualLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.kernel_function import KernelFunction
 
@@ -31,8 +32,9 @@ _K = DispatchKey
 def to_top_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Hands a call to the topmost level. Raises NoKernelError if there is none."""
     frame = _frame(op, _K.FuncTorchDynamicLayerFrontMode)
-    stack[:] = map_tensors(unwrap_dead, stack)
-    process_at_top(frame, op, stack)
+    if not frame.layer.take(op, stack):
+        stack[:] = map_tensors(unwrap_dead, stack)
+        process_at_top(frame, op, stack)
 
 
 def to_next_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -43,8 +45,15 @@ def to_next_level(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) ->
 def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator with what is in the wrappers of levels that are over.
 
-    Raises NoKernelError if there are none.
+    In forward mode, it is an operator without a rule of its own, which may be made of others.
+    Raises NoKernelError if there are neither wrappers nor a level of forward mode.
     """
+    frame = TOP.get()
+    if frame is not None and isinstance(frame.layer, DualLayer):
+        # As at its arrival, but that the call has come to no rule.
+        stack[:] = map_tensors(unwrap_dead, stack)
+        process_at_top(frame, op, stack)
+        return
     unwrapped = map_tensors(unwrap_dead, stack)
     if all(map(_is_same, unwrapped, stack)):
         raise _refusal(

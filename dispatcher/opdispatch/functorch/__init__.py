@@ -7,10 +7,15 @@ tensor_wrapper  tensors that one level records
 batch_loop      an operator called for each sample
 vmap_layer      the level of vmap
 grad_layer      the level of grad
+dual_tensor     tensors with tangents
+forward_rule    how tangents of results follow from those of arguments
+jvp_layer       the level of jvp
+double_backward  forward mode of an operator that has a backward formula alone
 tree            arguments and results: tensors in tuples, lists and dicts
 vmap            vmap
 grad_transform  grad, vjp
-linearize       linearize, jvp
+jvp             jvp
+linearize       linearize
 jacobian        jacrev, jacfwd, hessian
 
 Mirrors ``torch/csrc/functorch``, ``ATen/functorch`` and ``torch/_functorch`` of PyTorch. What the

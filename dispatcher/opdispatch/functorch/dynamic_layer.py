@@ -37,6 +37,7 @@ FRONT_AND_BACK = DispatchKeySet.of(
 
 AUTOGRAD_BITS = AUTOGRAD_KEYSET.add(_K.ADInplaceOrView).bits
 _TRACER = DispatchKeySet.of(_K.Tracer).bits
+_AUTOCAST = DEFAULT_STATE.excluded
 _BACK_BITS = DispatchKeySet.of(_K.FuncTorchDynamicLayerBackMode).bits
 _ALL_BITS = (
     FRONT_AND_BACK
@@ -54,6 +55,26 @@ _ALL_BITS = (
 def bits_off_but_for(own: int) -> int:
     """What a level excludes: all that is about levels, but for its own keys and the way down."""
     return _ALL_BITS & ~(own | _BACK_BITS)
+
+
+def call_stack(op: OperatorHandle, stack: list[Any]) -> None:
+    """``op.call_boxed(stack)`` by the compiled call, which is the shorter one."""
+    signature = op.call_signature
+    if not signature.keyword_only_names:
+        stack[:] = signature.box_returns(op(*stack))
+    else:
+        args, kwargs = signature.split(stack)
+        stack[:] = signature.box_returns(op(*args, **kwargs))
+
+
+def comes_first(state: LocalState) -> bool:
+    """Return whether autocast or a tracer sees calls before a level does, or a watch each step."""
+    return (
+        state.trace is not None
+        or state.observer is not None
+        or bool(state.included & _TRACER)
+        or state.excluded & _AUTOCAST != _AUTOCAST
+    )
 
 
 class DynamicLayer(ABC):
@@ -89,7 +110,7 @@ class DynamicLayer(ABC):
             self._entered = known = (state, replace(state, included=on, excluded=off))
         token = LOCAL_STATE.set(known[1])
         try:
-            op.call_boxed(stack)
+            call_stack(op, stack)
         finally:
             LOCAL_STATE.reset(token)
 
@@ -120,6 +141,13 @@ class DynamicLayer(ABC):
             return value.detach()
         with Lowered(frame):
             return value.detach() if frame.layer is self else self.detach_below(value)
+
+    def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
+        """Serve a call at once, if nothing is switched on that comes before it.
+
+        Otherwise return False: the call is processed step by step.
+        """
+        return False
 
     @abstractmethod
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
@@ -193,7 +221,7 @@ def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
     state = LOCAL_STATE.get()
     token = LOCAL_STATE.set(replace(state, excluded=state.excluded | keys))
     try:
-        op.call_boxed(stack)
+        call_stack(op, stack)
     finally:
         LOCAL_STATE.reset(token)
 

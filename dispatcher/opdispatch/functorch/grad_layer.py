@@ -1,11 +1,10 @@
-"""The levels of ``grad``, ``jvp`` and their kin: calls are recorded between wrappers of the level.
+"""The level of ``grad`` and its kin: calls are recorded between wrappers of the level.
 
 Mirrors ``functorch/ADInterpreters.cpp``.
 """
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK
@@ -15,12 +14,13 @@ from opdispatch.functorch.dynamic_layer import (
     AUTOGRAD_BITS,
     DynamicLayer,
     bits_off_but_for,
+    call_stack,
     map_tensors,
     state_outside,
 )
 from opdispatch.functorch.tensor_wrapper import WrappedArray, is_of, make_wrapper
 from opdispatch.functorch.written import original_of_write
-from opdispatch.grad_mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from opdispatch.grad_mode import is_grad_enabled, no_grad
 from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ class GradLayer(DynamicLayer):
         stack[:] = map_tensors(self._below, stack)
         below = list(stack)
         if self._recorded_before:
-            op.call_boxed(stack)
+            call_stack(op, stack)
         else:
             with no_grad():
-                op.call_boxed(stack)
+                call_stack(op, stack)
         is_view = any(
             argument.alias_info is not None and any(map(_is_immutable, _each(value)))
             for argument, value in zip(schema.arguments, given, strict=True)
@@ -97,34 +97,6 @@ class GradLayer(DynamicLayer):
         if not is_tensor(value):
             return value
         return make_wrapper(self, value, is_immutable=is_immutable)
-
-
-class JvpLayer(GradLayer):
-    """Records what is done with its wrappers, also under ``no_grad``.
-
-    In PyTorch, ``no_grad`` is about the way back, and forward mode has a switch of its own. So the
-    level records whatever the block says, and hands calls on as the block has it.
-    """
-
-    name = "jvp"
-
-    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """As ``grad`` does it, with gradients recorded."""
-        token = _GRAD_MODE_OF_CALL.set(is_grad_enabled())
-        try:
-            with enable_grad():
-                super().process(op, stack)
-        finally:
-            _GRAD_MODE_OF_CALL.reset(token)
-
-    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """As ``grad`` does it, with gradients recorded if they were when the call began."""
-        with set_grad_enabled(_GRAD_MODE_OF_CALL.get()):
-            super().send_to_next(op, stack)
-
-
-_GRAD_MODE_OF_CALL: ContextVar[bool] = ContextVar("opdispatch_grad_mode_of_call", default=True)
-"""Whether gradients were recorded where the call began that a level of ``jvp`` deals with."""
 
 
 def _each(value: Any) -> list[Any]:

@@ -115,13 +115,12 @@ class Recorded:
         argnums: Argnums,
         has_aux: bool,
         transform: str,
-        layer_type: type[GradLayer] = GradLayer,
     ) -> None:
         self.name = getattr(func, "__name__", type(func).__name__)
         self._transform = transform
         self.argnums = argnums
         numbers = places_of(argnums, len(args), transform, self.name)
-        layer = layer_type(next_level())  # notes whether gradients are recorded around it
+        layer = GradLayer(next_level())  # notes whether gradients are recorded around it
         # Inference mode and kernels below Autograd have its keys switched off.
         with pushed(layer), inference_mode(False), enable_grad():
             given = [

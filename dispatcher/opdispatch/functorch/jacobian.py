@@ -8,13 +8,9 @@ from typing import Any
 
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.batched_tensor import is_tensor, namespace
-from opdispatch.functorch.grad_transform import (
-    Argnums,
-    Recorded,
-    differentiable,
-    places_of,
-)
-from opdispatch.functorch.linearize import Linearized
+from opdispatch.functorch.grad_transform import Argnums, Recorded
+from opdispatch.functorch.jvp import DualCall
+from opdispatch.functorch.jvp_layer import JvpLayer
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
 from opdispatch.functorch.tree import leaves, map_tree, rebuild
 from opdispatch.functorch.vmap import vmap
@@ -84,36 +80,27 @@ def jacfwd(
     ``torch.func.jacfwd``.
     """
 
-    name = getattr(func, "__name__", type(func).__name__)
-
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        places = places_of(argnums, len(args), "jacfwd", name)
-        trees = [args[place] for place in places]
-        inputs = [differentiable(each, "jacfwd", name) for each in leaves(trees)]
-        _check_real("jacfwd", name, "argument", inputs)
-        seen: list[Linearized] = []
+        call = DualCall(JvpLayer, func, args, argnums, has_aux, "jacfwd", kwargs)
+        _check_real("jacfwd", call.name, "argument", call.inputs)
 
         def push(*tangents: Any) -> list[Any]:
-            linear = Linearized(func, args, argnums, has_aux, "jacfwd", kwargs)
-            _check_real("jacfwd", name, "result", linear.outputs)
-            seen.append(linear)
-            aux = [each for each in leaves(linear.aux()) if is_tensor(each)]
-            return [*linear.pushed(tangents), *aux]
+            call.run(tangents)
+            _check_real("jacfwd", call.name, "result", call.outputs)
+            return [*call.tangents(), *filter(is_tensor, leaves(call.aux()))]
 
-        columns = vmap(push, randomness=randomness)(*_basis(inputs))
-        [linear] = seen
-        count = len(linear.outputs)
+        columns = vmap(push, randomness=randomness)(*_basis(call.inputs))
+        count = len(call.outputs)
         found = []
         for each in columns[:count]:
-            parts = _by_input(each, inputs)
-            whole = rebuild(trees, parts)
+            whole = rebuild(call.trees, _by_input(each, call.inputs))
             found.append(whole[0] if isinstance(argnums, int) else tuple(whole))
-        jacobians = rebuild(linear.value(), found)
+        jacobians = rebuild(call.output, found)
         if not has_aux:
             return jacobians
         first = iter(columns[count:])
-        aux = map_tree(lambda leaf: next(first)[0] if is_tensor(leaf) else leaf, linear.aux())
+        aux = map_tree(lambda leaf: next(first)[0] if is_tensor(leaf) else leaf, call.aux())
         return jacobians, aux
 
     return jacobian
@@ -152,9 +139,8 @@ def _check_real(transform: str, name: str, what: str, tensors: list[Any]) -> Non
 
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
-    """A function that gives all second derivatives of ``func``: ``jacrev`` of ``jacrev``.
+    """Return a function that gives all second derivatives of ``func``: ``jacfwd`` of ``jacrev``.
 
-    ``torch.func.hessian`` is ``jacfwd`` of ``jacrev`` and has the same result. Going forward is a
-    way back of a way back here, so that this is the shorter way to it.
+    As ``torch.func.hessian``.
     """
-    return jacrev(jacrev(func, argnums), argnums)
+    return jacfwd(jacrev(func, argnums), argnums)

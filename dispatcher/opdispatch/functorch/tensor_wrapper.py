@@ -15,7 +15,7 @@ from opdispatch.functorch.batched_tensor import as_tensor, keys_over, tensor_ove
 from opdispatch.functorch.dynamic_layer import DynamicLayer
 from opdispatch.tensor import Tensor
 
-_WRAPPED = bits_of_key(DispatchKey.FuncTorchGradWrapper)
+WRAPPED = bits_of_key(DispatchKey.FuncTorchGradWrapper)
 
 
 class WrappedArray(LevelArray):
@@ -26,7 +26,7 @@ class WrappedArray(LevelArray):
     def __init__(self, layer: DynamicLayer, value: Any, is_immutable: bool) -> None:
         array = getattr(value, "array", None)
         batched = isinstance(array, LevelArray) and array.is_batched
-        keys = keys_over(value.key_bits, _WRAPPED)
+        keys = keys_over(value.key_bits, WRAPPED)
         super().__init__(layer, value, tuple(value.shape), batched, keys)
         self.is_immutable = is_immutable
         """Whether the function has it from outside, not as an argument: it cannot be written to."""
@@ -44,7 +44,9 @@ def make_wrapper(layer: DynamicLayer, value: Any, *, is_immutable: bool = False)
 def is_of(value: Any, layer: DynamicLayer) -> bool:
     """Whether it is a wrapper of that level."""
     return (
-        type(value) is Tensor and type(value.array) is WrappedArray and value.array.layer is layer
+        type(value) is Tensor
+        and isinstance(value.array, WrappedArray)
+        and value.array.layer is layer
     )
 
 
@@ -52,7 +54,7 @@ def unwrap_dead(value: Any) -> Any:
     """A tensor without the wrappers of levels that are over."""
     while (
         type(value) is Tensor
-        and type(value.array) is WrappedArray
+        and isinstance(value.array, WrappedArray)
         and not value.array.layer.is_alive
     ):
         value = value.array.value

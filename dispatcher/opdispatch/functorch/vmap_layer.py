@@ -7,27 +7,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opdispatch.arrays.level_array import LevelArray
 from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import call_for_each
-from opdispatch.functorch.batched_tensor import unwrap_all
+from opdispatch.functorch.batched_tensor import unwrap, unwrap_all
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     DynamicLayer,
     Lowered,
     bits_off_but_for,
+    call_stack,
+    comes_first,
 )
+from opdispatch.functorch.tensor_wrapper import unwrap_dead
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.operator_state import NONDETERMINISTIC
+from opdispatch.tensor import Tensor
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
 
 _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
 _OFF = bits_off_but_for(_BATCHED)
+_RULE = DispatchKeySet.of(DispatchKey.FuncTorchBatched)
 _ON = DispatchKeySet.of(DispatchKey.FuncTorchVmapMode).bits
 
-NONDETERMINISTIC = "nondeterministic_seeded"
-"""The tag of operators whose results are random."""
 RANDOMNESS = ("error", "different", "same")
 
 
@@ -47,6 +53,31 @@ class VmapLayer(DynamicLayer):
         super().__init__(level)
         self.info = VmapInfo(batch_size, randomness)
 
+    def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
+        """Call the batching rule, or the level below if no tensor is of this batch.
+
+        Random operators, and those that are another one within ``vmap``, are left to ``process``.
+        """
+        if op.asks_vmap_mode or comes_first(LOCAL_STATE.get()):
+            return False
+        is_batched = False
+        for place, value in enumerate(stack):
+            if type(value) is Tensor:
+                if isinstance(value.array, LevelArray):
+                    stack[place] = value = unwrap_dead(value)
+                    is_batched = is_batched or unwrap(value, self)[1] is not None
+            elif type(value) is list:
+                stack[place] = value = list(map(unwrap_dead, value))
+                is_batched = is_batched or any(unwrap(each, self)[1] == 0 for each in value)
+        if is_batched:
+            op.redispatch_boxed(_RULE, stack)
+        else:
+            frame = TOP.get()
+            assert frame is not None, "a level that is asked is on the stack"
+            with Lowered(frame):
+                call_stack(op, stack)
+        return True
+
     def process(self, op: OperatorHandle, stack: list[Any]) -> None:
         """Calls it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
         if NONDETERMINISTIC in op.tags and not (
@@ -59,7 +90,7 @@ class VmapLayer(DynamicLayer):
 
     def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
         """Calls it: no tensor of this batch is among the arguments any more."""
-        op.call_boxed(stack)
+        call_stack(op, stack)
 
     def _process_random(self, op: OperatorHandle, stack: list[Any]) -> None:
         """A random operator without a rule of its own: as ``randomness`` says."""

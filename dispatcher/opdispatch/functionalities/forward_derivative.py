@@ -1,0 +1,280 @@
+"""Forward mode of operators in the table of derivatives: most of it follows from what is there.
+
+An entry of the table says under ``RESULT`` how the tangent of the result comes of those of the
+arguments:
+
+    "exp": {"x": lambda grad, result: grad * conj(result), RESULT: Forward.ELEMENTWISE}
+    "sum": {"x": ..., RESULT: Forward.LINEAR}
+    "sort": {"x": ..., RESULT: lambda x_t, x, axis: ...}
+
+A function says by the names of its parameters what it needs: ``x_t`` is the tangent of the argument
+``x``, None where there is none, and the others are those of backward formulas (``derivative.py``).
+It returns the tangent of the result, or a list of those of several.
+
+Mirrors the lines ``result:`` of ``tools/autograd/derivatives.yaml`` of PyTorch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.arrays import find_key_bits
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import AutogradError
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
+from opdispatch.functionalities.functorch import without_wrappers
+from opdispatch.functorch.batched_tensor import namespace
+from opdispatch.functorch.dynamic_layer import TOP, Lowered
+from opdispatch.functorch.forward_rule import ForwardRule
+from opdispatch.functorch.jvp_layer import DualLayer
+from opdispatch.kernel_function import KernelFunction
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+Find = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Any], Any]
+"""A parameter of a formula, out of arguments, tangents, results and the gradient it is given."""
+
+_MATRIX = [-2, -1]
+
+
+class RuleKernel:
+    """A kernel for FuncTorchGradWrapper: a rule, as the level of forward mode finds it."""
+
+    def __init__(self, rule: ForwardRule) -> None:
+        self.rule = rule
+        self.__name__ = self.__qualname__ = f"forward mode of {rule.schema.name}"
+
+    def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        """Carry tangents through a call."""
+        frame = TOP.get()
+        if frame is None or not isinstance(frame.layer, DualLayer):
+            without_wrappers(op, keys, stack)
+            return
+        with Lowered(frame):
+            frame.layer.carry(op, stack, self.rule)
+
+
+def make_forward_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFunction:
+    """Return a kernel for FuncTorchGradWrapper of an operator of that schema.
+
+    Raises AutogradError for formulas that do not fit the schema, when it is first called.
+    """
+    return KernelFunction.from_boxed(RuleKernel(TableRule(schema, formulas)))
+
+
+class TableRule(ForwardRule):
+    """The rule of one entry of the table."""
+
+    def __init__(self, schema: FunctionSchema, formulas: Formulas) -> None:
+        super().__init__(schema)
+        self._formulas = formulas
+
+    def push(
+        self,
+        op: OperatorHandle,
+        args: Sequence[Any],
+        tangents: Sequence[Any],
+        results: Sequence[Any],
+    ) -> Sequence[Any]:
+        """Return the tangents of the results. Raises AutogradError, and what formulas raise."""
+        given = [_dispatched(each) for each in args]
+        moved = self._push(op, given, tangents, results)
+        if (type(moved) is not list and type(moved) is not tuple) or type(results[0]) is list:
+            moved = [moved]
+        return [_fitting(*pair) for pair in zip(moved, results, strict=True)]
+
+    @cached_property
+    def _push(self) -> Callable[..., Any]:
+        """What does it, made when a call first arrives."""
+        forward = self._formulas[RESULT]
+        if not isinstance(forward, Forward):
+            return self._by_function(forward)
+        make: Callable[[], Callable[..., Any]] = {
+            Forward.CONSTANT: self._constant,
+            Forward.ELEMENTWISE: self._elementwise,
+            Forward.LINEAR: self._linear,
+            Forward.MULTILINEAR: self._multilinear,
+            Forward.REDUCTION: self._reduction,
+            Forward.MATRIX_FUNCTION: self._matrix_function,
+        }[forward]
+        return make()
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {each.name: place for place, each in enumerate(self.schema.arguments)}
+
+    @cached_property
+    def _moving(self) -> list[tuple[int, Callable[..., Any], list[Find]]]:
+        """The arguments with derivatives: where they are, and their backward formulas."""
+        return [
+            (self._places[name], formula, self._finders(formula))
+            for name, formula in self._formulas.items()
+            if name != RESULT
+        ]
+
+    def _finders(self, formula: Callable[..., Any]) -> list[Find]:
+        return [self._finder(each) for each in inspect.signature(formula).parameters]
+
+    def _finder(self, name: str) -> Find:
+        places = self._places
+        if name in ("grad", "grads"):
+            return lambda args, tangents, results, grad: grad
+        if name in ("result", "results"):
+            return lambda args, tangents, results, grad: results[0] if name == "result" else results
+        if name in places:
+            place = places[name]
+            return lambda args, tangents, results, grad: args[place]
+        stem, _, what = name.rpartition("_")
+        if stem in places and what in ("t", "shape", "device"):
+            place = places[stem]
+            if what == "t":
+                return lambda args, tangents, results, grad: tangents[place]
+            if what == "shape":
+                return lambda args, tangents, results, grad: _shape(args[place])
+            return lambda args, tangents, results, grad: args[place].device
+        raise AutogradError(
+            f"a formula of {self.schema.name} needs {name!r}, which a call does not have"
+        )
+
+    # -- the kinds of rules -----------------------------------------------------------------------
+
+    def _by_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        finders = self._finders(function)
+
+        def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
+            return function(*[find(args, tangents, results, None) for find in finders])
+
+        return push
+
+    def _constant(self) -> Callable[..., Any]:
+        return lambda op, args, tangents, results: [None] * len(results)
+
+    def _elementwise(self) -> Callable[..., Any]:
+        moving = self._moving
+
+        def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
+            total = None
+            for place, formula, finders in moving:
+                tangent = tangents[place]
+                if tangent is not None:
+                    given = _conj(tangent)
+                    known = [find(args, tangents, results, given) for find in finders]
+                    part = _conj(formula(*known))
+                    total = part if total is None else total + part
+            return total
+
+        return push
+
+    def _linear(self) -> Callable[..., Any]:
+        places = [place for place, _, _ in self._moving]
+
+        def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
+            stack = [*args]
+            for place in places:
+                stack[place] = _or_zeros(tangents[place], args[place])
+            return self.call(op, stack)
+
+        return push
+
+    def _multilinear(self) -> Callable[..., Any]:
+        places = [place for place, _, _ in self._moving]
+
+        def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
+            total = None
+            for place in places:
+                if tangents[place] is not None:
+                    stack = [*args]
+                    stack[place] = tangents[place]
+                    part = self.call(op, stack)
+                    total = part if total is None else total + part
+            return total
+
+        return push
+
+    def _reduction(self) -> Callable[..., Any]:
+        [(place, formula, finders)] = self._moving
+        axis, keepdims = self._places.get("axis"), self._places.get("keepdims")
+
+        def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
+            xp = namespace()
+            grad = xp.ones_like(results[0])
+            known = [find(args, tangents, results, grad) for find in finders]
+            return xp.sum(
+                _conj(formula(*known)) * tangents[place],
+                axis=tuple(_MATRIX) if axis is None else _axes(args[axis]),
+                keepdims=keepdims is not None and args[keepdims],
+            )
+
+        return push
+
+    def _matrix_function(self) -> Callable[..., Any]:
+        [(place, formula, finders)] = self._moving
+
+        def push(op: Any, args: Any, tangents: Any, results: Any) -> Any:
+            given = _adjoint(tangents[place])
+            return _adjoint(formula(*[find(args, tangents, results, given) for find in finders]))
+
+        return push
+
+
+def _dispatched(value: Any) -> Any:
+    """A plain array as a tensor, so that whatever a formula does with it is dispatched."""
+    kind = type(value)
+    if kind is Tensor or value is None or kind is int or kind is float or kind is bool:
+        return value
+    if kind is list:
+        return [_dispatched(each) for each in value]
+    if find_key_bits(value) is not None and not hasattr(kind, "__torch_dispatch__"):
+        return Tensor(value)
+    return value
+
+
+def _fitting(tangent: Any, result: Any) -> Any:
+    """A tangent of the shape and dtype of its result."""
+    if tangent is None or result is None:
+        return None
+    if type(result) is list:
+        return [_fitting(*pair) for pair in zip(tangent, result, strict=True)]
+    one, other = tangent.array, getattr(result, "array", result)
+    if one.dtype != other.dtype:
+        xp, kind = namespace(), other.dtype.kind
+        if kind not in "fc":
+            return None
+        if kind == "f" and one.dtype.kind == "c":
+            tangent = xp.real(tangent)
+        if tangent.dtype != other.dtype:
+            tangent = xp.astype(tangent, other.dtype)
+    if one.shape != other.shape:
+        tangent = namespace().broadcast_to(tangent, tuple(other.shape))
+    return tangent
+
+
+def _or_zeros(tangent: Any, value: Any) -> Any:
+    if type(value) is list:
+        given = tangent or [None] * len(value)
+        return [_or_zeros(*pair) for pair in zip(given, value, strict=True)]
+    return tangent if tangent is not None or value is None else namespace().zeros_like(value)
+
+
+def _shape(value: Any) -> Any:
+    if type(value) is list:
+        return [tuple(each.shape) for each in value]
+    return tuple(value.shape)
+
+
+def _axes(axis: Any) -> Any:
+    return tuple(axis) if type(axis) is list else axis
+
+
+def _conj(x: Any) -> Any:
+    return namespace().conj(x) if x.array.dtype.kind == "c" else x
+
+
+def _adjoint(x: Any) -> Any:
+    return _conj(namespace().matrix_transpose(x))

@@ -1,0 +1,264 @@
+"""The level of ``jvp`` and its kin: tangents are carried beside values.
+
+Each call is made at the level below with the values, and then the operator's rule gives the
+tangents of its results, also at the level below: so whatever is there, batches or gradients, holds
+of both. A rule is a kernel for FuncTorchGradWrapper (``functionalities/forward_derivative.py``).
+
+Mirrors ``JvpInterpreterPtr`` of ``functorch/ADInterpreters.cpp``; there, the rules are in the
+kernels for Autograd.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from opdispatch.arrays.level_array import is_batched
+from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
+from opdispatch.autograd.view_nodes import shares_elements
+from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET, BACKEND_MASK, DispatchKeySet
+from opdispatch.errors import TransformError
+from opdispatch.functorch.batched_tensor import as_tensor, is_tensor, namespace, tensor_over
+from opdispatch.functorch.dual_tensor import DualArray, dual_of, make_dual
+from opdispatch.functorch.dynamic_layer import (
+    DynamicLayer,
+    bits_off_but_for,
+    comes_first,
+    state_outside,
+)
+from opdispatch.functorch.forward_rule import ForwardRule, Push
+from opdispatch.functorch.tensor_wrapper import WrappedArray, unwrap_dead
+from opdispatch.functorch.written import original_of_write
+from opdispatch.grad_mode import AUTOGRAD_STATE, is_grad_enabled, no_grad
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
+from opdispatch.tensor import Tensor
+
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+_RULE = DispatchKeySet.of(DispatchKey.FuncTorchGradWrapper)
+_OFF = bits_off_but_for(AUTOGRAD_KEYSET.bits)
+
+
+class DualLayer(DynamicLayer):
+    """A level of forward mode. Derived classes say when tangents are computed."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        off = state_outside().excluded & AUTOGRAD_KEYSET.bits & ~BACKEND_MASK
+        # As in GradLayer: no_grad around the transform is about its results.
+        self._recorded_before = is_grad_enabled() and not off
+
+    @abstractmethod
+    def push(self, step: Push, tangents: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        """Return the tangents of ``results`` that ``step`` makes of those of the arguments."""
+
+    def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
+        """Call the operator's rule, unless autocast or a trace come first."""
+        if comes_first(LOCAL_STATE.get()):
+            return False
+        op.redispatch_boxed(_RULE, stack)
+        return True
+
+    def process(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """Call an operator that may be made of others, which are taken one by one.
+
+        One that is not arrives at ``send_to_next``.
+        """
+        self.call_with(0, _OFF, op, stack)
+
+    def send_to_next(self, op: OperatorHandle, stack: list[Any]) -> None:
+        """Carry tangents through a call that has not been taken apart."""
+        from opdispatch.functorch.double_backward import rule_of
+
+        self.carry(op, stack, rule_of(op))
+
+    def carry(self, op: OperatorHandle, stack: list[Any], rule: ForwardRule) -> None:
+        """Replace the arguments of a call by its results and their tangents.
+
+        The level below is current. Raises TransformError if it writes to what the function has
+        from outside, and what the rule raises.
+        """
+        args = stack[:]
+        tangents: list[Any] | None = None
+        for place in rule.tensors:
+            value = stack[place]
+            if type(value) is Tensor:
+                array = value.array
+                if isinstance(array, WrappedArray) and array.layer is not self:
+                    args[place] = value = unwrap_dead(value)
+                    array = getattr(value, "array", None)
+                if type(array) is DualArray and array.layer is self:
+                    args[place] = array.value
+                    if (tangent := array.tangent) is not None:
+                        if tangents is None:
+                            tangents = [None] * len(args)
+                        tangents[place] = tangent
+            elif type(value) is list:
+                args[place], found = self._unwrapped(value)
+                if any(each is not None for each in found):
+                    tangents = tangents or [None] * len(args)
+                    tangents[place] = found
+        if AUTOGRAD_STATE.get().inference_mode:  # within the function: it stops forward mode, too
+            tangents = None
+        carry = self._write if rule.written else self._compute
+        if self._recorded_before:
+            carry(op, stack, rule, args, tangents)
+        else:
+            with no_grad():
+                carry(op, stack, rule, args, tangents)
+
+    def _unwrapped(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The values and the tangents of a list."""
+        alive = list(map(unwrap_dead, values))
+        duals = [dual_of(each, self) for each in alive]
+        below = [
+            each if dual is None else dual.value for each, dual in zip(alive, duals, strict=True)
+        ]
+        return below, [None if dual is None else dual.tangent for dual in duals]
+
+    def _compute(
+        self,
+        op: OperatorHandle,
+        stack: list[Any],
+        rule: ForwardRule,
+        args: list[Any],
+        tangents: Any,
+    ) -> None:
+        result = rule.call(op, args)
+        if type(result) is Tensor:
+            results = [result]
+            has_derivative = result.array.dtype.kind in DIFFERENTIABLE_KINDS
+        else:
+            results = op.call_signature.box_returns(result)
+            has_derivative = _has_derivative(results)
+        moved: Sequence[Any] = ()
+        if has_derivative and tangents is not None:
+            moved = self.push(rule.step(op, args, results), tangents, results)
+        given = stack[:] if rule.gives_views else []
+        stack[:] = [self._dual(each, moved[n] if moved else None) for n, each in enumerate(results)]
+        if rule.gives_views:
+            self._note_views(op, given, args, stack)
+
+    def _dual(self, value: Any, tangent: Any) -> Any:
+        if type(value) is Tensor:
+            return tensor_over(DualArray(self, value, tangent))
+        if type(value) is list:
+            moved = tangent or [None] * len(value)
+            return [self._dual(*pair) for pair in zip(value, moved, strict=True)]
+        return make_dual(self, value, tangent) if is_tensor(value) else value
+
+    # -- views and writes: see Note [Tangents of views] -------------------------------------------
+
+    def _note_views(
+        self, op: OperatorHandle, given: list[Any], args: list[Any], stack: list[Any]
+    ) -> None:
+        """Note of each result whether it is a view of the first argument."""
+        base = dual_of(unwrap_dead(given[0]), self)
+        for place, each in enumerate(stack[0] if type(stack[0]) is list else stack):
+            view = dual_of(each, self)
+            if view is None or not shares_elements(as_tensor(args[0]), view.value):
+                continue
+            if base is None:
+                view.is_immutable = True
+            else:
+                number = place if type(stack[0]) is list else None
+                view.become_view_of(base, partial(_view_again, op, args, number))
+
+    def _write(
+        self,
+        op: OperatorHandle,
+        stack: list[Any],
+        rule: ForwardRule,
+        args: list[Any],
+        tangents: Any,
+    ) -> None:
+        """Write to values, and replace the tangents of what is written to."""
+        targets = []
+        for place in rule.written:
+            target = dual_of(unwrap_dead(stack[place]), self)
+            if target is None or target.is_immutable:
+                name = rule.schema.arguments[place].name
+                raise TransformError(
+                    f"{op.name} writes to its argument {name!r}, which the function that "
+                    f"{self.name} transforms has from outside",
+                    hint="write to a copy: the arguments of the function and what it has from "
+                    "elsewhere belong to others",
+                    operator=str(op.name),
+                )
+            self.keep_from_write(target.origin)
+            args[place] = target.value
+            targets.append(target)
+        results = op.call_signature.box_returns(rule.call(op, args))
+        written = [target.value for target in targets]
+        if tangents is not None and _has_derivative(written):
+            moved = self.push(rule.step(op, args, written), tangents, written)
+            for target, tangent in zip(targets, moved, strict=True):
+                self._replace_tangent(target, tangent)
+        schema = rule.schema
+        stack[:] = [
+            original_of_write(schema, n, each, args, stack)
+            if schema.returns[n].alias_info is not None
+            else self._dual(each, None)
+            for n, each in enumerate(results)
+        ]
+
+    def keep_from_write(self, root: DualArray) -> None:
+        """Called before a write to the value of ``root``, or to views of it."""
+
+    def _replace_tangent(self, target: DualArray, tangent: Any) -> None:
+        root = target.origin
+        if target.root is not None:
+            step = partial(_placed, target, root.value)
+            [tangent] = self.push(step, (root.tangent, tangent), [root.value])
+        root.tangent = tangent
+        for view in root.views():
+            [view.tangent] = self.push(partial(_replayed, view), (tangent,), [view.value])
+
+
+class JvpLayer(DualLayer):
+    """Computes tangents at once: they are tensors of the level below."""
+
+    name = "jvp"
+
+    def push(self, step: Push, tangents: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        """Return ``step(tangents)``."""
+        return step(tangents)
+
+
+def _has_derivative(results: Sequence[Any]) -> bool:
+    """Return whether a result is of a type that has tangents."""
+    for each in results:
+        if type(each) is list:
+            if _has_derivative(each):
+                return True
+        elif is_tensor(each) and each.dtype.kind in DIFFERENTIABLE_KINDS:
+            return True
+    return False
+
+
+def _view_again(op: OperatorHandle, args: Sequence[Any], number: int | None, base: Any) -> Any:
+    """Call the operator that gives views with another base; ``number`` is that of the result."""
+    positional, named = op.call_signature.split([base, *args[1:]])
+    result = op(*positional, **named)
+    return result if number is None else result[number]
+
+
+def _placed(view: DualArray, root_value: Any, tangents: Sequence[Any]) -> Sequence[Any]:
+    """The tangent of a root, of which a view was written to: of the root before, and the view."""
+    xp = namespace()
+    before, part = tangents
+    whole = xp.zeros_like(root_value) if before is None else xp.asarray(before, copy=True)
+    if is_batched(part) and not is_batched(whole):  # room for all samples
+        whole = whole + xp.astype(xp.sum(xp.zeros_like(part)), whole.dtype)
+    place = view.replay(whole)
+    place[...] = 0.0 if part is None else part
+    return (whole,)
+
+
+def _replayed(view: DualArray, tangents: Sequence[Any]) -> Sequence[Any]:
+    [root] = tangents
+    return (None if root is None else view.replay(root),)
