@@ -31,6 +31,7 @@ from opdispatch_wire.errors import (
     RefusedError,
 )
 from opdispatch_wire.kernel_errors import kernel_error
+from opdispatch_wire.printable import printable_line, printable_lines
 
 DOMAIN = "opdispatch"
 INTERNAL_REASON = "INTERNAL"
@@ -159,7 +160,8 @@ def error_from_status(status: status_pb2.Status) -> OpdispatchError:
     """Rebuilds the error, of the same class and with the same facts.
 
     A status without a reason of ours gives a plain OpdispatchError. ``facts["status"]`` then
-    has the name of its code.
+    has the name of its code. What Python prints of the error when it is not caught, its message
+    and its notes, is printable; its facts are as they came.
     """
     info, debug = error_details_pb2.ErrorInfo(), error_details_pb2.DebugInfo()
     for detail in status.details:
@@ -172,17 +174,19 @@ def error_from_status(status: status_pb2.Status) -> OpdispatchError:
     ours = info.domain == DOMAIN
     cls = OpdispatchError.by_code.get(info.reason.lower() if ours else "")
     facts = dict(info.metadata)
-    hint = facts.pop("hint", "")
+    text = printable_lines(status.message)
+    hint = printable_lines(facts.pop("hint", ""))
     if cls is KernelError:
-        error: OpdispatchError = kernel_error(status.message, hint=hint, facts=facts)
+        error: OpdispatchError = kernel_error(text, hint=hint, facts=facts)
     else:
-        error = (cls or OpdispatchError)(status.message, hint=hint)
+        error = (cls or OpdispatchError)(text, hint=hint)
     if cls is None:
         facts["status"] = _name_of_code(status.code)
     if debug.detail:
         facts["traceback"] = debug.detail
         where = facts.get("interpreter", "")
-        error.add_note(f"In the interpreter{' ' * bool(where)}{where}:\n{debug.detail}")
+        heading = f"In the interpreter{' ' * bool(where)}{printable_line(where)}:"
+        error.add_note(f"{heading}\n{printable_lines(debug.detail)}")
     error.facts.update(facts)
     return error
 
@@ -270,7 +274,7 @@ def _parts_of(
     trailers = rpc_error.trailing_metadata() or ()
     return (
         rpc_error.code(),
-        rpc_error.details() or "no details",
+        printable_lines(rpc_error.details() or "no details"),
         [(key, value) for key, value in trailers if isinstance(value, bytes)],
     )
 

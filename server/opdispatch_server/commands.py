@@ -33,6 +33,7 @@ from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
 from opdispatch_server.processes.worker_plan import parse_workers
 from opdispatch_wire.addresses import AddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.printable import printable_line, printable_message
 
 if TYPE_CHECKING:
     from opdispatch_server.processes.template import Template
@@ -308,7 +309,7 @@ def worker(
         address = daemon or default_address()
         run_user_interpreter(address, listen, name=name, insecure=insecure, reconnect=reconnect)
     except (OpdispatchError, OSError) as error:
-        print(f"opdispatch: {error}", file=sys.stderr)
+        print(f"opdispatch: {printable_message(str(error))}", file=sys.stderr)
         status = WRONG_USAGE if isinstance(error, AddressError) else FAILED
     leave_process(status)
 
@@ -349,7 +350,9 @@ async def _serve(configuration: DaemonConfiguration, template: Template | None) 
 
 def _announce(addresses: Sequence[str]) -> None:
     for address in addresses:
-        print(f"opdispatch {version('opdispatch')} listening on {address}", flush=True)
+        print(
+            f"opdispatch {version('opdispatch')} listening on {printable_line(address)}", flush=True
+        )
 
 
 def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
@@ -405,6 +408,6 @@ def _quiet_grpc() -> None:
 
 def _fail(message: str, status: int, traceback: str = "") -> NoReturn:
     if traceback:
-        print(traceback, file=sys.stderr)
-    print(f"opdispatch: {message}", file=sys.stderr)
+        print(printable_message(traceback), file=sys.stderr)
+    print(f"opdispatch: {printable_message(message)}", file=sys.stderr)
     raise typer.Exit(status)

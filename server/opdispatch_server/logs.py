@@ -12,10 +12,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from textwrap import indent
 from typing import TextIO
 
 from opdispatch_server.log_fields import fields_of, traceback_of
 from opdispatch_server.log_relay import RelayLines
+from opdispatch_wire.printable import escape_in_json, printable_line, printable_lines
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("auto", "human", "json")
@@ -65,7 +67,7 @@ class JsonLines(logging.Formatter):
         entry.update(fields_of(record))
         if traceback := _traceback_of(self, record):
             entry["traceback"] = traceback
-        return json.dumps(entry, default=str)
+        return escape_in_json(json.dumps(entry, default=str))
 
 
 class HumanLines(logging.Formatter):
@@ -85,9 +87,10 @@ class HumanLines(logging.Formatter):
             for name, value in fields_of(record)
             if name != "event" and str(value) not in message
         )
-        line = f"{time} {record.levelname.lower():<7} {message}{fields}"
-        traceback = _traceback_of(self, record)
-        return f"{line}\n{traceback}" if traceback else line
+        line = printable_line(f"{time} {record.levelname.lower():<7} {message}{fields}")
+        traceback = printable_lines(_traceback_of(self, record))
+        # Indented: an exception's text may have line ends, and look like a record.
+        return f"{line}\n{indent(traceback, '  ')}" if traceback else line
 
 
 def is_ours(record: logging.LogRecord) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from opdispatch_server.configuration import default_state_folder
+from opdispatch_wire.printable import printable_message
 
 
 class StateAction(enum.StrEnum):
@@ -66,7 +67,7 @@ def state(
         message = str(error)
         if isinstance(error, OSError) and error.strerror:
             message = f"{error.filename or file or folder}: {error.strerror}"
-        print(f"opdispatch: {message}", file=sys.stderr)
+        print(f"opdispatch: {printable_message(message)}", file=sys.stderr)
         raise typer.Exit(1) from error
 
 

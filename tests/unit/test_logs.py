@@ -53,7 +53,7 @@ def test_human_line_shows_fields_that_its_message_does_not_mention() -> None:
         logging.getLogger("theirs").warning("careful")
     first, traceback, second = stream.getvalue().splitlines()
     assert first.endswith("error   the kernel of a::f raised call=7")
-    assert traceback == "File x, line 1"
+    assert traceback == "  File x, line 1"
     assert second.endswith("warning theirs: careful")
 
 
@@ -74,4 +74,26 @@ def test_what_grpc_says_of_cancelled_calls_is_left_out_and_nothing_else(
     assert [m.get("traceback", "").splitlines()[-1:] for m in messages] == [
         ["ValueError: a mistake"],
         [],
+    ]
+
+
+def test_no_record_forges_a_line_or_moves_the_cursor() -> None:
+    spell = "\x1b[2J\x9b31m\u202e\r\n12:00:00 info    all is well\u2028\x7f"
+    logs = {}
+    for log_format in ("human", "json"):
+        stream = io.StringIO()
+        with root_logging(stream, log_format):
+            about = fields(Event.KERNEL_ERROR, operator=spell, traceback=f"File x\n{spell}")
+            logging.getLogger("opdispatch.x").error("the kernel raised %s", spell[1:], extra=about)
+            try:
+                raise ValueError(spell)
+            except ValueError:
+                logging.getLogger(f"theirs{spell}").exception("failed")
+        logs[log_format] = stream.getvalue()
+        assert not {c for c in logs[log_format] if not c.isprintable()} - {"\n"}
+        assert not [line for line in logs[log_format].splitlines() if line[:8] == "12:00:00"]
+    assert len([line for line in logs["human"].splitlines() if line[0] != " "]) == 2
+    assert [json.loads(line)["logger"] for line in logs["json"].splitlines()] == [
+        "opdispatch.x",
+        f"theirs{spell}",
     ]

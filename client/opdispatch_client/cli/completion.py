@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from opdispatch_wire.printable import printable_line
+
 if TYPE_CHECKING:
     from opdispatch_client.session import Session
 
@@ -101,6 +103,6 @@ def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str
         level = level.parent  # type: ignore[assignment]
     try:
         with connect(address, timeout=_TIMEOUT) as session:
-            return list_names(session)
+            return [name for name in list_names(session) if name == printable_line(name)]
     except Exception:
         return []

@@ -9,6 +9,8 @@ from typing import Final
 
 import typer
 
+from opdispatch_wire.printable import printable_message
+
 REQUEST_TO_REPORT = "this is a bug in opdispatch; please report it with the output of --debug"
 
 
@@ -63,8 +65,8 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
         shown = "".join(traceback.format_exception(error)).rstrip()
         if remote.strip() not in shown:  # it may be a note of the error already
             shown += f"\n\nThe traceback of the other process:\n{remote.rstrip()}"
-        print(shown, file=sys.stderr)
-    print(f"opdispatch: {message}", file=sys.stderr)
+        print(printable_message(shown), file=sys.stderr)
+    print(f"opdispatch: {printable_message(message)}", file=sys.stderr)
     return code
 
 

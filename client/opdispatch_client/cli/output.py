@@ -19,6 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from opdispatch_wire.printable import (
+    escape_in_json,
+    printable_line,
+    printable_lines,
+    printable_message,
+)
+
 # Nothing is cut at this width; rich needs some width.
 _UNLIMITED = 100_000
 # Tables may break what is longer than any word, such as a path.
@@ -50,19 +57,22 @@ def talk_console() -> Console:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Prints data, line by line, as it is."""
+    """Prints data, line by line; texts in it may have lines of their own."""
     for line in lines:
-        print(line)
+        print(printable_lines(line))
 
 
 def print_remark(text: str) -> None:
     """Says something that is no data."""
-    print(text, file=sys.stderr)
+    print(printable_message(text), file=sys.stderr)
 
 
 def print_json(data: Any, *, indent: int | None = 2) -> None:
     """Prints data of ours (dataclasses, times, dicts, lists, ...) as one JSON document."""
-    print(json.dumps(data, default=_to_json, indent=indent, ensure_ascii=False, allow_nan=False))
+    document = json.dumps(
+        data, default=_to_json, indent=indent, ensure_ascii=False, allow_nan=False
+    )
+    print(escape_in_json(document))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -72,7 +82,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     each row is printed as fields, with an empty line between rows.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    turned = [each for each in zip(columns, *rows, strict=True) if any(each[1:]) or len(each) == 1]
+    shown_rows = [[printable_line(cell) for cell in row] for row in rows]
+    turned = [
+        each for each in zip(columns, *shown_rows, strict=True) if any(each[1:]) or len(each) == 1
+    ]
     headings = [heading.upper() for heading, *_ in turned]
     for heading in headings:
         table.add_column(heading, overflow="fold")
@@ -101,7 +114,7 @@ def print_fields(fields: Iterable[tuple[str, str]], *, name_width: int | None = 
     table.add_column(overflow="fold")
     for name, value in fields:
         if value:
-            table.add_row(name, Text(value))
+            table.add_row(printable_line(name), Text(printable_lines(value)))
     _print_trimmed(table)
 
 
@@ -119,7 +132,7 @@ def show_steps() -> Iterator[Callable[[str], None]]:
         status.stop()  # nothing is shown before there is something to say
 
         def show(step: str) -> None:
-            status.update(Text(step, no_wrap=True, overflow="ellipsis"))
+            status.update(Text(printable_line(step), no_wrap=True, overflow="ellipsis"))
             status.start()
 
         yield show
