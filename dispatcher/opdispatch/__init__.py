@@ -15,7 +15,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     scalar_type, schema_type, function_schema,
     schema_default, schema_lexer,
     schema_type_parser, schema_parser,
-    schema_tags, schema_compatibility                        the schema language
+    tag, schema_tags, schema_compatibility      the schema language
     caller_frames, trace_line, call_observer,
     local_dispatch_key_set, dispatch_trace,
     observed_range, mode_decorator, grad_mode,
@@ -35,7 +35,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     dispatch_table                              what is registered, and which kernel wins
     attribute_stores,
     operator_state, operator_dump, operator_entry,
-    call_watch, operator_handle, inspection,
+    call_watch, op_overload_names, operator_handle,
+    inspection,
     argument_source, call_source,
     compiled_call                               one operator
     functorch/                                  vmap and grad: levels of transforms
@@ -100,6 +101,7 @@ from opdispatch.errors import (
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, parse_dispatch_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.function_schema import Argument, FunctionSchema, OperatorName
+from opdispatch.tag import Tag
 from opdispatch.schema_parser import parse_schema
 from opdispatch.trace_line import TraceLine
 from opdispatch.local_dispatch_key_set import (
@@ -251,6 +253,7 @@ __all__ = [
     "ScalarRangeError",
     "SchemaError",
     "SchemaMismatchError",
+    "Tag",
     "Tensor",
     "TorchDispatchMode",
     "TraceLine",

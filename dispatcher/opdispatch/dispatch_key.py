@@ -252,6 +252,13 @@ _KEY_NAMES_OF_TYPES = {
 }
 
 
+def key_of(key: str | DispatchKey) -> DispatchKey:
+    """A key, or that of a name; of "", Undefined. Raises DispatchKeyError."""
+    if isinstance(key, DispatchKey):
+        return key
+    return parse_dispatch_key(key) if key else DispatchKey.Undefined
+
+
 def key_of_device_type(name: str) -> DispatchKey:
     """The key of a device type such as ``cuda``, or of its own name. Raises DispatchKeyError."""
     return parse_dispatch_key(_KEY_NAMES_OF_TYPES.get(name, name))

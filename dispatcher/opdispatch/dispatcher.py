@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from opdispatch.compiled_call import handle_class_for
-from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key import DispatchKey, key_of
 from opdispatch.errors import (
     ArgumentError,
     DataDependentOutputError,
@@ -55,6 +55,8 @@ class Dispatcher:
         self._registry.on_defined = self._tell_registered
         self._registry.on_undefined = self._tell_deregistered
         self._listeners: tuple[RegistrationListener, ...] = ()  # guarded by the registry's mutex
+        self.packet_of: Callable[[OperatorName], Any] | None = None
+        """The packet of all overloads of an operator; set by its ``Ops``."""
         with self.transaction():
             for key, kernel in BUILTIN_FALLBACKS.items():
                 self.register_fallback(key, kernel, site="opdispatch")
@@ -111,7 +113,7 @@ class Dispatcher:
     def register_impl(
         self,
         name: OperatorName,
-        key: DispatchKey | None,
+        key: DispatchKey | str | None,
         kernel: KernelFunction,
         *,
         site: str = "",
@@ -243,7 +245,14 @@ class Dispatcher:
 
     def not_found(self, name: str) -> OperatorNotFoundError:
         """The error for a name that is not there, with the ones that look like it."""
-        close = similar_operators(name, self.operators())
+        known = self.operators()
+        if any(name in (str(each), each.name) for each in known):
+            return OperatorNotFoundError(
+                f"operator {name} has kernels but no definition",
+                hint="did you forget to define it?",
+                operator=name,
+            )
+        close = similar_operators(name, known)
         hint = f"did you mean {' or '.join(close)}?" if close else ""
         return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)
 
@@ -258,19 +267,20 @@ class Dispatcher:
         return [name for name in self.operators() if self.find_schema(name) is None]
 
     def get_registrations_for_dispatch_key(
-        self, key: DispatchKey | None = None
+        self, key: DispatchKey | str | None = None
     ) -> list[OperatorName]:
         """The operators with a kernel registered for exactly ``key``; without one, all of them."""
         if key is None:
             return self.operators()
+        key = key_of(key)
         with self._registry.mutex:
             return [
                 name for name, entry in self._registry.entries.items() if entry.kernels.get(key)
             ]
 
-    def has_backend_fallback_for_dispatch_key(self, key: DispatchKey) -> bool:
+    def has_backend_fallback_for_dispatch_key(self, key: DispatchKey | str) -> bool:
         """Whether operators without a kernel for ``key`` have one in common."""
-        return key in self.fallbacks()
+        return key_of(key) in self.fallbacks()
 
     def list_kernels(self, name: OperatorName) -> list[RegisteredKernel]:
         """The kernels of an operator in the order of their keys, newest first."""
@@ -330,7 +340,7 @@ class Dispatcher:
     def wait_for_impl(
         self,
         name: OperatorName | str,
-        key: DispatchKey | None = None,
+        key: DispatchKey | str | None = None,
         timeout: float = 2.0,
         *,
         awaited_from: str = "",
@@ -388,6 +398,6 @@ class Dispatcher:
         return self._registry.state_seen(entry)
 
 
-def normalize_key(key: DispatchKey | None) -> DispatchKey:
+def normalize_key(key: DispatchKey | str | None) -> DispatchKey:
     """``key``, or CompositeImplicitAutograd for None and Undefined."""
-    return key or DispatchKey.CompositeImplicitAutograd
+    return key_of(key or "") or DispatchKey.CompositeImplicitAutograd

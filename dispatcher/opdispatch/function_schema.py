@@ -89,6 +89,10 @@ class OperatorName:
     def __str__(self) -> str:
         return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
 
+    def __call__(self) -> str:
+        """The whole name as text: ``op.name()`` is what it is for PyTorch's operators."""
+        return str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class AliasInfo:
@@ -138,6 +142,16 @@ class Argument:
     def has_default(self) -> bool:
         """Whether the argument may be left out."""
         return self.default is not NO_DEFAULT
+
+    def has_default_value(self) -> bool:
+        """``has_default``, by PyTorch's name."""
+        return self.has_default
+
+    @property
+    def default_value(self) -> object:
+        """The default, or None without one; a list for a list."""
+        default = self.default if self.has_default else None
+        return list(default) if isinstance(default, tuple) else default
 
     @property
     def is_write(self) -> bool:
@@ -197,6 +211,11 @@ class FunctionSchema:
     returns: tuple[Argument, ...]
     is_vararg: bool = False
     is_varret: bool = False
+
+    @property
+    def overload_name(self) -> str:
+        """That of its name."""
+        return self.name.overload_name
 
     @property
     def is_mutable(self) -> bool:

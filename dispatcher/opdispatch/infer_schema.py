@@ -40,6 +40,7 @@ from opdispatch.schema_type import (
     SchemaType,
     optional_of,
 )
+from opdispatch.tag import tags_of
 from opdispatch.tensor import Tensor
 
 UNKNOWN: Final = "unknown"
@@ -92,7 +93,7 @@ def _kind_of(
     mutates_args: str | Iterable[str],
 ) -> str:
     """The tag that says what the function returns, or none: ""."""
-    kinds = [tag for tag in RETURNS_WRITTEN if tag in ((tags,) if isinstance(tags, str) else tags)]
+    kinds = [tag for tag in RETURNS_WRITTEN if tag in tags_of(tags)]
     if len(kinds) > 1:
         raise _error(fn, signature, "no operator has the tags 'out' and 'inplace'")
     if kinds == ["inplace"] and mutates_args == UNKNOWN:

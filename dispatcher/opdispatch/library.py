@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from opdispatch.caller_frames import caller_site
-from opdispatch.dispatch_key import DispatchKey, key_of_device_type
+from opdispatch.dispatch_key import DispatchKey, key_of, key_of_device_type
 from opdispatch.dispatcher import Dispatcher
 from opdispatch.errors import (
     DispatchKeyError,
@@ -26,7 +26,7 @@ from opdispatch.function_schema import OperatorName
 from opdispatch.functionalities.registered_autograd import make_registered_kernel
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
-from opdispatch.library_arguments import check_rule, kernel_of, key_of, namespace_of
+from opdispatch.library_arguments import check_rule, kernel_of, namespace_of
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.ops import Ops
 from opdispatch.registration import Registration, RegistrationHandle

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from opdispatch.dispatch_key import DispatchKey, parse_dispatch_key
 from opdispatch.errors import KernelTypeError, SchemaError
 from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
 
@@ -16,13 +15,6 @@ def namespace_of(qualname: object) -> str:
     if not colons or not isinstance(qualname, str):
         raise SchemaError(f"the name of an operator looks like 'namespace::name', not {qualname!r}")
     return namespace
-
-
-def key_of(key: str | DispatchKey) -> DispatchKey:
-    """A key, or that of a name; of "", Undefined. Raises DispatchKeyError."""
-    if isinstance(key, DispatchKey):
-        return key
-    return parse_dispatch_key(key) if key else DispatchKey.Undefined
 
 
 def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> KernelFunction:

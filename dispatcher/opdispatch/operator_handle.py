@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
 from opdispatch.call_watch import CallWatch
-from opdispatch.dispatch_key import DispatchKey
+from opdispatch.dispatch_key import DispatchKey, is_alias_key, key_of
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.dispatch_table import AMBIGUOUS
 from opdispatch.errors import AmbiguousKernelError, NoKernelError, OperatorNotFoundError
 from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import LOCAL_STATE, LocalState
+from opdispatch.op_overload_names import OpOverloadNames
 from opdispatch.operator_dump import (
     RegisteredKernel,
     TableRow,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from opdispatch.operator_entry import OperatorEntry
 
 
-class OperatorHandle:
+class OperatorHandle(OpOverloadNames):
     """One overload of one operator; made by the dispatcher, callable from any thread."""
 
     __slots__ = ("__weakref__", "_entry")
@@ -92,10 +93,10 @@ class OperatorHandle:
         return self.signature.schema
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags of its definition."""
+    def tags(self) -> list[str]:
+        """The tags of its definition: each a ``Tag``, which is its own name as text."""
         definition = self._state().definition
-        return definition.tags if definition is not None else ()
+        return list(definition.tags) if definition is not None else []
 
     @property
     def defined_at(self) -> str:
@@ -112,9 +113,9 @@ class OperatorHandle:
         """Its kernels in the order of their keys, the newest of each key first."""
         return self._entry.dispatcher.list_kernels(self.name)
 
-    def has_kernel_for_dispatch_key(self, key: DispatchKey) -> bool:
+    def has_kernel_for_dispatch_key(self, key: DispatchKey | str) -> bool:
         """Whether a kernel is registered for exactly ``key``, be it a runtime or an alias key."""
-        return key in self._state().kernels
+        return key_of(key) in self._state().kernels
 
     @property
     def asks_vmap_mode(self) -> bool:
@@ -257,8 +258,12 @@ class OperatorHandle:
             state.remember(state.boxed_redispatches, keys.bits, function)
         handle._call_kernel_boxed(state, kernel, keys.bits, stack, "redispatchBoxed")
 
-    def call_boxed_for_dispatch_key(self, key: DispatchKey, stack: list[Any]) -> None:
-        """``call_boxed`` of the kernel in the slot of ``key``, with the keys of the arguments."""
+    def call_boxed_for_dispatch_key(self, key: DispatchKey | str, stack: list[Any]) -> None:
+        """``call_boxed`` of the kernel in the slot of ``key``, with the keys of the arguments.
+
+        Of an alias key, it is the kernel that is registered for it.
+        """
+        key = key_of(key)
         handle, state = self._follow()
         bits = handle._bits(state, stack)
         kernel = handle._checked(state, key, bits, arrived=str(key))
@@ -335,7 +340,7 @@ class OperatorHandle:
     def _checked(
         self, state: OperatorState, key: DispatchKey, bits: int, arrived: str = ""
     ) -> Resolution:
-        registration, reason = state.slot(key)
+        registration, reason = state.slot(key) if not is_alias_key(key) else state.registered(key)
         if registration is None or registration.kernel is None or is_fallthrough(registration):
             # The name that PyTorch gives the highest key differs from its slot's if no backend
             # is set: "QuantizedUndefined" is served by the slot of QuantizedCPU.

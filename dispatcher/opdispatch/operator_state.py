@@ -143,6 +143,10 @@ class OperatorState:
             self._slots[key] = slot
         return slot
 
+    def registered(self, key: DispatchKey) -> Slot:
+        """What is registered for exactly ``key``, which may be an alias key."""
+        return Slot(self.kernels.get(key), "kernel")
+
     def mask(self, bits: int) -> int:
         """``bits`` without the functionalities that fall through on their highest backend."""
         backend = max((bits & BACKEND_MASK).bit_length() - 1, 0)

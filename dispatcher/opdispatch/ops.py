@@ -17,8 +17,8 @@ Note [What attributes remember]
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 from weakref import WeakSet
 
 from opdispatch.argument_source import MISSING
@@ -134,6 +134,35 @@ class OpOverloadPacket:
         names = self._dispatcher.overloads(self._name)
         return [name.overload_name or "default" for name in names]
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of its overloads."""
+        return iter(self.overloads())
+
+    @property
+    def __name__(self) -> str:
+        """The name without its namespace."""
+        return self._name.partition("::")[2]
+
+    @property
+    def _qualified_op_name(self) -> str:
+        """``"namespace::name"``, by PyTorch's name for it."""
+        return self._name
+
+    @property
+    def op(self) -> Self:
+        """What is called: the packet itself."""
+        return self
+
+    def __copy__(self) -> Self:
+        """Packets know their operator by name: a copy could do nothing that this one does not."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __str__(self) -> str:
+        return self._name.replace("::", ".")
+
     def __getattr__(self, overload: str) -> OperatorHandle:
         if overload.startswith("__"):
             raise AttributeError(overload)
@@ -225,10 +254,23 @@ class OpNamespace:
             for packet in packets:
                 packet._forget()
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of the operators that are defined in it."""
+        return iter(dir(self))
+
     def __dir__(self) -> list[str]:
-        known = self._dispatcher.operators()
-        names = {name.unqualified_name for name in known if name.namespace == self._namespace}
-        return [*super().__dir__(), *sorted(names)]
+        dispatcher = self._dispatcher
+        known = {name for name in dispatcher.operators() if name.namespace == self._namespace}
+        return sorted(
+            {name.unqualified_name for name in known if dispatcher.find_schema(name) is not None}
+        )
+
+    def __copy__(self) -> Self:
+        """The namespace of that name."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
     def __repr__(self) -> str:
         return f"<OpNamespace {self._namespace}>"
@@ -239,6 +281,7 @@ class Ops:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
+        dispatcher.packet_of = self._packet_of
         dispatcher.add_registration_listener(self)
 
     def __getattr__(self, namespace: str) -> OpNamespace:
@@ -257,8 +300,11 @@ class Ops:
     on_operator_deregistered = on_operator_registered
 
     def __dir__(self) -> list[str]:
-        known = {name.namespace for name in self._dispatcher.operators()}
-        return [*super().__dir__(), *sorted(known)]
+        return sorted({name.namespace for name in self._dispatcher.operators()})
+
+    def _packet_of(self, name: OperatorName) -> OpOverloadPacket:
+        packet: OpOverloadPacket = getattr(getattr(self, name.namespace), name.unqualified_name)
+        return packet
 
     def __repr__(self) -> str:
         return "<opdispatch.ops>"

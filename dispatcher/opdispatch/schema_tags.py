@@ -5,19 +5,23 @@ Mirrors ``_validate_out_schema`` and ``_validate_inplace_schema`` of ``torch/lib
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from opdispatch.errors import SchemaError
 from opdispatch.function_schema import Argument, FunctionSchema
 from opdispatch.schema_type import TENSOR
+from opdispatch.tag import Tag, tags_of
 
 RETURNS_WRITTEN = ("out", "inplace")
 """The tags of operators that return just what they write to."""
 
 
-def checked_tags(schema: FunctionSchema, tags: str | Sequence[str]) -> tuple[str, ...]:
-    """Tags of a definition, one or several. Raises SchemaError if the schema is another's."""
-    tags = (tags,) if isinstance(tags, str) else tuple(tags)
+def checked_tags(schema: FunctionSchema, tags: str | Iterable[str] | None) -> tuple[Tag, ...]:
+    """Tags of a definition, one or several.
+
+    Raises SchemaError for a name that is none, and if the schema is another's.
+    """
+    tags = tags_of(tags)
     for tag, find_reason in zip(RETURNS_WRITTEN, (_why_not_out, _why_not_inplace), strict=True):
         if tag in tags and (reason := find_reason(schema)):
             raise SchemaError(f"{schema} has the tag {tag!r}, and {reason}", tag=tag)

@@ -242,7 +242,12 @@ def test_a_client_that_gives_up_a_load_leaves_nothing_behind(
 def test_what_cannot_be_sent_of_a_library_fails_its_load_and_leaves_nothing_behind(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
-    odd = constant(1, extra='lib.define("odd(Tensor x) -> int", tags=("\\ud800",))')
+    register = (
+        "from opdispatch import parse_schema\n"
+        'schema = parse_schema("const::odd(Tensor x) -> int")\n'
+        'lib.dispatcher.register_def(schema, tags=("\\ud800",))'
+    )
+    odd = constant(1, extra=register)
     write_library("odd", odd)
     with pytest.raises(oc.OpdispatchError, match="surrogate"):
         session.load("odd", interpreter="worker-1")

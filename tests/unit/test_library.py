@@ -277,7 +277,7 @@ def test_operators_are_defined_and_implemented_by_their_full_names(library, disp
 
     assert impl("t::f", "default", lambda x: "default", lib=lib)(X) == "default"
     handle = dispatcher.get_schema("t::f")
-    assert handle.tags == ("core",)
+    assert handle.tags == ["core"]
     assert [str(kernel.key) for kernel in handle.kernels()] == [
         *("CPU", "CUDA", "AutogradCPU", "CompositeExplicitAutograd")
     ]

@@ -9,6 +9,8 @@ from opdispatch import (
     Library,
     RegistrationError,
     SchemaError,
+    Tag,
+    define,
 )
 
 
@@ -54,7 +56,7 @@ def test_a_definition_has_tags_and_a_place(lib, dispatcher):
     lib.define("f(Tensor x) -> Tensor", tags=("pointwise", "core"))
     lib.define("g(Tensor x) -> Tensor", tags="core")
     f, g = (dispatcher.get_schema(name) for name in ("t::f", "t::g"))
-    assert (f.tags, g.tags) == (("pointwise", "core"), ("core",))
+    assert (f.tags, g.tags) == (["pointwise", "core"], ["core"])
     assert f.defined_at == f"{__file__}:{line}"
 
 
@@ -114,6 +116,15 @@ def test_a_tag_that_the_schema_contradicts_is_refused(lib, schema, tag, reason):
     with pytest.raises(SchemaError, match=f"has the tag '{tag}', and .*{reason}"):
         lib.define(schema, tags=("core", tag))
     assert lib.define(schema, tags="core") == "f"
+
+
+def test_define_refuses_a_tag_that_there_is_not(lib):
+    with pytest.raises(SchemaError, match=r"no tag 'pointwize'.*did you mean 'pointwise'"):
+        lib.define("f(Tensor x) -> Tensor", tags=("core", "pointwize"))
+    with pytest.raises(SchemaError, match=r"no tag 'mine'.*there are core, "):
+        define("t::f", "(Tensor x) -> Tensor", lib=lib, tags="mine")
+    name = lib.define("f(Tensor x) -> Tensor", tags={Tag.core, "core"})
+    assert lib.dispatcher.get_schema(f"{lib.ns}::{name}").tags == [Tag.core]
 
 
 def test_tags_that_the_schema_agrees_with(lib):

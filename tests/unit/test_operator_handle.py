@@ -1,20 +1,26 @@
 """Calls: which kernel they arrive at, what they pass and return, and how they fail."""
 
+import copy
+
 import numpy as np
 import pytest
 
 from opdispatch import (
     ArgumentError,
+    Dispatcher,
     DispatchKey,
     DispatchKeySet,
     KernelFunction,
+    Library,
     NoKernelError,
+    OperatorNotFoundError,
     ReturnError,
     Tensor,
     capture_dispatch_trace,
     parse_schema,
 )
 from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
+from opdispatch.ops import Ops
 
 K = DispatchKey
 X = np.ones(2)
@@ -314,7 +320,7 @@ def described(dispatcher):
 def test_an_operator_knows_its_definition(described):
     assert str(described.name) == "t::f"
     assert str(described.schema) == "t::f(Tensor x) -> Tensor"
-    assert (described.defined_at, described.tags) == ("lib.py:1", ("pointwise",))
+    assert (described.defined_at, described.tags) == ("lib.py:1", ["pointwise"])
     assert described.definition.schema is described.schema
     assert repr(described) == "<OperatorHandle t::f>"
 
@@ -390,3 +396,32 @@ def test_dumps_show_the_debug_text_that_a_registration_has(dispatcher):
     assert "debug: defined there\n" in op.dump_state()
     assert "CPU: fn_cpu :: (none) [ boxed ]\n" in op.dump_state()
     assert op.defined_at == "lib.py:1"
+
+
+def test_an_operator_has_pytorchs_names_for_what_it_is():
+    dispatcher = Dispatcher()
+    with Library("named", "DEF", dispatcher=dispatcher) as lib:
+        lib.define("f(Tensor(a) x, int[] n=[1]) -> Tensor(a)")
+        lib.define("f.two(Tensor(a!) x) -> ()")
+        lib.impl("f", lambda x, n: x, "CompositeImplicitAutograd")
+        f, two = (dispatcher.get_schema(name) for name in ("named::f", "named::f.two"))
+        with pytest.raises(OperatorNotFoundError, match="a dispatcher without packets"):
+            _ = f.overloadpacket
+        ops = Ops(dispatcher)
+        assert f.overloadpacket is two.overloadpacket is ops.named.f
+        assert (f.name(), f.namespace, f.__name__, str(f)) == (
+            *("named::f", "named", "f.default", "named.f.default"),
+        )
+        assert (two.name(), two.__name__, str(two)) == ("named::f.two", "f.two", "named.f.two")
+        assert f._schema is f.schema
+        assert (f.is_view, two.is_view) == (True, False)
+        assert copy.deepcopy(f) is copy.copy(f) is f.op is f
+        assert f.has_kernel_for_dispatch_key("CompositeImplicitAutograd")
+        assert not f.has_kernel_for_dispatch_key("CPU")
+        assert f.has_kernel_for_any_dispatch_key(DispatchKeySet.of("CPU")) is False
+        x = Tensor(np.ones(2))
+        assert f.decompose(x) is x
+        assert two.decompose(x) is NotImplemented
+        argument = f._schema.arguments[1]
+        assert (argument.default_value, argument.has_default_value()) == ([1], True)
+        assert f._schema.arguments[0].default_value is None

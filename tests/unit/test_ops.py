@@ -1,5 +1,6 @@
 """``ops.namespace.name.overload``: operators by attribute, always the ones of now."""
 
+import copy
 import sys
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ from opdispatch import (
     Dispatcher,
     DispatchKey,
     KernelFunction,
+    OperatorName,
     OperatorNotFoundError,
     Tensor,
     compiled_call,
@@ -226,6 +228,11 @@ def test_attributes_are_listed(ops, add):
     assert "f" in dir(ops.t)
     assert "g" not in dir(ops.t)
     assert {"default", "other"} <= set(dir(ops.t.f))
+    assert all(hasattr(ops.t, name) for name in dir(ops.t))
+    assert list(ops.t) == dir(ops.t)
+    assert {"default", "other"} <= set(ops.t.f)
+    assert (str(ops.t.f), ops.t.f.__name__, ops.t.f._qualified_op_name) == ("t.f", "f", "t::f")
+    assert copy.deepcopy([ops.t, ops.t.f]) == [ops.t, ops.t.f]
 
 
 def test_each_prints_as_what_it_is(ops, add):
@@ -485,3 +492,23 @@ def test_an_overload_that_is_defined_anew_is_the_last_to_be_tried(ops, dispatche
         close(first)
         add(schema, "new a")
     assert [packet(1.5), packet(1.5), ops.t.f(1.5)] == ["b", "b", "b"]
+
+
+def test_an_operator_without_a_definition_is_not_suggested_for_itself(ops, dispatcher):
+    dispatcher.register_impl(OperatorName("t::f"), K.CPU, KernelFunction.from_unboxed(len))
+    for ask in (lambda: ops.t.f, lambda: ops.t.f.default):
+        with pytest.raises(OperatorNotFoundError, match=r"operator t::f has kernels but no def"):
+            ask()
+    assert "f" not in dir(ops.t)
+
+
+def test_kernels_are_asked_for_by_the_text_of_a_key(ops, add, dispatcher):
+    add("t::f(Tensor x) -> str", "f")
+    key = next(iter(ops.t.f.default.kernels())).key
+    assert ops.t.f.default.has_kernel_for_dispatch_key(str(key))
+    assert dispatcher.get_registrations_for_dispatch_key(str(key)) == [OperatorName("t::f")]
+    assert dispatcher.has_backend_fallback_for_dispatch_key("Python")
+    dispatcher.wait_for_impl("t::f", str(key), timeout=0)
+    stack = [Tensor(X)]
+    ops.t.f.default.call_boxed_for_dispatch_key(str(key), stack)
+    assert stack == ["f"]

@@ -136,7 +136,7 @@ def test_a_registration_may_be_applied_again_after_it_was_undone(dispatcher):
         handle.close()  # undone before: it does not undo the second
         assert again.live
     op = dispatcher.get_schema(NAME)
-    assert (op.defined_at, op.tags) == ("a.py:1", ("pointwise",))
+    assert (op.defined_at, op.tags) == ("a.py:1", ["pointwise"])
     assert op.has_kernel_for_dispatch_key(DispatchKey.CPU)
     assert dispatcher.libraries()["t"].namespace == "t"
     assert dispatcher.fallbacks()[DispatchKey.Fake].kernel is KERNEL

@@ -81,7 +81,7 @@ def test_a_handle_serves_the_next_registration_of_its_name(dispatcher, held, ord
     dispatcher.register_impl(schema.name, K.CPU, returning(2))
     dispatcher.register_def(schema, site="two.py:2")
     assert (op(X), op(X)) == (2, 2)
-    assert (op.defined_at, op.tags) == ("two.py:2", ())
+    assert (op.defined_at, op.tags) == ("two.py:2", [])
 
 
 def test_a_handle_follows_to_another_schema(dispatcher, held):
