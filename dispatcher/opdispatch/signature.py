@@ -66,9 +66,12 @@ class Signature:
             elif argument.has_default:
                 stack.append(argument.default)
             else:
-                raise self._error(f"is missing its argument {argument.name!r}", argument.name)
-        if len(used) != len(kwargs):
-            raise self._unexpected_keyword(args, kwargs)
+                # A misspelt name is most often why: it is the one to name.
+                raise self._unexpected_keyword(args, kwargs) or self._error(
+                    f"is missing its argument {argument.name!r}", argument.name
+                )
+        if len(used) != len(kwargs) and (error := self._unexpected_keyword(args, kwargs)):
+            raise error
         for place, convert in enumerate(self._converters):
             try:
                 stack[place] = convert(stack[place])
@@ -158,21 +161,29 @@ class Signature:
         plural = "argument" if count == 1 else "arguments"
         return f"{count or 'no'} positional {plural}"
 
-    def _error(self, what: str, argument: str) -> ArgumentError:
+    def _error(self, what: str, argument: str, hint: str = "") -> ArgumentError:
         return ArgumentError(
             f"{self.schema.name} {what}; its schema is {self.schema}",
+            hint=hint,
             operator=str(self.schema.name),
             argument=argument,
         )
 
-    def _unexpected_keyword(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ArgumentError:
+    def _unexpected_keyword(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> ArgumentError | None:
+        """Return the error of the first keyword that names no free argument; None if all do."""
+        import difflib  # for errors alone
+
         for name in kwargs:
             place = self._places.get(name)
             if place is None:
-                return self._error(f"has no argument {name!r}", name)
+                close = difflib.get_close_matches(name, self._places, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else ""
+                return self._error(f"has no argument {name!r}", name, hint)
             if place < len(args):
                 return self._error(f"got its argument {name!r} twice", name)
-        raise AssertionError("every keyword was used")
+        return None
 
     def _wrong_type(self, argument: Argument, place: int, error: TypeError) -> ArgumentError:
         return self._error(

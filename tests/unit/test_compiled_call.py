@@ -203,7 +203,7 @@ def test_what_came_by_name_goes_by_name_when_the_schema_has_changed():
     first.close()
     dispatcher.register_def(parse_schema("t::f(int b, int a) -> int[]"))
     assert op(b=2, a=1) == [2, 1]
-    with pytest.raises(ArgumentError, match="t::f is missing its argument 'a'"):
+    with pytest.raises(ArgumentError, match="t::f got its argument 'b' twice"):
         op(1, b=2)
 
 
@@ -248,7 +248,7 @@ def test_positional_arguments_may_be_renamed_under_a_handle():
     dispatcher.register_def(parse_schema("t::f(Tensor picture, int size) -> int"))
     assert op(X, 2) == packet(X, 2) == 2
     assert op(X, size=3) == packet(picture=X, size=3) == 3
-    with pytest.raises(ArgumentError, match="t::f is missing its argument 'size'"):
+    with pytest.raises(ArgumentError, match="t::f has no argument 'n'"):
         op(X, n=2)
 
 

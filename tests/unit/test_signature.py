@@ -65,6 +65,8 @@ def test_the_arguments_of_the_caller_are_left_as_they_are():
         ([], {}, "t::f is missing its argument 'x'"),
         ([X, 1, 2], {}, "t::f takes 2 positional arguments but 3 were given"),
         ([X], {"k": 1}, "t::f has no argument 'k'"),
+        ([], {"k": 1}, "t::f has no argument 'k'"),  # though 'x' is missing, too
+        ([X, 1], {"n": 1, "k": 1}, "t::f got its argument 'n' twice"),
         ([X, 1], {"n": 1}, "t::f got its argument 'n' twice"),
         ([1], {}, "t::f got a wrong value for argument 'x' (position 0): expected Tensor "),
         ([X], {"a": "b"}, "t::f got a wrong value for argument 'a' (position 2): expected float, "),
@@ -79,6 +81,13 @@ def test_what_does_not_fit_is_refused_and_the_error_shows_the_schema(
     assert str(caught.value).startswith(message)
     assert str(caught.value).endswith(f"; its schema is {TEXT}")
     assert caught.value.facts["operator"] == "t::f"
+
+
+@pytest.mark.parametrize("args", [[], [X]], ids=["missing another", "complete"])
+def test_wrong_name_is_named_first_with_the_one_that_was_meant(args):
+    signature = signature_of("t::f(Tensor picture, *, bool normalize=True) -> ()")
+    with pytest.raises(ArgumentError, match=r"has no argument 'normalise'; .*'normalize'\?"):
+        signature.bind(args, {"normalise": True})
 
 
 @pytest.mark.parametrize(
