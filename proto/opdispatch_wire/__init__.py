@@ -2,8 +2,8 @@
 
     errors      what the service raises on purpose, beside the dispatcher's own errors
     kernel_errors  kernels' exceptions, of the built-in classes that they have
-    addresses   where a daemon listens: the forms that people write, and the default
     printable   text of unknown origin, as a terminal or a log may show it
+    addresses, address_forms   where a daemon listens: the forms that people write, the default
     channel     options of channels and servers, message limits, protocol version
     asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
     peer        how a client says who it is

@@ -1,30 +1,33 @@
-"""Where a daemon or an interpreter listens: the addresses that people write.
-
-unix:///run/user/1000/opdispatch/daemon.sock    a unix socket, absolute path
-unix:daemon.sock                                a unix socket, any path
-dns:///gpu1:50051  tcp://gpu1:50051  gpu1:50051  a host and a port
-[::1]:50051                                     an IPv6 address and a port
-"""
+"""Where a daemon or an interpreter listens: the addresses that people write (``address_forms``)."""
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import re
-import stat
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import quote
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_wire import address_forms
+from opdispatch_wire.address_forms import (
+    ADDRESS_VARIABLE,
+    MAX_UNIX_PATH_BYTES,
+    AddressFormError,
+    TcpAddress,
+    UnixAddress,
+)
 
-ADDRESS_VARIABLE = "OPDISPATCH_ADDRESS"
-# sockaddr_un has 108 bytes for the path on Linux, the last one for a NUL.
-MAX_UNIX_PATH_BYTES = 107
-
-_ACCEPTED = "expected unix:///PATH, dns:///HOST:PORT, tcp://HOST:PORT, HOST:PORT or [IPV6]:PORT"
-_HOST_AND_PORT = re.compile(r"(?P<host>\[[^\[\]/]+\]|[^\[\]:/@\s]+):(?P<port>[0-9]{1,5})")
+__all__ = [
+    "ADDRESS_VARIABLE",
+    "MAX_UNIX_PATH_BYTES",
+    "AddressError",
+    "TcpAddress",
+    "UnixAddress",
+    "check_private_folder",
+    "default_address",
+    "grpc_target",
+    "is_loopback",
+    "parse_address",
+]
 
 
 class AddressError(OpdispatchError, ValueError):
@@ -33,71 +36,10 @@ class AddressError(OpdispatchError, ValueError):
     code = "address"
 
 
-class UnixAddress(NamedTuple):
-    """A unix socket."""
-
-    path: str
-
-    @property
-    def target(self) -> str:
-        """The address as gRPC takes it: a URI, so that characters such as ``%`` are escaped."""
-        return f"unix:{quote(os.fsencode(self.path))}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """True: only processes of this machine can reach it."""
-        return True
-
-    def __str__(self) -> str:
-        return f"unix://{self.path}" if self.path.startswith("/") else f"unix:{self.path}"
-
-
-class TcpAddress(NamedTuple):
-    """A TCP port. ``host`` is a name or an address, an IPv6 one without brackets.
-
-    Port 0 is for listening: the system chooses one.
-    """
-
-    host: str
-    port: int
-
-    @property
-    def target(self) -> str:
-        """The address as gRPC takes it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach it, by ``localhost`` or a loopback address."""
-        if self.host.lower() == "localhost":
-            return True
-        try:
-            address = ipaddress.ip_address(self.host)
-        except ValueError:
-            return False  # a name; what it resolves to can change under us
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            return address.ipv4_mapped.is_loopback
-        return address.is_loopback
-
-    def __str__(self) -> str:
-        return self.target
-
-
 def parse_address(address: str) -> UnixAddress | TcpAddress:
     """Takes an address apart. Raises AddressError if it has none of the accepted forms."""
-    scheme, colon, rest = address.partition(":")
-    if colon and scheme == "unix":
-        return _parse_unix(rest, address)
-    if colon and scheme == "dns":
-        if not rest.startswith("///"):
-            raise AddressError(
-                f"the address {address!r} names a DNS server of its own; "
-                "expected dns:///HOST:PORT, with three slashes"
-            )
-        return _parse_tcp(rest.removeprefix("///"), address)
-    if colon and scheme == "tcp" and rest.startswith("//"):
-        return _parse_tcp(rest.removeprefix("//"), address)
-    return _parse_tcp(address, address)
+    with _errors_of_ours():
+        return address_forms.parse_address(address)
 
 
 def grpc_target(address: str) -> str:
@@ -117,9 +59,8 @@ def default_address() -> str:
     else one in a folder of the user's own among the temporary files. Creates nothing.
     Raises AddressError if that last folder exists but belongs to someone else.
     """
-    if address := os.environ.get(ADDRESS_VARIABLE):
-        return address
-    return f"unix://{_runtime_folder() / 'daemon.sock'}"
+    with _errors_of_ours():
+        return address_forms.default_address()
 
 
 def check_private_folder(folder: Path) -> None:
@@ -127,66 +68,13 @@ def check_private_folder(folder: Path) -> None:
 
     A folder that does not exist is fine: nobody can answer from there.
     """
+    with _errors_of_ours():
+        address_forms.check_private_folder(folder)
+
+
+@contextmanager
+def _errors_of_ours() -> Iterator[None]:
     try:
-        status = folder.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        raise AddressError(f"{folder} should be a folder of your own, but is not a folder")
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise AddressError(
-            f"{folder} should be a folder that only you can write to, but belongs to user "
-            f"{status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}",
-            hint=f"set {ADDRESS_VARIABLE} or XDG_RUNTIME_DIR",
-        )
-
-
-def _runtime_folder() -> Path:
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    runtime = Path(given) if given else Path(f"/run/user/{os.getuid()}")
-    # Each is private by convention; without a login session there may be neither.
-    if runtime.is_absolute() and (given or runtime.is_dir()):
-        return runtime / "opdispatch"
-    folder = Path(tempfile.gettempdir()) / f"opdispatch-{os.getuid()}"
-    check_private_folder(folder)
-    return folder
-
-
-def _parse_unix(rest: str, address: str) -> UnixAddress:
-    path = rest
-    if rest.startswith("//"):
-        path = rest.removeprefix("//")
-        if not path.startswith("/"):
-            raise AddressError(
-                f"the address {address!r} has a relative path after unix://; "
-                "expected unix:///PATH, with three slashes, or unix:PATH"
-            )
-    if not path or path.endswith("/") or "\0" in path:
-        raise AddressError(f"the address {address!r} names no socket file; {_ACCEPTED}")
-    if "," in path:
-        raise AddressError(
-            f"the socket path {path!r} has a comma; gRPC takes that for a list of addresses"
-        )
-    size = len(os.fsencode(path))
-    if size > MAX_UNIX_PATH_BYTES:
-        raise AddressError(
-            f"the socket path {path!r} has {size} bytes; a unix socket's path has at most "
-            f"{MAX_UNIX_PATH_BYTES}"
-        )
-    return UnixAddress(path)
-
-
-def _parse_tcp(text: str, address: str) -> TcpAddress:
-    match = _HOST_AND_PORT.fullmatch(text)
-    if match is None:
-        raise AddressError(f"the address {address!r} is not understood; {_ACCEPTED}")
-    host, port = match["host"], int(match["port"])
-    if port > 65535:
-        raise AddressError(f"the address {address!r} has port {port}; the highest one is 65535")
-    if host.startswith("["):
-        host = host[1:-1]
-        try:
-            ipaddress.IPv6Address(host)
-        except ValueError as exc:
-            raise AddressError(f"the address {address!r} has no IPv6 address: {exc}") from exc
-    return TcpAddress(host, port)
+        yield
+    except AddressFormError as error:
+        raise AddressError(error.message, hint=error.hint) from None

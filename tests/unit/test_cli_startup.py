@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -25,6 +26,30 @@ def test_help_needs_neither_grpc_nor_numpy(words):
     )
     assert done.stderr == "code 0, imported []\n"
     assert done.stdout
+
+
+_PROBE = """
+import sys
+import grpc
+from concurrent.futures import ThreadPoolExecutor
+from opdispatch_client.cli import main
+
+method = grpc.unary_unary_rpc_method_handler(lambda request, context: b"\\x08\\x01")  # SERVING
+handlers = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": method})
+server = grpc.server(ThreadPoolExecutor(1), handlers=[handlers])
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+code = main(["health", "--address", f"127.0.0.1:{port}"])
+print(code, sorted({"opdispatch", "numpy"} & sys.modules.keys()))
+server.stop(None)
+"""
+
+
+def test_probe_needs_neither_the_dispatcher_nor_numpy():
+    quiet = {**os.environ, "GRPC_VERBOSITY": "NONE"}  # of the end of the server
+    command = [sys.executable, "-c", _PROBE]
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet)
+    assert (done.stdout, done.stderr) == ("SERVING\n0 []\n", "")
 
 
 _COLLECTOR = """

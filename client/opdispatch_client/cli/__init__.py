@@ -6,7 +6,9 @@
     plain_values.py      values that typer need not convert
     output.py            tables for people, JSON for programs
     completion.py        names from the running daemon for the shell
-    libraries.py         load, unload, libraries, interpreters
+    libraries.py         load, unload, libraries
+    interpreters.py      interpreters, revive
+    health.py            health
     placement.py         scale, rollback, drain
     watch.py             load --watch
     operators.py         ops, describe, table

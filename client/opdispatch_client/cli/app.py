@@ -21,7 +21,15 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from opdispatch_client.cli import call, interpreters, libraries, operators, placement, stress
+from opdispatch_client.cli import (
+    call,
+    health,
+    interpreters,
+    libraries,
+    operators,
+    placement,
+    stress,
+)
 from opdispatch_client.cli.command import Address, Debug, Json, Timeout, settings_of
 from opdispatch_client.cli.outcome import CommandError
 from opdispatch_client.cli.plain_values import keep_plain_values
@@ -77,7 +85,7 @@ def build_app() -> TyperGroup:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for commands in (libraries, placement, interpreters, operators, call, stress):
+    for commands in (libraries, placement, interpreters, health, operators, call, stress):
         commands.register(app)
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):

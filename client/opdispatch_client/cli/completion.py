@@ -45,6 +45,17 @@ def complete_place(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def complete_service(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The services that ``health`` knows."""
+    return _ask_daemon(
+        ctx,
+        lambda session: [
+            *(f"library/{library.name}" for library in session.libraries()),
+            *(f"interpreter/{found.name}" for found in session.interpreters()),
+        ],
+    )
+
+
 @contextlib.contextmanager
 def colons_in_bash() -> Iterator[None]:
     """Makes completions of names with colons right, if bash asks for completions.

@@ -1,0 +1,90 @@
+"""``opdispatch health``: for probes, so it imports no more than gRPC."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.completion import complete_service
+from opdispatch_client.cli.outcome import CommandError, Exit, UsageError
+
+PANEL = "Interpreters"
+TIMEOUT_DEFAULT = 5.0
+"""Seconds: probes have a limit of their own, and a daemon that is well answers at once."""
+
+_CHECK = "/grpc.health.v1.Health/Check"
+_STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
+
+
+def health(
+    settings: Settings,
+    service: Annotated[
+        str,
+        typer.Argument(
+            metavar="SERVICE",
+            help="library/NAME or interpreter/NAME. Default: the daemon as a whole.",
+            show_default=False,
+            autocompletion=complete_service,
+        ),
+    ] = "",
+) -> None:
+    """Say whether the daemon, a library or an interpreter serves calls (grpc.health.v1).
+
+    Prints SERVING, and the exit code is 0; or NOT_SERVING, and it is 1. It is 1, too, if there is
+    no such service, or if nothing answers in time: --timeout is 5 seconds by default.
+    """
+    timeout = TIMEOUT_DEFAULT if settings.timeout is None else settings.seconds
+    status = _check(settings, service, timeout)
+    if settings.json:
+        import json
+
+        print(json.dumps({"service": service, "status": status}))
+    else:
+        print(status)
+    if status != "SERVING":
+        sys.stdout.flush()
+        raise typer.Exit(Exit.FAILED)
+
+
+def _check(settings: Settings, service: str, timeout: float | None) -> str:
+    # Not the package `opdispatch`, which takes longer to import than all of this.
+    import grpc
+
+    # The messages of the health service have one field each, with the number of these; so nothing
+    # but gRPC itself has to be installed.
+    from google.protobuf.wrappers_pb2 import Int32Value, StringValue
+
+    from opdispatch_wire.address_forms import AddressFormError, default_address, parse_address
+
+    try:
+        address = settings.address or default_address()
+        parsed = parse_address(address)
+    except AddressFormError as error:
+        raise UsageError(f"{error} ({error.hint})" if error.hint else str(error)) from None
+    options = [("grpc.enable_http_proxy", int(not parsed.is_loopback))]
+    with grpc.insecure_channel(parsed.target, options=options) as channel:
+        check: Any = channel.unary_unary(
+            _CHECK,
+            request_serializer=StringValue.SerializeToString,
+            response_deserializer=Int32Value.FromString,
+        )
+        try:
+            number = check(StringValue(value=service), timeout=timeout).value
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise CommandError(
+                    f"the daemon at {address} has no service {service!r}; expected library/NAME or "
+                    "interpreter/NAME of one that is there, or none for the daemon as a whole"
+                ) from None
+            from opdispatch_wire.status import error_from_rpc
+
+            raise error_from_rpc(error, address=address) from None
+    return _STATUSES[number] if 0 <= number < len(_STATUSES) else str(number)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    add_command(app, "health", health, rich_help_panel=PANEL)
