@@ -11,7 +11,7 @@
 
     calling_session,
     async_calling_session               the methods of sessions for calls, values and programs
-    remote_ops                          session.ops.namespace.name.overload
+    remote_ops, operator_catalog        session.ops.namespace.name.overload, and help for it
     operator_call, call_shape           one call, and what it has in common with others
     ordered_results, call_future        what map and submit return
     remote_tensor, remote_calls,
@@ -23,7 +23,9 @@
 
     blocking_calls, async_calls         those of one session, and which way each of them goes
     call_attempt                        one call on its way
-    one_thread                          where callbacks run, and calls are made again
+    one_thread, one_loop                where callbacks run, and calls are made again; where an
+                                        asyncio session belongs
+    call_options                        what calls may have otherwise than their session
     lanes/                              the ways: to the daemon, or directly to an interpreter
 
     cli/                                the `opdispatch` command
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from opdispatch_wire.errors import (
         DaemonUnavailableError,
         DeadlineExceededError,
+        EventLoopError,
         InterpreterDiedError,
         InterpreterNotFoundError,
         JournalError,
@@ -115,6 +118,7 @@ __all__ = [
     "DeviceMemoryError",
     "DispatchKeyError",
     "DuplicateDefinitionError",
+    "EventLoopError",
     "GraphError",
     "Interpreter",
     "InterpreterDiedError",
@@ -205,6 +209,7 @@ _NAMES_OF_MODULE = {
     "opdispatch_wire.errors": (
         "DaemonUnavailableError",
         "DeadlineExceededError",
+        "EventLoopError",
         "InterpreterDiedError",
         "InterpreterNotFoundError",
         "JournalError",

@@ -35,10 +35,13 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
+from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call
+from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
+from opdispatch_client.session import Session
 from opdispatch_client.session_base import SessionBase
 from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.errors import DeadlineExceededError
@@ -119,7 +122,8 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     """A session with one daemon, for the tasks of one event loop; ``connect`` makes one.
 
     The methods are those of ``opdispatch_client.Session``, as coroutines, with the same
-    results and errors. Cancelling a task cancels the request that it waits for.
+    results and errors; in another event loop, they raise EventLoopError. Cancelling a task cancels
+    the request that it waits for.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -127,9 +131,11 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         GRPC_FORKS.note_use(endpoint.address, asyncio=True)
         self._channel = asyncio_channel(endpoint.target, endpoint.options)
         GRPC_FORKS.note_channel(self._channel)
-        self._calls = AsyncCalls(endpoint, self._channel, self._introduce)
+        self._loop = OneLoop(endpoint)
+        self._calls = AsyncCalls(endpoint, self._channel, self._introduce, self._loop)
         self._memory = self._calls.memory
-        self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call)
+        self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call, self._loop)
+        self._catalog = OperatorCatalog(self._ask)
 
     @property
     def lane(self) -> str:
@@ -208,7 +214,10 @@ class AsyncSession(SessionBase, AsyncCallingSession):
 
     async def operators(self, pattern: str = "") -> list[OperatorSummary]:
         """The operators whose name matches a shell pattern, or contains a plain text."""
-        return await self._send(rpcs.list_operators(pattern))
+        found = await self._send(rpcs.list_operators(pattern))
+        if not pattern:
+            self._catalog.note(found)
+        return found
 
     async def describe(self, operator: str) -> OperatorDescription:
         """Schema, documentation and kernels of an operator; see ``Session.describe``."""
@@ -237,6 +246,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         self._closed = True
         if not self._endpoint.is_of_this_process:
             return
+        self._loop.check()
         await self._remote.close()
         self._calls.close()
         await self._channel.close()
@@ -257,14 +267,24 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         return info, self._limit
 
     async def _call(self, call: Call) -> Any:
-        return await self._calls.call(call, self._send)
+        return await self._calls.call(call, self._send_within)
 
     async def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
+        return await self._send_within(rpc, rpc.deadline(timeout or self._endpoint.timeout))
+
+    async def _send_within(self, rpc: Rpc[T], seconds: float | None) -> T:
+        self._loop.check()
         method = self._method(rpc, self._channel.unary_unary)
         with self._errors_of_ours():
-            deadline = rpc.deadline(timeout or self._endpoint.timeout)
-            reply = await method(rpc.request, timeout=deadline, metadata=rpc.metadata)
+            reply = await method(rpc.request, timeout=seconds, metadata=rpc.metadata)
         return rpc.read(reply)
+
+    def _ask(self, rpc: Rpc[T], *, timeout: float) -> T:
+        """Send a request and wait, as attributes and ``help`` must: with a connection for that."""
+        if self._closed:
+            raise self._endpoint.closed_error()
+        with Session(self._endpoint) as session:
+            return session._send(rpc, timeout=timeout)
 
     async def _load_in_steps(
         self,
@@ -272,6 +292,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         steps: Rpc[str | LoadedLibrary],
         on_progress: OnProgress | None,
     ) -> LoadedLibrary:
+        self._loop.check()
         method = self._method(steps, self._channel.unary_stream)
         try:
             with self._errors_of_ours():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -13,16 +13,18 @@ from opdispatch.errors import ArgumentError
 from opdispatch.tracing.structure import leaves
 from opdispatch.tracing_state import is_traced, record_awaited, traces
 from opdispatch_client import traced_function
+from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.calling_session import as_list, one_for_each
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.ordered_results import (
     IN_FLIGHT_DEFAULT,
     arguments_of_calls,
     check_in_flight,
 )
-from opdispatch_client.program import AsyncProgram, Placeholder, find_recording
+from opdispatch_client.program import AsyncProgram, Placeholder, RunProgramAsync, find_recording
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.remote_tensor import AsyncRemoteTensor
@@ -35,42 +37,37 @@ class AsyncCallingSession:
 
     _remote: AsyncRemoteCalls
     _endpoint: Endpoint
+    _catalog: OperatorCatalog
 
     def with_options(
         self,
         *,
         retry: bool | None = None,
         remote: bool = False,
+        timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Coroutine[Any, Any, Any]]:
         """``call`` and ``ops`` with other choices; see ``Session.with_options``.
 
         `on_progress` is called in the event loop.
         """
-        retry = None if retry is None else check_flag(retry, "retry")
-        remote = check_flag(remote, "remote")
-        check_callable(on_progress, "on_progress")
-
-        def call(operator: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-            coroutine: Coroutine[Any, Any, Any] = self._call_operator(
-                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
+        return self._calls_with(
+            CallOptions.checked(
+                retry=retry, remote=remote, timeout=timeout, on_progress=on_progress
             )
-            return coroutine
-
-        return Calls(call)
+        )
 
     @property
     def ops(self) -> RemoteOps[Coroutine[Any, Any, Any]]:
         """The daemon's operators: ``await session.ops.namespace.name(...)``."""
-        return self.with_options().ops
+        return self._calls_with(SESSIONS_OPTIONS).ops
 
     def call(
         self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any
     ) -> Coroutine[Any, Any, Any]:
         """Calls an operator; see ``Session.call``."""
-        coroutine: Coroutine[Any, Any, Any] = self._call_operator(
-            operator, args, kwargs, remote=remote
-        )
+        options = SESSIONS_OPTIONS if remote is False else CallOptions.checked(remote=remote)
+        coroutine: Coroutine[Any, Any, Any] = self._call_operator(operator, args, kwargs, options)
         return coroutine
 
     def map(
@@ -80,14 +77,20 @@ class AsyncCallingSession:
         *,
         in_flight: int = IN_FLIGHT_DEFAULT,
         remote: bool = False,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Calls an operator once for each item: ``async for result in session.map(...)``.
 
         See ``Session.map``; calls begin with the first step of the loop.
         """
 
+        options = CallOptions.checked(remote=remote, timeout=timeout)
+
         def call(args: Iterable[Any]) -> Coroutine[Any, Any, Any]:
-            return self.call(operator, *args, remote=remote)
+            coroutine: Coroutine[Any, Any, Any] = self._call_operator(
+                operator, tuple(args), {}, options
+            )
+            return coroutine
 
         return self._map(call, list_of_args, in_flight, copy_context())
 
@@ -132,7 +135,7 @@ class AsyncCallingSession:
                 "create_graph": create_graph,
                 "allow_unused": allow_unused,
             },
-            remote=True,
+            CallOptions(remote=True),
         )
         if isinstance(gradients, Placeholder):
             return one_for_each(gradients, inputs)
@@ -141,22 +144,49 @@ class AsyncCallingSession:
     async def _gradients(self, call: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
         return tuple(await call)
 
-    def program(self) -> AsyncProgram:
-        """Records calls; they run at the end of ``async with session.program() as p``."""
-        return AsyncProgram(self._remote.run_program)
+    def program(self, *, timeout: float | None = None) -> AsyncProgram:
+        """Records calls; they run at the end of ``async with session.program() as p``.
+
+        See ``Session.program``.
+        """
+        return AsyncProgram(self._run_program_within(timeout))
 
     def as_program(
-        self, function: Callable[..., Any] | None = None, *, remote: bool = False
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        remote: bool = False,
+        timeout: float | None = None,
     ) -> Callable[..., Any]:
         """A decorator: the calls of a function, which does not wait for them, run as one program.
 
         What it gives is a coroutine function. See ``Session.as_program``.
         """
-        remote = check_flag(remote, "remote")
+        remote, run = check_flag(remote, "remote"), self._run_program_within(timeout)
         if function is None:
-            return lambda function: self.as_program(function, remote=remote)
+            return lambda function: self.as_program(function, remote=remote, timeout=timeout)
         check_callable(function, "function")
-        return traced_function.as_async_program(function, self._remote.run_program, remote=remote)
+        return traced_function.as_async_program(function, run, remote=remote)
+
+    def _calls_with(self, options: CallOptions) -> Calls[Coroutine[Any, Any, Any]]:
+        def call(operator: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+            coroutine: Coroutine[Any, Any, Any] = self._call_operator(
+                operator, args, kwargs, options
+            )
+            return coroutine
+
+        def with_options(**others: Any) -> Calls[Coroutine[Any, Any, Any]]:
+            return self._calls_with(options.changed(**others))
+
+        return Calls(call, self._catalog, with_options)
+
+    def _run_program_within(self, timeout: float | None) -> RunProgramAsync:
+        options = CallOptions.checked(timeout=timeout)
+
+        async def run(data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+            return await self._remote.run_program(data, inputs, keeps, deadline=options.deadline)
+
+        return run
 
     async def _map(
         self,
@@ -186,30 +216,33 @@ class AsyncCallingSession:
         operator: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        retry: bool | None = None,
-        remote: bool = False,
-        on_progress: OnTransfer | None = None,
+        options: CallOptions,
     ) -> Any:
         """One call, as a coroutine; one with placeholders is recorded, and gives its own."""
-        retry = self._endpoint.retry if retry is None else retry
-        if remote is not False:
-            remote = check_flag(remote, "remote")
+        retry = self._endpoint.retry if options.retry is None else options.retry
+        deadline = None if options.timeout is None else options.deadline
         if recording := find_recording(args, kwargs):
             return recording.call(operator, *args, **kwargs)
 
         def call() -> Coroutine[Any, Any, Any]:
-            if remote:
-                return self._remote.call(operator, args, kwargs, retry=retry)
+            if options.remote:
+                return self._remote.call(operator, args, kwargs, retry=retry, deadline=deadline)
             return self._call_now(
-                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+                OperatorCall(
+                    operator,
+                    args,
+                    kwargs,
+                    retry=retry,
+                    on_progress=options.on_progress,
+                    deadline=deadline,
+                )
             )
 
         if not traces():
             return call()
         given = list(leaves((args, kwargs)))
         if any(type(each) is AsyncRemoteTensor for each in given) or (
-            remote and any(map(is_traced, given))
+            options.remote and any(map(is_traced, given))
         ):
             raise ArgumentError(
                 f"{operator} was called within a trace with remote tensors of an asyncio session, "

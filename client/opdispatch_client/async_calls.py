@@ -18,6 +18,7 @@ from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
+from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call
 from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_wire.errors import MessageTooLargeError
@@ -28,6 +29,8 @@ from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
 
 Way = DirectWay[AsyncLane] | DirectWay[AsyncStream]
+SendWithin = Callable[[Rpc[Any], float | None], Awaitable[Any]]
+"""Sends a request, whose reply must be there in so many seconds; None: at any time."""
 
 
 class AsyncCalls:
@@ -41,10 +44,11 @@ class AsyncCalls:
         endpoint: Endpoint,
         channel: grpc.aio.Channel,
         introduce: Callable[[], Awaitable[tuple[ServerInfo, int]]],
+        loop: OneLoop,
     ) -> None:
         self._endpoint = endpoint
         self._daemon = AsyncDaemonLane(endpoint, channel, introduce)
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tend_later)
         self._routes = Routes()
         self._direct = AsyncDirectLanes(self.memory, self._routes)
@@ -74,27 +78,26 @@ class AsyncCalls:
             self._tending.cancel()
         self.memory.close()
 
-    async def call(self, call: Call, send: Callable[[Rpc[Any]], Awaitable[Any]]) -> Any:
+    async def call(self, call: Call, send: SendWithin) -> Any:
         """Makes a call, with ``send`` if it is a gRPC request of its own.
 
         Raises what went wrong.
         """
         try:
-            self._endpoint.check_process()
+            self._loop.check()
             return await self._call(CallAttempt(call, self._endpoint), call, send)
         finally:
             call.close()
 
-    async def _call(
-        self, attempt: CallAttempt, call: Call, send: Callable[[Rpc[Any]], Awaitable[Any]]
-    ) -> Any:
+    async def _call(self, attempt: CallAttempt, call: Call, send: SendWithin) -> Any:
         try:
             reply = await self._call_directly(attempt)
             if reply is None:
                 lane = await self._daemon.get(attempt.deadline)
                 attempt.prepare(lane.inline_bytes if lane is not None else None)
                 if lane is None:
-                    return await send(call_by_itself(call, attempt.request))
+                    timeout = attempt.time_left()
+                    return await send(call_by_itself(call, attempt.request), timeout)
                 reply = await _send(lane, attempt)
                 if attempt.request.wants_route:
                     self._routes.learn(call.shape, reply)
@@ -153,7 +156,7 @@ class AsyncCalls:
 
     def _tend_later(self) -> None:
         if self._tending is None and not self._daemon.is_closed:
-            self._tending = self._loop.call_later(TEND_SECONDS, self._tend)
+            self._tending = self._loop.loop.call_later(TEND_SECONDS, self._tend)
 
     def _tend(self) -> None:
         """Says what of memory is not used any more, again and again while anything is."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -25,7 +27,7 @@ from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.listings import ServerInfo
 from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
-from opdispatch_wire.errors import MessageTooLargeError
+from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -116,14 +118,20 @@ class BlockingCalls:
         attempt.prepare(lane.inline_bytes)
         return lane.call(attempt.request, attempt.time_left(), what, tensors=attempt.tensors)
 
-    def submit(self, make: Callable[[], Call], *, flush: bool = True) -> Future[Any]:
+    def submit(
+        self, make: Callable[[], Call], *, flush: bool = True, deadline: float | None = None
+    ) -> Future[Any]:
         """Begins the call that ``make`` gives; whatever goes wrong is the future's exception.
 
-        Waits while SUBMITTED_AT_MOST calls are under way. What is not flushed may stay here.
+        Waits while SUBMITTED_AT_MOST calls are under way, until the call's ``deadline`` if it has
+        one. What is not flushed may stay here.
         """
         if not self._slots.acquire(blocking=False):
             self.flush()
-            self._slots.acquire()
+            if not self._wait_for_slot(deadline):
+                future = CallFuture(self._run_callback, _nothing)
+                future.fail(_too_many_error())
+                return future
         future = CallFuture(self._run_callback, self._slots.release)
         try:
             self._begin(CallAttempt(make(), self._endpoint, detached=True), future)
@@ -138,6 +146,11 @@ class BlockingCalls:
         while self._unsent and self._endpoint.is_of_this_process:
             with contextlib.suppress(KeyError):  # another thread has taken the last one
                 self._unsent.popitem()[0].flush()
+
+    def _wait_for_slot(self, deadline: float | None) -> bool:
+        if deadline is None or deadline == math.inf:
+            return self._slots.acquire()
+        return self._slots.acquire(timeout=max(deadline - time.monotonic(), 0.0))
 
     def _begin(self, attempt: CallAttempt, future: CallFuture) -> None:
         try:
@@ -329,6 +342,18 @@ class BlockingCalls:
             self._callbacks.submit(_run_logged, callback, future)
         except RuntimeError:  # the session is closed, or the system's limit of threads reached
             _run_logged(callback, future)
+
+
+def _nothing() -> None:
+    """No-op callback of a future that has no slot to give back."""
+
+
+def _too_many_error() -> DeadlineExceededError:
+    return DeadlineExceededError(
+        f"the deadline passed while {SUBMITTED_AT_MOST} other calls of the session were under way; "
+        "this one never started",
+        started="no",
+    )
 
 
 def _run_logged(callback: Callback, future: Future[Any]) -> None:

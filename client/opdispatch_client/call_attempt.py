@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -55,8 +56,10 @@ class CallAttempt:
         self._is_encoded = False
         self._wants_route = False
         self._address = endpoint.address
-        timeout = endpoint.timeout
-        self.deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = call.deadline
+        if deadline is None and endpoint.timeout is not None:
+            deadline = time.monotonic() + endpoint.timeout
+        self.deadline = None if deadline == math.inf else deadline
         """When the caller waits no more, by ``time.monotonic``; None: never."""
 
     def encode(self, shared: CallerLaneMemory | None) -> None:

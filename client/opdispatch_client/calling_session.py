@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,11 +11,13 @@ from opdispatch.tracing.structure import leaves
 from opdispatch.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch_client import traced_function
 from opdispatch_client.blocking_calls import BlockingCalls
+from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
+from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.ordered_results import IN_FLIGHT_DEFAULT, OrderedResults
-from opdispatch_client.program import PlaceholderUsed, Program
+from opdispatch_client.program import PlaceholderUsed, Program, RunProgram
 from opdispatch_client.remote_calls import RemoteCalls
 from opdispatch_client.remote_ops import Calls, RemoteOps
 from opdispatch_client.remote_tensor import RemoteTensor
@@ -24,25 +25,28 @@ from opdispatch_client.request_arguments import check_callable, check_flag
 from opdispatch_wire.caller_tensors import OnTransfer
 
 
-class CallingSession(ABC):
+class CallingSession:
     """The methods of a blocking session for calls, remote tensors and programs."""
 
     _calls: BlockingCalls
     _remote: RemoteCalls
     _endpoint: Endpoint
-
-    @abstractmethod
-    def _operator_names(self) -> list[str]:
-        """What can be called."""
+    _catalog: OperatorCatalog
 
     def with_options(
         self,
         *,
         retry: bool | None = None,
         remote: bool = False,
+        timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Any]:
         """``call`` and ``ops`` with other choices than the session's.
+
+        A call may take `timeout` seconds, from the moment in which it is made, instead of the
+        session's; ``math.inf`` is any time. Then it raises DeadlineExceededError. Calls that its
+        kernel makes have what is left of them. So may a call of one operator:
+        ``session.ops.image.sobel.with_options(timeout=0.5)(picture)``.
 
         With ``retry=False``, ``session.with_options(retry=False).ops.bank.quote(x)`` raises
         InterpreterDiedError instead of running again when its interpreter dies. An operator that
@@ -53,21 +57,16 @@ class CallingSession(ABC):
         TransferProgress; only over a gRPC stream do tensors go in chunks. It is called in the
         session's own threads, and not of calls with `remote`.
         """
-        retry = None if retry is None else check_flag(retry, "retry")
-        remote = check_flag(remote, "remote")
-        check_callable(on_progress, "on_progress")
-
-        def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
-            return self._call_operator(
-                operator, args, kwargs, retry=retry, remote=remote, on_progress=on_progress
+        return self._calls_with(
+            CallOptions.checked(
+                retry=retry, remote=remote, timeout=timeout, on_progress=on_progress
             )
-
-        return Calls(call, self._operator_names)
+        )
 
     @property
     def ops(self) -> RemoteOps[Any]:
         """The daemon's operators: ``session.ops.namespace.name(...)``."""
-        return self.with_options().ops
+        return self._calls_with(SESSIONS_OPTIONS).ops
 
     def call(self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any) -> Any:
         """Calls an operator, such as ``"image::sobel"`` or ``"math::add.Scalar"``.
@@ -80,10 +79,17 @@ class CallingSession(ABC):
         With `remote`, tensors among the results are RemoteTensors: they stay where they are.
         An operator's own argument of that name can be given through ``ops``.
         """
-        return self._call_operator(operator, args, kwargs, remote=remote)
+        options = SESSIONS_OPTIONS if remote is False else CallOptions.checked(remote=remote)
+        return self._call_operator(operator, args, kwargs, options)
 
     def submit(
-        self, operator: str, /, *args: Any, remote: bool = False, **kwargs: Any
+        self,
+        operator: str,
+        /,
+        *args: Any,
+        remote: bool = False,
+        timeout: float | None = None,
+        **kwargs: Any,
     ) -> Future[Any]:
         """Begins a call and returns at once; the future has its result, or what went wrong.
 
@@ -91,8 +97,13 @@ class CallingSession(ABC):
         end. Cancelling the future cancels the call: it does not run then, unless an interpreter
         has it already, and its result is thrown away. The future's callbacks run one after the
         other, in a thread of their own. With `remote`, results stay where they are: see ``call``.
+        With `timeout`, it has so many seconds from now, the wait for others included, and fails
+        with DeadlineExceededError then; None is the session's timeout, from when it begins.
         """
-        return self._begin(operator, args, kwargs, remote=remote)
+        options = SESSIONS_OPTIONS
+        if remote is not False or timeout is not None:
+            options = CallOptions.checked(remote=remote, timeout=timeout)
+        return self._begin(operator, args, kwargs, options)
 
     def map(
         self,
@@ -101,6 +112,7 @@ class CallingSession(ABC):
         *,
         in_flight: int = IN_FLIGHT_DEFAULT,
         remote: bool = False,
+        timeout: float | None = None,
     ) -> OrderedResults:
         """Calls an operator once for each item, a tuple of arguments; iterates over the results.
 
@@ -108,11 +120,13 @@ class CallingSession(ABC):
         Calls begin at once, and as results are taken; at most `in_flight` have begun whose
         result was not taken. All are made with what is switched on now, such as autocast. After
         an error, and when the iterator is closed, those under way are cancelled. With `remote`,
-        results stay where they are: see ``call``.
+        results stay where they are: see ``call``. Each call may take `timeout` seconds from when
+        it begins, instead of the session's.
         """
+        options = CallOptions.checked(remote=remote, timeout=timeout)
 
         def begin(args: tuple[Any, ...]) -> Future[Any]:
-            return self._begin(operator, args, {}, remote=remote, flush=False)
+            return self._begin(operator, args, {}, options, flush=False)
 
         return OrderedResults(begin, self._calls.flush, list_of_args, in_flight)
 
@@ -163,69 +177,100 @@ class CallingSession(ABC):
         )
         return one_for_each(gradients, inputs)
 
-    def program(self) -> Program:
-        """Records calls, and has them run as one message: ``with session.program() as p``."""
-        return Program(self._remote.run_program)
+    def program(self, *, timeout: float | None = None) -> Program:
+        """Records calls, and has them run as one message: ``with session.program() as p``.
+
+        It may take `timeout` seconds from the end of the block, instead of the session's.
+        """
+        return Program(self._run_program_within(timeout))
 
     def as_program(
-        self, function: Callable[..., Any] | None = None, *, remote: bool = False
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        remote: bool = False,
+        timeout: float | None = None,
     ) -> Callable[..., Any]:
         """A decorator: the calls of a function run as one program.
 
         The function is called once with placeholders for its tensors, in which ``session.call``
         and ``session.ops`` record; from then on the program is sent. It must not look at what
         tensors contain. Other arguments are constants: with other ones it is called again. With
-        `remote`, the tensors that it returns stay in the interpreter.
+        `remote`, the tensors that it returns stay in the interpreter. Each run may take `timeout`
+        seconds, instead of the session's.
 
         A ``Graph`` that was traced becomes a program as well: nothing but its calls counts.
         """
-        remote = check_flag(remote, "remote")
+        remote, run = check_flag(remote, "remote"), self._run_program_within(timeout)
         if function is None:
-            return lambda function: self.as_program(function, remote=remote)
+            return lambda function: self.as_program(function, remote=remote, timeout=timeout)
         check_callable(function, "function")
-        return traced_function.as_program(function, self._remote.run_program, remote=remote)
+        return traced_function.as_program(function, run, remote=remote)
+
+    def _calls_with(self, options: CallOptions) -> Calls[Any]:
+        def call(operator: str, /, *args: Any, **kwargs: Any) -> Any:
+            return self._call_operator(operator, args, kwargs, options)
+
+        def with_options(**others: Any) -> Calls[Any]:
+            return self._calls_with(options.changed(**others))
+
+        return Calls(call, self._catalog, with_options)
+
+    def _run_program_within(self, timeout: float | None) -> RunProgram:
+        options = CallOptions.checked(timeout=timeout)
+
+        def run(data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+            return self._remote.run_program(data, inputs, keeps, deadline=options.deadline)
+
+        return run
 
     def _begin(
         self,
         operator: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        options: CallOptions,
         *,
-        remote: bool,
         flush: bool = True,
     ) -> Future[Any]:
+        # From now on, also while it waits for others.
+        deadline = None if options.timeout is None else options.deadline
         if traces() and any(map(is_traced, leaves((args, kwargs)))):
             warn_of_trace(
                 f"{operator} is not recorded in the trace, since nobody knows when its result is "
                 "there: that is a constant of the graph; call it instead"
             )
-        if remote is not False:
-            remote = check_flag(remote, "remote")
-        retry, begin = self._endpoint.retry, functools.partial(self._calls.submit, flush=flush)
-        if remote:
-            return self._remote.submit(operator, args, kwargs, retry=retry, begin=begin)
-        return begin(lambda: OperatorCall(operator, args, kwargs, retry=retry))
+        retry = self._endpoint.retry
+        begin = functools.partial(self._calls.submit, flush=flush, deadline=deadline)
+        if options.remote:
+            return self._remote.submit(
+                operator, args, kwargs, retry=retry, deadline=deadline, begin=begin
+            )
+        return begin(lambda: OperatorCall(operator, args, kwargs, retry=retry, deadline=deadline))
 
     def _call_operator(
         self,
         operator: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        *,
-        retry: bool | None = None,
-        remote: bool = False,
-        on_progress: OnTransfer | None = None,
+        options: CallOptions,
     ) -> Any:
         """One call; one with placeholders is recorded."""
-        retry = self._endpoint.retry if retry is None else retry
-        if remote is not False:
-            remote = check_flag(remote, "remote")
+        retry = self._endpoint.retry if options.retry is None else options.retry
+        deadline = None if options.timeout is None else options.deadline
 
         def call() -> Any:
-            if remote:
-                return self._remote.call(operator, args, kwargs, retry=retry)
+            if options.remote:
+                return self._remote.call(operator, args, kwargs, retry=retry, deadline=deadline)
             return self._remote.make(
-                OperatorCall(operator, args, kwargs, retry=retry, on_progress=on_progress)
+                OperatorCall(
+                    operator,
+                    args,
+                    kwargs,
+                    retry=retry,
+                    on_progress=options.on_progress,
+                    deadline=deadline,
+                )
             )
 
         try:

@@ -15,7 +15,12 @@ from typing import Literal, get_args
 
 from opdispatch_client.grpc_forks import GRPC_FORKS, SPAWN_HINT
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.request_arguments import check_flag, check_int, check_seconds
+from opdispatch_client.request_arguments import (
+    LONGEST_TIMEOUT,
+    check_flag,
+    check_int,
+    check_seconds,
+)
 from opdispatch_wire.addresses import (
     TcpAddress,
     default_address,
@@ -29,9 +34,6 @@ from opdispatch_wire.values import check_text
 
 TIMEOUT_DEFAULT = 30.0
 """Seconds that one request may take, if the caller does not say."""
-
-LONGEST_TIMEOUT = 365 * 86400.0
-"""A year in seconds. Neither gRPC nor Python's locks take any number, and nobody waits so long."""
 
 # A daemon that is there answers the handshake at once; a wrong host may never answer.
 HANDSHAKE_TIMEOUT = 10.0

@@ -22,6 +22,8 @@ class Call(Protocol):
 
     operator: str
     on_progress: OnTransfer | None
+    deadline: float | None
+    """When its caller waits no more, by ``time.monotonic``; None: as the session says."""
 
     @property
     def what(self) -> str:
@@ -47,7 +49,8 @@ class OperatorCall:
     ``retry`` is whether it may run again when its interpreter dies. With ``trace``, the result
     is a pair: the result itself, and the kernels visited. With ``keep``, tensors among the results
     stay where they are, and ``make`` makes what stands for one. ``on_progress`` is told how far
-    its large tensors have got, where they go in chunks.
+    its large tensors have got, where they go in chunks. ``deadline`` is when its caller waits no
+    more, by ``time.monotonic``; None: as the session says.
     """
 
     __slots__ = (
@@ -58,6 +61,7 @@ class OperatorCall:
         "_retry",
         "_span",
         "_trace",
+        "deadline",
         "on_progress",
         "operator",
     )
@@ -73,8 +77,10 @@ class OperatorCall:
         keep: remote_pb2.Keep | None = None,
         make: DecodeRemote | None = None,
         on_progress: OnTransfer | None = None,
+        deadline: float | None = None,
     ) -> None:
         self.operator = operator
+        self.deadline = deadline
         self._args = args
         self._kwargs = kwargs
         self._retry = retry

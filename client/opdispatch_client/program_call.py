@@ -23,7 +23,7 @@ class ProgramCall:
     Remote tensors among the inputs are where it has run then, unless ``keep`` names a device.
     """
 
-    __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "_span", "what")
+    __slots__ = ("_data", "_inputs", "_keep", "_make", "_retry", "_span", "deadline", "what")
 
     operator = ""
     shape = None
@@ -38,8 +38,10 @@ class ProgramCall:
         *,
         keep: remote_pb2.Keep | None = None,
         retry: bool = True,
+        deadline: float | None = None,
     ) -> None:
         self._data = data
+        self.deadline = deadline
         self.what = what
         self._inputs = inputs
         self._make = make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -12,10 +13,13 @@ import grpc.aio
 import numpy as np
 
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.program_call import ProgramCall, fetch, move, put
 from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor, remote_from_proto
 from opdispatch_client.value_lease import AsyncValueLease, Lease, ValueLease
+from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.status import late_answer_error
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 from opdispatch_wire.values import DecodeRemote
 
@@ -38,11 +42,19 @@ class RemoteCalls:
         self._lease.close()
 
     def call(
-        self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool
+        self,
+        operator: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        retry: bool,
+        deadline: float | None = None,
     ) -> Any:
         """Calls an operator; tensors among the results stay where they are."""
-        with self._keeping() as (keep, make):
-            call = OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
+        with self._keeping(deadline=deadline) as (keep, make):
+            call = OperatorCall(
+                operator, args, kwargs, retry=retry, keep=keep, make=make, deadline=deadline
+            )
             return self.make(call)
 
     def submit(
@@ -52,19 +64,23 @@ class RemoteCalls:
         kwargs: Mapping[str, Any],
         *,
         retry: bool,
+        deadline: float | None = None,
         begin: Callable[[Callable[[], Call]], Future[Any]],
     ) -> Future[Any]:
         """``call``, which ``begin`` begins."""
-        lease = self._lease.get(self._endpoint.handshake_timeout)
+        lease = self._get_lease(deadline)
         keep, make = lease.new_keep(), self._maker(lease)
 
         def release_on_error(future: Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
                 lease.release(keep.prefix)
 
-        future = begin(
-            lambda: OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
-        )
+        def make_call() -> Call:
+            return OperatorCall(
+                operator, args, kwargs, retry=retry, keep=keep, make=make, deadline=deadline
+            )
+
+        future = begin(make_call)
         future.add_done_callback(release_on_error)
         return future
 
@@ -74,23 +90,29 @@ class RemoteCalls:
             [tensor] = self.make(put(array, keep, make))
             return tensor  # type: ignore[no-any-return]
 
-    def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+    def run_program(
+        self, data: bytes, inputs: Sequence[Any], keeps: bool, *, deadline: float | None = None
+    ) -> list[Any]:
         """Runs a program. One that does nothing is not sent."""
         if not data:
             return []
         retry, what = self._endpoint.retry, "the program"
         if not keeps:
-            call = ProgramCall(data, what, inputs, None, retry=retry)
+            call = ProgramCall(data, what, inputs, None, retry=retry, deadline=deadline)
             return self.make(call)  # type: ignore[no-any-return]
-        with self._keeping() as (keep, make):
-            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry)
+        with self._keeping(deadline=deadline) as (keep, make):
+            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry, deadline=deadline)
             return self.make(call)  # type: ignore[no-any-return]
+
+    def _get_lease(self, deadline: float | None) -> Lease:
+        with _in_time(deadline, self._endpoint) as timeout:
+            return self._lease.get(timeout)
 
     @contextlib.contextmanager
     def _keeping(
-        self, on: str | None = None, device: str | None = None
+        self, on: str | None = None, device: str | None = None, *, deadline: float | None = None
     ) -> Iterator[tuple[remote_pb2.Keep, DecodeRemote]]:
-        lease = self._lease.get(self._endpoint.handshake_timeout)
+        lease = self._get_lease(deadline)
         keep = lease.new_keep(on, device)
         with _released_on_error(lease, keep):
             yield keep, self._maker(lease)
@@ -128,8 +150,10 @@ class AsyncRemoteCalls:
         endpoint: Endpoint,
         channel: grpc.aio.Channel,
         make: Callable[[Call], Awaitable[Any]],
+        loop: OneLoop,
     ) -> None:
         self._endpoint = endpoint
+        self._loop = loop
         self._lease = AsyncValueLease(channel, endpoint)
         self.make = make
 
@@ -138,13 +162,21 @@ class AsyncRemoteCalls:
         await self._lease.close()
 
     async def call(
-        self, operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, retry: bool
+        self,
+        operator: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        retry: bool,
+        deadline: float | None = None,
     ) -> Any:
         """Calls an operator; tensors among the results stay where they are."""
-        lease, keep = await self._open()
+        lease, keep = await self._open(deadline=deadline)
         with _released_on_error(lease, keep):
             make = self._maker(lease)
-            call = OperatorCall(operator, args, kwargs, retry=retry, keep=keep, make=make)
+            call = OperatorCall(
+                operator, args, kwargs, retry=retry, keep=keep, make=make, deadline=deadline
+            )
             return await self.make(call)
 
     async def put(self, array: Any, on: str | None, device: str | None) -> AsyncRemoteTensor:
@@ -154,24 +186,28 @@ class AsyncRemoteCalls:
             [tensor] = await self.make(put(array, keep, self._maker(lease)))
             return tensor  # type: ignore[no-any-return]
 
-    async def run_program(self, data: bytes, inputs: Sequence[Any], keeps: bool) -> list[Any]:
+    async def run_program(
+        self, data: bytes, inputs: Sequence[Any], keeps: bool, *, deadline: float | None = None
+    ) -> list[Any]:
         """Runs a program. One that does nothing is not sent."""
         if not data:
             return []
         retry, what = self._endpoint.retry, "the program"
         if not keeps:
-            call = ProgramCall(data, what, inputs, None, retry=retry)
+            call = ProgramCall(data, what, inputs, None, retry=retry, deadline=deadline)
             return await self.make(call)  # type: ignore[no-any-return]
-        lease, keep = await self._open()
+        lease, keep = await self._open(deadline=deadline)
         with _released_on_error(lease, keep):
             make = self._maker(lease)
-            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry)
+            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry, deadline=deadline)
             return await self.make(call)  # type: ignore[no-any-return]
 
     async def _open(
-        self, on: str | None = None, device: str | None = None
+        self, on: str | None = None, device: str | None = None, *, deadline: float | None = None
     ) -> tuple[Lease, remote_pb2.Keep]:
-        lease = await self._lease.get(self._endpoint.handshake_timeout)
+        self._loop.check()
+        with _in_time(deadline, self._endpoint) as timeout:
+            lease = await self._lease.get(timeout)
         return lease, lease.new_keep(on, device)
 
     def _maker(self, lease: Lease) -> DecodeRemote:
@@ -196,6 +232,23 @@ class AsyncRemoteCalls:
             call = move(tensor, keep, self._maker(lease), retry=self._endpoint.retry)
             [moved] = await self.make(call)
             return moved  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
+    """A block that may take as many seconds as it is given: a handshake's, or those that are left.
+
+    Raises DeadlineExceededError instead of DaemonUnavailableError when the deadline has passed.
+    """
+    timeout = endpoint.handshake_timeout
+    if deadline is not None:
+        timeout = min(timeout, max(deadline - time.monotonic(), 0.0))
+    try:
+        yield timeout
+    except DaemonUnavailableError:
+        if deadline is not None and time.monotonic() >= deadline:
+            raise late_answer_error(endpoint.address) from None
+        raise
 
 
 @contextlib.contextmanager

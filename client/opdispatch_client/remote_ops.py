@@ -1,14 +1,25 @@
 """``session.ops.namespace.name.overload``: remote operators, spelled like local ones.
 
-Nothing is looked up before the call: a name that does not exist fails when it is called. The
-blocking and the asyncio session share these classes; a call returns what the session's own
-``call`` returns, the result or a coroutine.
+The blocking and the asyncio session share these classes; a call returns what the session's own
+``call`` returns, the result or a coroutine. Names are not looked up before the call, unless the
+session knows the daemon's names already: see ``operator_catalog``. ``help``, ``inspect.signature``
+and ``dir`` ask the daemon.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
+
+from opdispatch.errors import ArgumentError
+from opdispatch_client.listings import OperatorDescription
+from opdispatch_client.operator_catalog import (
+    OperatorCatalog,
+    annotations_of,
+    documentation_of,
+    signature_of,
+)
+from opdispatch_wire.caller_tensors import OnTransfer
 
 Result = TypeVar("Result", covariant=True)
 
@@ -23,36 +34,63 @@ class Caller(Protocol[Result]):
         """Calls the operator of that name."""
 
 
+class WithOptions(Protocol[Result]):
+    """The ``with_options`` method of a session, whose choices are those of ``Calls`` so far."""
+
+    def __call__(
+        self,
+        *,
+        retry: bool | None = None,
+        remote: bool | None = None,
+        timeout: float | None = None,
+        on_progress: OnTransfer | None = None,
+    ) -> Calls[Result]:
+        """``call`` and ``ops`` with these choices, where they are not None."""
+
+
 class Calls(Generic[Result]):
-    """``call`` and ``ops`` of a session, with another choice than the session's."""
+    """``call`` and ``ops`` of a session, with other choices than the session's."""
 
-    __slots__ = ("_names", "call")
+    __slots__ = ("_catalog", "call", "with_options")
 
-    def __init__(self, call: Caller[Result], names: ListNames | None = None) -> None:
+    def __init__(
+        self,
+        call: Caller[Result],
+        catalog: OperatorCatalog | None = None,
+        with_options: WithOptions[Result] | None = None,
+    ) -> None:
         self.call = call
-        self._names = names
+        self.with_options: WithOptions[Result] = with_options or _no_options
+        self._catalog = catalog
 
     @property
     def ops(self) -> RemoteOps[Result]:
         """The daemon's operators: ``calls.ops.namespace.name(...)``."""
-        return RemoteOps(self.call, self._names)
+        names = self._catalog.names if self._catalog is not None else None
+        return RemoteOps(self.call, names, self._catalog, self.with_options)
 
 
 class RemoteOps(Generic[Result]):
     """``session.ops``: its attributes are namespaces."""
 
-    __slots__ = ("__call", "__names")
+    __slots__ = ("__source",)
 
-    def __init__(self, call: Caller[Result], names: ListNames | None = None) -> None:
-        self.__call = call
-        self.__names = names
+    def __init__(
+        self,
+        call: Caller[Result],
+        names: ListNames | None = None,
+        catalog: OperatorCatalog | None = None,
+        with_options: WithOptions[Result] | None = None,
+    ) -> None:
+        self.__source = _Source(call, names, catalog, with_options or _no_options)
 
     def __getattr__(self, namespace: str) -> RemoteNamespace[Result]:
         _refuse_special(self, namespace)
-        return RemoteNamespace(self.__call, namespace, self.__names)
+        self.__source.check(namespace)
+        return RemoteNamespace(self.__source, namespace)
 
     def __dir__(self) -> list[str]:
-        return sorted({name.partition("::")[0] for name in _list_names(self.__names)})
+        return sorted({name.partition("::")[0] for name in self.__source.list_names()})
 
     def __repr__(self) -> str:
         return "<RemoteOps>"
@@ -61,20 +99,21 @@ class RemoteOps(Generic[Result]):
 class RemoteNamespace(Generic[Result]):
     """``session.ops.namespace``: its attributes are operators."""
 
-    __slots__ = ("__call", "__names", "__namespace")
+    __slots__ = ("__namespace", "__source")
 
-    def __init__(self, call: Caller[Result], namespace: str, names: ListNames | None) -> None:
-        self.__call = call
+    def __init__(self, source: _Source[Result], namespace: str) -> None:
+        self.__source = source
         self.__namespace = namespace
-        self.__names = names
 
     def __getattr__(self, name: str) -> RemoteOperator[Result]:
         _refuse_special(self, name)
-        return RemoteOperator(self.__call, f"{self.__namespace}::{name}", self.__names)
+        qualified = f"{self.__namespace}::{name}"
+        self.__source.check(qualified)
+        return RemoteOperator(self.__source, qualified)
 
     def __dir__(self) -> list[str]:
         prefix = f"{self.__namespace}::"
-        names = _list_names(self.__names)
+        names = self.__source.list_names()
         return sorted(
             {n.removeprefix(prefix).partition(".")[0] for n in names if n.startswith(prefix)}
         )
@@ -87,42 +126,128 @@ class RemoteOperator(Generic[Result]):
     """``session.ops.namespace.name``: call it, or name an overload of it.
 
     Without an overload name the daemon chooses the overload by the arguments. ``default``
-    stands for the overload without a name, as in PyTorch.
+    stands for the overload without a name, as in PyTorch. ``help(operator)`` shows the schemas and
+    the documentation, and ``inspect.signature`` the arguments of an only overload.
     """
 
-    __slots__ = ("__call", "__name", "__names")
+    __slots__ = ("__described", "__name", "__source")
 
-    def __init__(self, call: Caller[Result], name: str, names: ListNames | None) -> None:
-        self.__call = call
+    def __init__(self, source: _Source[Result], name: str) -> None:
+        self.__source = source
         self.__name = name
-        self.__names = names
+        self.__described: list[OperatorDescription] | None = None
 
     # Both are positional only: an operator may have arguments of any name, `self` included.
     def __call__(self, /, *args: Any, **kwargs: Any) -> Result:
         """Calls the operator; raises what the session's ``call`` raises."""
-        return self.__call(self.__name, *args, **kwargs)
+        return self.__source.call(self.__name, *args, **kwargs)
 
-    def __getattr__(self, overload: str) -> RemoteOperator[Result]:
+    def with_options(
+        self,
+        *,
+        retry: bool | None = None,
+        remote: bool | None = None,
+        timeout: float | None = None,
+        on_progress: OnTransfer | None = None,
+    ) -> RemoteOperator[Result]:
+        """The same operator, called with other choices: see ``Session.with_options``.
+
+        Those that are None stay as they are. (An overload of this name is called by
+        ``session.call``.)
+        """
+        options = self.__source.with_options
+        calls = options(retry=retry, remote=remote, timeout=timeout, on_progress=on_progress)
+        source = self.__source
+        return RemoteOperator(
+            _Source(calls.call, source.names, source.catalog, calls.with_options), self.__name
+        )
+
+    def __getattr__(self, overload: str) -> Any:
+        if overload in _DESCRIBED:
+            return self.__describe(overload)
+        if overload == "__name__":
+            return self.__name.partition("::")[2]
+        if overload == "__qualname__":
+            return self.__name
         _refuse_special(self, overload)
         if "." in self.__name:
             raise AttributeError(f"{self.__name} names an overload already; {overload!r} is none")
         name = self.__name if overload == "default" else f"{self.__name}.{overload}"
-        return RemoteOperator(self.__call, name, self.__names)
+        if overload != "default":
+            self.__source.check(name)
+        return RemoteOperator(self.__source, name)
 
     def __dir__(self) -> list[str]:
         prefix = f"{self.__name}."
-        names = _list_names(self.__names)
+        names = self.__source.list_names()
         return sorted({n.removeprefix(prefix) for n in names if n.startswith(prefix)})
 
     def __repr__(self) -> str:
         return f"<RemoteOperator {self.__name}>"
+
+    def __describe(self, attribute: str) -> Any:
+        if self.__described is None:  # once, since ``help`` asks several times
+            catalog = self.__source.catalog
+            self.__described = catalog.describe(self.__name) if catalog is not None else []
+        found = _DESCRIBED[attribute](self.__described)
+        if found is None:
+            _refuse_special(self, attribute)
+        return found
+
+
+class _Source(Generic[Result]):
+    """What the attributes of one ``ops`` have in common."""
+
+    __slots__ = ("call", "catalog", "names", "with_options")
+
+    def __init__(
+        self,
+        call: Caller[Result],
+        names: ListNames | None,
+        catalog: OperatorCatalog | None,
+        with_options: WithOptions[Result],
+    ) -> None:
+        self.call = call
+        self.names = names
+        self.catalog = catalog
+        self.with_options = with_options
+
+    def check(self, name: str) -> None:
+        """Raise OperatorNotFoundError for a name that is known not to be there."""
+        # Interactive shells look for methods of theirs, which begin so.
+        if self.catalog is not None and "::_" not in name and not name.startswith("_"):
+            self.catalog.check(name)
+
+    def list_names(self) -> list[str]:
+        return self.names() if self.names is not None else []
+
+
+class _Documentation:
+    """``__doc__`` of an operator is the daemon's, and that of its class its own."""
+
+    def __get__(self, operator: Any, owner: type) -> Any:
+        found = operator.__getattr__("__doc__") if operator is not None else ""
+        return found or _CLASS_DOCUMENTATION
+
+
+_DESCRIBED: Final[dict[str, Callable[[list[OperatorDescription]], Any]]] = {
+    "__doc__": documentation_of,
+    "__signature__": signature_of,
+    "__annotations__": annotations_of,
+}
+_CLASS_DOCUMENTATION: Final = RemoteOperator.__doc__
+RemoteOperator.__doc__ = _Documentation()  # type: ignore[assignment]
+
+
+def _no_options(**options: object) -> NoReturn:
+    given = ", ".join(name for name, value in options.items() if value is not None)
+    raise ArgumentError(
+        f"calls that are recorded have no options of their own; got {given}",
+        hint="give them to the whole program",
+    )
 
 
 def _refuse_special(owner: object, name: str) -> None:
     """Python's own protocols ask for such names; they must not become operators."""
     if name.startswith("__") and name.endswith("__"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
-
-
-def _list_names(names: ListNames | None) -> list[str]:
-    return names() if names is not None else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import os
 import reprlib
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from opdispatch_wire.values import check_text
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+LONGEST_TIMEOUT = 365 * 86400.0
+"""A year in seconds. Neither gRPC nor Python's locks take any number, and nobody waits so long."""
 
 _LARGEST_COUNT = 2**32 - 1
 
@@ -77,6 +81,24 @@ def check_seconds(value: Any, name: str) -> float:
     except OverflowError:
         raise WireError(f"{name} is {reprlib.repr(value)}, which is more than any float") from None
     raise ArgumentError(f"{name} is {reprlib.repr(value)}; expected a float, or None")
+
+
+def check_timeout(value: Any, name: str = "timeout") -> float | None:
+    """Return how many seconds one call may take; None as it is, for the session's timeout.
+
+    Raises ArgumentError for what is no positive number.
+    """
+    if value is None:
+        return None
+    try:
+        seconds = math.nan if isinstance(value, bool | np.bool_) else check_seconds(value, name)
+    except WireError:  # more than any float
+        return math.inf
+    if seconds > 0:
+        return seconds if seconds <= LONGEST_TIMEOUT else math.inf
+    raise ArgumentError(
+        f"{name} is {reprlib.repr(value)}; expected a positive number of seconds, or None"
+    )
 
 
 def check_flag(value: Any, name: str) -> bool:

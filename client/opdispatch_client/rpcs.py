@@ -13,9 +13,8 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 
 from opdispatch_client import listings
-from opdispatch_client.endpoint import LONGEST_TIMEOUT
 from opdispatch_client.operator_call import Call
-from opdispatch_client.request_arguments import checked
+from opdispatch_client.request_arguments import LONGEST_TIMEOUT, checked
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.library_source import load_request, needs_environment

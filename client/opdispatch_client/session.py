@@ -34,6 +34,7 @@ from opdispatch_client.listings import (
     UnloadedLibrary,
 )
 from opdispatch_client.load_progress import OnProgress, follow, is_unknown_method
+from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.remote_calls import RemoteCalls
 from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
@@ -107,6 +108,7 @@ class Session(SessionBase, CallingSession):
         self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
         self._memory = self._calls.memory
         self._remote = RemoteCalls(endpoint, self._channel, self._calls.call)
+        self._catalog = OperatorCatalog(self._send)
 
     @property
     def lane(self) -> str:
@@ -219,10 +221,10 @@ class Session(SessionBase, CallingSession):
 
     def operators(self, pattern: str = "") -> list[OperatorSummary]:
         """The operators whose name matches a shell pattern, or contains a plain text."""
-        return self._send(rpcs.list_operators(pattern))
-
-    def _operator_names(self) -> list[str]:
-        return [operator.name for operator in self.operators()]
+        found = self._send(rpcs.list_operators(pattern))
+        if not pattern:
+            self._catalog.note(found)
+        return found
 
     def describe(self, operator: str) -> OperatorDescription:
         """Schema, documentation and kernels of an operator. Raises OperatorNotFoundError."""

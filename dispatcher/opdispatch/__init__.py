@@ -45,7 +45,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     signature_check, left_right, name_table, transaction,
     registry, waiting, similar_names,
     dispatcher                                  all operators
-    overload_types, ops, library_arguments, library,
+    overload_types, ops, python_signature,
+    library_arguments, library,
     autocast_registration, fake_registration,
     torch_dispatch_registration,
     vmap_registration, custom_operator,

@@ -14,6 +14,7 @@ OpdispatchError                      (opdispatch.errors)
 │   └── QueueFullError               as many calls wait as may; says when to try again
 ├── RemoteValueGoneError             a remote tensor is not there any more, or never was
 ├── RemoteLimitError                 a session keeps as many remote values as it may
+├── EventLoopError                   an asyncio session is used in an event loop not its own
 ├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
 """
@@ -137,6 +138,12 @@ class RemoteLimitError(OpdispatchError, MemoryError):
     """
 
     code = "remote_limit"
+
+
+class EventLoopError(OpdispatchError, RuntimeError):
+    """A session of asyncio was used in another event loop than the one that it was opened in."""
+
+    code = "event_loop"
 
 
 class JournalError(OpdispatchError, RuntimeError):

@@ -94,6 +94,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "daemon_unavailable": _C.UNAVAILABLE,
     "refused": _C.UNAVAILABLE,
     "journal": _C.FAILED_PRECONDITION,
+    "event_loop": _C.FAILED_PRECONDITION,
     "queue_full": _C.RESOURCE_EXHAUSTED,
     "remote_value_gone": _C.NOT_FOUND,
     "remote_limit": _C.RESOURCE_EXHAUSTED,

@@ -1,0 +1,146 @@
+"""Names and descriptions of operators, for completion, ``help`` and ``inspect.signature``.
+
+Attributes of ``session.ops`` ask nothing of the daemon, as a rule. Once a listing has told the
+names, one that is not among them is looked up again, since it may have been loaded meanwhile, and
+refused if it is not there: a typing error shows where it was made.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from opdispatch.errors import OpdispatchError, OperatorNotFoundError
+from opdispatch_client import rpcs
+from opdispatch_client.listings import OperatorDescription, OperatorSummary
+from opdispatch_client.rpcs import Rpc
+
+if TYPE_CHECKING:
+    from opdispatch.function_schema import FunctionSchema
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 2.0
+"""How long an attribute, or ``help``, waits for the daemon."""
+_MOST_OVERLOADS = 20
+
+
+class Ask(Protocol):
+    """Sends a request to the daemon and waits for the reply, also in an event loop."""
+
+    def __call__(self, rpc: Rpc[T], *, timeout: float) -> T:
+        """Raises an OpdispatchError, also if there is no reply within `timeout` seconds."""
+
+
+class OperatorCatalog:
+    """The operators of one daemon, as far as a session knows them. Any thread may ask."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        # None before the first listing. Replaced as a whole: readers take no lock.
+        self._names: frozenset[str] | None = None
+
+    def note(self, operators: Iterable[OperatorSummary]) -> None:
+        """Remember the names of a listing of all operators."""
+        self._names = frozenset(each.name for each in operators)
+
+    def names(self) -> list[str]:
+        """Ask for the names of all operators. Raises an OpdispatchError if nothing answers."""
+        found = self._ask(rpcs.list_operators(""), timeout=ANSWER_SECONDS)
+        self.note(found)
+        assert self._names is not None, "just noted"
+        return sorted(self._names)
+
+    def check(self, name: str) -> None:
+        """Raise OperatorNotFoundError, with similar names, for what is known not to be there.
+
+        `name` is a namespace, an operator or an overload. Nothing is known before the first
+        listing, and if the daemon does not answer.
+        """
+        if self._names is None or _is_among(name, self._names):
+            return
+        try:
+            names = self.names()
+        except OpdispatchError:  # a call will say so
+            return
+        if not _is_among(name, names):
+            raise _not_found(name, names)
+
+    def describe(self, name: str) -> list[OperatorDescription]:
+        """Ask for every overload of an operator; none if nothing answers, or it is not there."""
+        try:
+            found = self._ask(rpcs.list_operators(name), timeout=ANSWER_SECONDS)
+            overloads = [each.name for each in found if _is_overload(each.name, name)]
+            return [
+                self._ask(rpcs.describe(each), timeout=ANSWER_SECONDS)
+                for each in overloads[:_MOST_OVERLOADS]
+            ]
+        except OpdispatchError:
+            return []
+
+
+def documentation_of(described: list[OperatorDescription]) -> str:
+    """Return schemas, documentation, and where operators are defined; "" for none."""
+    parts = []
+    for each in described:
+        place = [f"library {each.libraries[0]}"] if each.libraries else []
+        place += [f"defined at {each.defined_at}"] if each.defined_at else []
+        place += [f"kernels for {', '.join(each.keys)}"] if each.keys else []
+        texts = (each.schema or each.name, inspect.cleandoc(each.documentation), "; ".join(place))
+        parts.append("\n\n".join(text for text in texts if text))
+    return "\n\n".join(parts)
+
+
+def signature_of(described: list[OperatorDescription]) -> inspect.Signature | None:
+    """Return the signature of an operator's only overload; None if there is no such thing."""
+    schema = _schema_of(described)
+    if schema is None:
+        return None
+    from opdispatch.python_signature import python_signature  # for who asks alone
+
+    return python_signature(schema)
+
+
+def annotations_of(described: list[OperatorDescription]) -> dict[str, Any] | None:
+    """Return the types of an only overload's arguments by their names, and ``return``'s."""
+    signature = signature_of(described)
+    if signature is None:
+        return None
+    found = {name: each.annotation for name, each in signature.parameters.items()}
+    return {**found, "return": signature.return_annotation}
+
+
+def _schema_of(described: list[OperatorDescription]) -> FunctionSchema | None:
+    if len(described) != 1 or not described[0].schema:
+        return None
+    from opdispatch.schema_parser import parse_schema  # for who asks alone
+
+    return parse_schema(described[0].schema)
+
+
+def _is_overload(name: str, operator: str) -> bool:
+    return name == operator or name.startswith(f"{operator}.")
+
+
+def _is_among(name: str, names: Iterable[str]) -> bool:
+    if "::" in name:
+        return any(_is_overload(each, name) for each in names)
+    return any(each.startswith(f"{name}::") for each in names)
+
+
+def _not_found(name: str, names: list[str]) -> OperatorNotFoundError:
+    import difflib  # for errors alone
+
+    namespace, separator, rest = name.rpartition("::")
+    what = "operator" if separator else "namespace"
+    # Names are compared without what they have in common.
+    if separator:
+        names = [each.removeprefix(f"{namespace}::") for each in names]
+        names = [each if "." in rest else each.partition(".")[0] for each in names]
+    else:
+        names = [each.partition("::")[0] for each in names]
+    close = difflib.get_close_matches(rest, [n for n in dict.fromkeys(names) if "::" not in n], n=2)
+    meant = " or ".join(f"{namespace}{separator}{each}" for each in close)
+    hint = f"did you mean {meant}?" if meant else ""
+    return OperatorNotFoundError(f"there is no {what} {name}", hint=hint, operator=name)
