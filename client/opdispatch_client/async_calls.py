@@ -13,7 +13,7 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.async_daemon_lane import AsyncCallLane, AsyncDaemonLane
 from opdispatch_client.lanes.async_direct_lanes import AsyncDirectLanes
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
-from opdispatch_client.lanes.direct_way import DirectWay
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
@@ -83,11 +83,12 @@ class AsyncCalls:
 
         Raises what went wrong.
         """
+        attempt = CallAttempt(call, self._endpoint)
         try:
             self._loop.check()
-            return await self._call(CallAttempt(call, self._endpoint), call, send)
+            return await self._call(attempt, call, send)
         finally:
-            call.close()
+            attempt.close()
 
     async def _call(self, attempt: CallAttempt, call: Call, send: SendWithin) -> Any:
         try:
@@ -100,7 +101,7 @@ class AsyncCalls:
                     return await send(call_by_itself(call, attempt.request), timeout)
                 reply = await _send(lane, attempt)
                 if attempt.request.wants_route:
-                    self._routes.learn(call.shape, reply)
+                    self._routes.learn(call.shape, reply, attempt.route_epoch)
                     if self._goes_over_streams(lane):
                         self._direct_streams.prepare(call.shape, lane.max_message_bytes)
         except (TimeoutError, LaneClosedError, OSError) as error:
@@ -117,6 +118,7 @@ class AsyncCalls:
             reply = await _send(way.lane, attempt)
             why = find_refusal(reply)
             if why is None:
+                way.route.is_contended = reply.has_waited
                 return reply
         except (LaneClosedError, MessageTooLargeError) as error:
             why = error
@@ -132,7 +134,7 @@ class AsyncCalls:
         daemon, shape = self._daemon.lane, attempt.call.shape if self._endpoint.direct else None
         if shape is None:
             return None
-        way: Way | None
+        way: Way | RelayedWay | None
         if isinstance(daemon, AsyncLane):
             way = await self._direct.find(shape, daemon.max_message_bytes, attempt.deadline)
         elif self._goes_over_streams(daemon):
@@ -142,6 +144,9 @@ class AsyncCalls:
         if way is None:
             if self._routes.wants(shape):
                 attempt.ask_for_route()
+            return None
+        if isinstance(way, RelayedWay):
+            attempt.relay(way, self._routes.relayed)
             return None
         if isinstance(way.lane, AsyncLane):
             attempt.encode(way.lane.memory)

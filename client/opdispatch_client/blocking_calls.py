@@ -20,7 +20,7 @@ from opdispatch_client.lanes.call_lane import CallLane
 from opdispatch_client.lanes.daemon_lane import DaemonLane
 from opdispatch_client.lanes.direct_lanes import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
-from opdispatch_client.lanes.direct_way import DirectWay
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
@@ -100,7 +100,7 @@ class BlockingCalls:
         try:
             return attempt.read(self._reply_to(attempt))
         finally:
-            call.close()
+            attempt.close()
 
     def _reply_to(self, attempt: CallAttempt) -> execution_pb2.CallReply:
         self._endpoint.check_process()
@@ -158,10 +158,10 @@ class BlockingCalls:
             if not self._begin_directly(attempt, future):
                 self._begin_at_daemon(attempt, future)
         except (LaneClosedError, OSError) as error:
-            attempt.call.close()
+            attempt.close()
             raise self._failure(error, attempt) from None
         except BaseException:
-            attempt.call.close()
+            attempt.close()
             raise
 
     def _begin_at_daemon(self, attempt: CallAttempt, future: CallFuture) -> None:
@@ -183,9 +183,17 @@ class BlockingCalls:
             number = lane.begin(attempt.request, timeout, what, on_done, memory, tensors)
         else:
             number = lane.begin(attempt.request, timeout, what, on_done, tensors=attempt.tensors)
-        future.cancel_call = lambda: lane.cancel(number)
-        if future.cancelled():  # before it knew how
+
+        relayed = attempt.relayed  # and not the attempt: futures outlive the arguments
+
+        def cancel() -> None:
             lane.cancel(number)
+            if relayed is not None:
+                relayed.end()
+
+        future.cancel_call = cancel
+        if future.cancelled():  # before it knew how
+            cancel()
         self._unsent[lane] = None
 
     def _end(
@@ -203,7 +211,7 @@ class BlockingCalls:
         else:
             future.succeed(value)
         finally:
-            attempt.call.close()
+            attempt.close()
 
     # -- calls that go directly to an interpreter -----------------------------------------------
 
@@ -214,7 +222,7 @@ class BlockingCalls:
         if ways is None or shape is None:
             return None
         limit = self._daemon.max_message_bytes
-        way: Way | None
+        way: Way | RelayedWay | None
         if isinstance(ways, DirectLanes):
             way = ways.find(shape, limit, attempt.deadline)
         else:
@@ -222,6 +230,9 @@ class BlockingCalls:
         if way is None:
             if self._routes.wants(shape):
                 attempt.ask_for_route()
+            return None
+        if isinstance(way, RelayedWay):
+            attempt.relay(way, self._routes.relayed)
             return None
         if isinstance(way.lane, BlockingLane):
             attempt.encode(way.lane.memory)
@@ -244,7 +255,7 @@ class BlockingCalls:
         if not attempt.request.wants_route:
             return
         shape = attempt.call.shape
-        self._routes.learn(shape, reply)
+        self._routes.learn(shape, reply, attempt.route_epoch)
         if (ways := self._ways()) is self._direct_streams:
             ways.prepare(shape, self._daemon.max_message_bytes)
 
@@ -265,6 +276,7 @@ class BlockingCalls:
         if (refusal := find_refusal(reply)) is not None:
             self._direct_call_failed(attempt, way, refusal)
             return None
+        way.route.is_contended = reply.has_waited
         return reply
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
@@ -279,6 +291,7 @@ class BlockingCalls:
                 why = result if isinstance(result, LaneClosedError) else None
             else:
                 why = find_refusal(result)
+                way.route.is_contended = result.has_waited
             if why is None:
                 self._end(attempt, future, result)
                 return
@@ -301,11 +314,11 @@ class BlockingCalls:
             try:
                 self._direct_call_failed(attempt, way, why)
                 if future.cancelled():
-                    attempt.call.close()
+                    attempt.close()
                 else:
                     self._begin_at_daemon(attempt, future)
             except Exception as error:
-                attempt.call.close()
+                attempt.close()
                 future.fail(self._failure(error, attempt))
             self.flush()
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane
+from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane, RelayedWay
+from opdispatch_client.lanes.relayed_calls import RelayedCall, RelayedCalls
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_client.operator_call import Call
 from opdispatch_wire.caller_tensors import CallerTensors
@@ -41,7 +42,9 @@ class CallAttempt:
         "call",
         "deadline",
         "memory",
+        "relayed",
         "request",
+        "route_epoch",
         "tensors",
     )
 
@@ -55,6 +58,10 @@ class CallAttempt:
         self._is_detached = detached
         self._is_encoded = False
         self._wants_route = False
+        self.relayed: RelayedCall | None = None
+        """Where the daemon is to relay it; None: where it chooses."""
+        self.route_epoch = 0
+        """Of the route that was known when the daemon was asked for one; 0: none."""
         self._address = endpoint.address
         deadline = call.deadline
         if deadline is None and endpoint.timeout is not None:
@@ -72,6 +79,18 @@ class CallAttempt:
         """Has the request, when it is made, ask the daemon where such calls go."""
         self._wants_route = True
 
+    def relay(self, way: RelayedWay, relayed: RelayedCalls) -> None:
+        """Has the request, when it is made, ask the daemon to relay it, and for a newer route."""
+        self._wants_route = True
+        self.route_epoch = way.route.epoch
+        self.relayed = relayed.begin(way.target.session)
+
+    def close(self) -> None:
+        """Note that the call is over, read or not. Idempotent; any thread may."""
+        if self.relayed is not None:
+            self.relayed.end()
+        self.call.close()
+
     def prepare(self, inline_bytes: int | None) -> None:
         """Makes the request for a lane that shares no memory, if it was not made. Raises WireError.
 
@@ -83,6 +102,9 @@ class CallAttempt:
         if not self._is_encoded:
             self.request = call.encode(self.tensors)
             self.request.wants_route = self._wants_route
+            if self.relayed is not None:
+                self.request.route_epoch = self.route_epoch
+                self.request.preferred_session = self.relayed.session
             self._is_encoded = True
         elif inline_bytes is None and self.tensors is not None:
             self.tensors.move_inline(self.request)

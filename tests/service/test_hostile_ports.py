@@ -13,6 +13,7 @@ import pytest
 import opdispatch_client as oc
 from opdispatch_client.endpoint import resolve_endpoint
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
+from opdispatch_client.lanes.direct_way import RelayedWay
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.status import error_from_status
@@ -36,7 +37,7 @@ def test_who_answers_at_a_port_must_be_the_interpreter(
     endpoint = resolve_endpoint(loaded_tcp.address, timeout=1, max_message_bytes=None)
     streams = BlockingDirectStreams(endpoint, routes)
     try:
-        assert streams.find("shape", 65536) is None
+        assert isinstance(streams.find("shape", 65536), RelayedWay)
         assert not routes.wants("shape")  # it is being tried
         assert openings.next() == "calls cannot go to interpreter worker-9 directly"
         assert streams.find("shape", 65536) is None

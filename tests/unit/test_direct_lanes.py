@@ -13,6 +13,7 @@ import pytest
 
 from opdispatch_client.lanes.async_direct_lanes import AsyncDirectLanes
 from opdispatch_client.lanes.direct_lanes import DirectLanes
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_wire.v1 import execution_pb2
@@ -59,9 +60,9 @@ def test_a_call_waits_for_an_interpreter_no_longer_than_until_its_deadline(
 
 def test_a_call_whose_time_is_up_blames_nobody(lanes: DirectLanes, peer: Peer, routes: Routes):
     with Background(peer.accept):  # and would answer
-        assert lanes.find(SHAPE, LIMIT, in_time(-1)) is None
+        assert isinstance(lanes.find(SHAPE, LIMIT, in_time(-1)), RelayedWay)
         assert routes.find(SHAPE) is not None
-        assert lanes.find(SHAPE, LIMIT, in_time(FAR)) is not None
+        assert isinstance(lanes.find(SHAPE, LIMIT, in_time(FAR)), DirectWay)
 
 
 def test_other_calls_go_through_the_daemon_meanwhile(
@@ -69,13 +70,13 @@ def test_other_calls_go_through_the_daemon_meanwhile(
 ):
     with Background(lanes.find, SHAPE, LIMIT, in_time(FAR)) as first:
         peer.accept_without_answer()
-        assert lanes.find(SHAPE, LIMIT, in_time(FAR)) is None
+        assert isinstance(lanes.find(SHAPE, LIMIT, in_time(FAR)), RelayedWay)
         assert routes.find(SHAPE) is not None
         peer.welcome()
     way = first.result()
-    assert way is not None
+    assert isinstance(way, DirectWay)
     again = lanes.find(SHAPE, LIMIT, None)
-    assert again is not None
+    assert isinstance(again, DirectWay)
     assert again.lane is way.lane
 
 
@@ -93,7 +94,7 @@ async def test_a_task_waits_for_an_interpreter_no_longer_than_until_its_deadline
     memory: SessionMemory, routes: Routes, peer: Peer
 ):
     lanes = AsyncDirectLanes(memory, routes)
-    assert await lanes.find(SHAPE, LIMIT, in_time(-1)) is None
+    assert isinstance(await lanes.find(SHAPE, LIMIT, in_time(-1)), RelayedWay)
     assert routes.find(SHAPE) is not None, "nobody is to blame"
     assert await lanes.find(SHAPE, LIMIT, in_time(SOON)) is None
     assert routes.find(SHAPE) is None, "it is not tried again"
@@ -121,10 +122,10 @@ async def test_other_tasks_go_through_the_daemon_meanwhile(
     lanes = AsyncDirectLanes(memory, routes)
     first = asyncio.create_task(lanes.find(SHAPE, LIMIT, in_time(FAR)))
     await asyncio.to_thread(peer.accept_without_answer)
-    assert await lanes.find(SHAPE, LIMIT, in_time(FAR)) is None
+    assert isinstance(await lanes.find(SHAPE, LIMIT, in_time(FAR)), RelayedWay)
     assert routes.find(SHAPE) is not None
     peer.welcome()
-    assert await first is not None
+    assert isinstance(await first, DirectWay)
     lanes.close()
 
 

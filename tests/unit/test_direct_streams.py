@@ -13,6 +13,7 @@ from opdispatch_client.endpoint import resolve_endpoint
 from opdispatch_client.lanes import direct_streams
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams, DirectStreams
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_wire.v1 import execution_pb2
 from tests.unit.scarce_threads import ScarceThreads
@@ -73,13 +74,13 @@ def learn(routes: Routes, *sessions: int) -> None:
 def test_each_interpreter_is_tried_once_until_it_is_open(routes: Routes, streams: Streams):
     learn(routes, 1, 2)
     for _ in range(3):
-        assert streams.find("shape", LIMIT) is None
+        assert isinstance(streams.find("shape", LIMIT), RelayedWay)
     assert [target.session for target in streams.opening] == [1, 2]
     one = Stream()
     streams.open_next(one)
     for _ in range(3):
         way = streams.find("shape", LIMIT)
-        assert way is not None
+        assert isinstance(way, DirectWay)
         assert way.lane is one
     assert len(streams.opening) == 1
 
@@ -107,10 +108,10 @@ def test_what_broke_is_opened_again_when_the_daemon_says_so(routes: Routes, stre
     assert streams.find("shape", LIMIT) is None
     assert streams.ended == [broken]
     learn(routes, 1)
-    assert streams.find("shape", LIMIT) is None
+    assert isinstance(streams.find("shape", LIMIT), RelayedWay)
     streams.open_next(again)
     way = streams.find("shape", LIMIT)
-    assert way is not None
+    assert isinstance(way, DirectWay)
     assert way.lane is again
 
 
@@ -121,7 +122,7 @@ def test_what_opens_after_the_end_is_closed(routes: Routes, streams: Streams):
     late = Stream()
     streams.open_next(late)
     assert late.is_closed
-    assert streams.find("shape", LIMIT) is None
+    assert not isinstance(streams.find("shape", LIMIT), DirectWay)
 
 
 @pytest.mark.parametrize("name", ["direct-stream", "call-stream"])
@@ -135,7 +136,7 @@ def test_an_interpreter_is_tried_again_when_there_are_threads_again(
     streams = BlockingDirectStreams(endpoint, routes)
     for tries in (1, 2):
         learn(routes, 1)
-        assert streams.find("shape", LIMIT) is None
+        assert not isinstance(streams.find("shape", LIMIT), DirectWay)
         for thread in threading.enumerate():
             if thread.name == "direct-stream":
                 thread.join(10)
@@ -154,7 +155,7 @@ async def test_an_attempt_that_was_cancelled_is_made_again(
         for _ in range(2):
             learn(routes, silent.getsockname()[1])
             others = asyncio.all_tasks()
-            assert streams.find("shape", LIMIT) is None
+            assert isinstance(streams.find("shape", LIMIT), RelayedWay)
             [opening] = asyncio.all_tasks() - others
             await asyncio.sleep(0)  # it has begun
             opening.cancel()

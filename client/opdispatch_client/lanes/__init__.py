@@ -9,7 +9,8 @@ unary_calls                            each call as a gRPC request of its own
 To an interpreter:
 
 routes                                 which interpreters run which calls; no I/O
-direct_way                             how one call goes there
+relayed_calls                          those that the daemon relays to the ones that are out of reach
+direct_way                             which of them gets a call, and how it goes there
 direct_lanes, async_direct_lanes       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
 session_memory, memory_tender          memory that is shared with those on the same machine

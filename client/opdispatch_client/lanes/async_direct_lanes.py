@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.direct_way import DirectWay, least_busy
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_way
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_wire.lanes.async_lane import AsyncLane
@@ -25,20 +25,13 @@ class AsyncDirectLanes:
 
     async def find(
         self, shape: Hashable, limit: int, deadline: float | None
-    ) -> DirectWay[AsyncLane] | None:
+    ) -> DirectWay[AsyncLane] | RelayedWay | None:
         """As ``DirectLanes.find``."""
-        while (route := self._routes.find(shape)) is not None:
-            targets = route.targets
-            ways = [
-                DirectWay(route, target, lane)
-                for target in targets
-                if (lane := await self._lane_to(target, route, limit, deadline)) is not None
-            ]
-            if ways:
-                return least_busy(ways)
-            if route.targets is targets:
-                break  # none has gone, and none can be opened at the moment
-        return None
+        route = self._routes.find(shape)
+        if route is None:
+            return None
+        lanes = [await self._lane_to(target, route, limit, deadline) for target in route.targets]
+        return choose_way(route, lanes, self._routes.relayed)
 
     def tend(self) -> None:
         """Says what has been released in memory, on lanes where no call does so."""
@@ -59,8 +52,11 @@ class AsyncDirectLanes:
         limit: int,
         deadline: float | None,
     ) -> AsyncLane | None:
+        """As ``DirectLanes._lane_to``."""
+        if target.session in route.out_of_reach:
+            return None
         lane = self._lanes.get(target.session)
-        if lane is None and not self._is_closed:
+        if lane is None and target.lane and not self._is_closed:
             patience = patience_until(deadline)
             if not patience or self._is_opening:
                 return None

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.direct_way import DirectWay, least_busy
+from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay, choose_way
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
@@ -32,24 +32,17 @@ class DirectLanes:
 
     def find(
         self, shape: Hashable, limit: int, deadline: float | None
-    ) -> DirectWay[BlockingLane] | None:
-        """The way of a call of that shape, to the interpreter with the fewest of our calls.
+    ) -> DirectWay[BlockingLane] | RelayedWay | None:
+        """Return the way of a call of that shape, to the interpreter with the fewest of our calls.
 
-        None if there is none, or not yet. Lanes take messages of at most ``limit`` bytes. Waits
-        no longer than until ``deadline``, by ``time.monotonic``.
+        None if there is none, or not yet: the daemon chooses. Lanes take messages of at most
+        ``limit`` bytes. Waits no longer than until ``deadline``, by ``time.monotonic``.
         """
-        while (route := self._routes.find(shape)) is not None:
-            targets = route.targets
-            ways = [
-                DirectWay(route, target, lane)
-                for target in targets
-                if (lane := self._lane_to(target, route, limit, deadline)) is not None
-            ]
-            if ways:
-                return least_busy(ways)
-            if route.targets is targets:
-                break  # none has gone, and none can be opened at the moment
-        return None
+        route = self._routes.find(shape)
+        if route is None:
+            return None
+        lanes = [self._lane_to(target, route, limit, deadline) for target in route.targets]
+        return choose_way(route, lanes, self._routes.relayed)
 
     def tend(self) -> None:
         """Says and hears what is to be said about memory, on lanes where no call does so."""
@@ -73,8 +66,11 @@ class DirectLanes:
         limit: int,
         deadline: float | None,
     ) -> BlockingLane | None:
+        """None: the daemon relays calls, for the moment or as long as the route holds."""
+        if target.session in route.out_of_reach:
+            return None
         lane = self._lanes.get(target.session)
-        if lane is None and not self._is_closed:
+        if lane is None and target.lane and not self._is_closed:
             patience = patience_until(deadline)
             if not patience or not self._opening.acquire(blocking=False):
                 return None

@@ -17,7 +17,12 @@ from typing import Generic, Protocol, TypeVar
 import grpc
 
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane, least_busy
+from opdispatch_client.lanes.direct_way import (
+    DirectWay,
+    InterpreterLane,
+    RelayedWay,
+    choose_way,
+)
 from opdispatch_client.lanes.routes import DirectRoute, Routes
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
@@ -56,24 +61,18 @@ class DirectStreams(ABC, Generic[S]):
         self._retry_at: dict[int, float] = {}
         self._is_closed = False
 
-    def find(self, shape: Hashable, limit: int) -> DirectWay[S] | None:
-        """The way of a call of that shape, to the interpreter with the fewest of our calls.
+    def find(self, shape: Hashable, limit: int) -> DirectWay[S] | RelayedWay | None:
+        """Return the way of a call of that shape, to the interpreter with the fewest of our calls.
 
-        None if none is open. Streams take messages of at most ``limit`` bytes.
+        None if none is open: the daemon chooses. Streams take messages of at most ``limit`` bytes.
         """
         route = self._routes.find(shape)
         if route is None:
             return None
-        ways = [
-            DirectWay(route, target, stream)
-            for target in route.targets
-            if (stream := self._stream_to(target, route, limit)) is not None
-        ]
-        if ways:
-            return least_busy(ways)
-        if not route.targets:
+        streams = [self._stream_to(target, route, limit) for target in route.targets]
+        if not route.is_direct:
             self._routes.postpone(shape)
-        return None
+        return choose_way(route, streams, self._routes.relayed)
 
     def prepare(self, shape: Hashable, limit: int) -> None:
         """Begins to open what the route of that shape leads to."""
@@ -98,7 +97,10 @@ class DirectStreams(ABC, Generic[S]):
     def _stream_to(
         self, target: execution_pb2.RouteTarget, route: DirectRoute, limit: int
     ) -> S | None:
+        """None: the daemon relays calls, for the moment or as long as the route holds."""
         session = target.session
+        if session in route.out_of_reach:
+            return None
         with self._mutex:
             stream = self._streams.get(session)
             if stream is not None and not stream.is_closed:

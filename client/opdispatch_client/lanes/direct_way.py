@@ -1,10 +1,11 @@
-"""How one call goes directly to an interpreter."""
+"""How one call goes to one of the interpreters that a route names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from opdispatch_client.lanes.relayed_calls import RelayedCalls
 from opdispatch_client.lanes.routes import DirectRoute
 from opdispatch_wire.v1 import execution_pb2
 
@@ -21,6 +22,7 @@ class InterpreterLane(Protocol):
         """How many calls wait for their replies."""
 
 
+L = TypeVar("L", bound=InterpreterLane)
 L_co = TypeVar("L_co", bound=InterpreterLane, covariant=True)
 
 
@@ -44,12 +46,41 @@ class DirectWay(Generic[L_co]):
         )
 
 
-def least_busy(ways: Sequence[DirectWay[L_co]]) -> DirectWay[L_co]:
-    """The way to the interpreter with the fewest of our calls; those with equally many take turns.
+class RelayedWay:
+    """A route, and one of its targets, to which the daemon relays the call."""
 
-    There is at least one way, and all are of one route.
+    __slots__ = ("route", "target")
+
+    def __init__(self, route: DirectRoute, target: execution_pb2.RouteTarget) -> None:
+        self.route = route
+        self.target = target
+
+
+def choose_way(
+    route: DirectRoute, lanes: Sequence[L | None], relayed: RelayedCalls
+) -> DirectWay[L] | RelayedWay | None:
+    """Return the way to the interpreter with the fewest of our calls, on whichever way these went.
+
+    ``lanes`` are those to the route's targets, in their order; None: the daemon relays calls
+    there, at least for the moment. Of equally busy interpreters, one that is called directly comes
+    first, since that is quicker, unless others keep it busy; those that are alike take turns.
+    Returns None if all are out of reach: then the daemon, which knows of others' calls, chooses
+    better.
     """
-    if len(ways) == 1:
-        return ways[0]
-    first = ways[0].route.next_turn() % len(ways)
-    return min((*ways[first:], *ways[:first]), key=lambda way: way.lane.calls_in_flight)
+    if not route.is_direct:
+        return None
+    relays_cost = 0 if route.is_contended else 1
+    fewest = -1
+    best: list[int] = []
+    for place, target in enumerate(route.targets):
+        calls, lane = 2 * relayed.in_flight(target.session), lanes[place]
+        calls += relays_cost if lane is None else 2 * lane.calls_in_flight
+        if fewest < 0 or calls < fewest:
+            fewest, best = calls, [place]
+        elif calls == fewest:
+            best.append(place)
+    place = best[route.next_turn() % len(best)]
+    lane = lanes[place]
+    if lane is None:
+        return RelayedWay(route, route.targets[place])
+    return DirectWay(route, route.targets[place], lane)

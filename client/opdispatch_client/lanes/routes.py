@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import random
 import threading
 import time
 from collections.abc import Hashable
 from typing import TypeVar
 
+from opdispatch_client.lanes.relayed_calls import RelayedCalls
 from opdispatch_wire.errors import QueueFullError, RefusedError
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
@@ -22,30 +23,44 @@ _REFUSAL_LASTS = 1.0
 
 
 class DirectRoute:
-    """Where calls of one shape may go. ``targets`` are those that have not failed so far."""
+    """Where calls of one shape may go. ``targets`` are all holders of the kernel.
 
-    __slots__ = ("_turns", "epoch", "kernel", "operator", "targets")
+    ``out_of_reach`` has the session numbers of those that cannot be called directly, as far as is
+    known; it is replaced, never changed, so that any thread may look. ``is_contended`` is whether
+    the last call that went directly had to wait there for others.
+    """
+
+    __slots__ = ("_turn", "epoch", "is_contended", "kernel", "operator", "out_of_reach", "targets")
 
     def __init__(self, message: execution_pb2.Route) -> None:
         self.epoch = message.epoch
         self.operator = message.operator
         self.kernel = message.kernel
         self.targets = tuple(message.targets)
-        self._turns = itertools.count()
+        self.out_of_reach: frozenset[int] = frozenset()
+        self.is_contended = False
+        # Not all sessions begin with the same target.
+        self._turn = random.randrange(len(self.targets) or 1)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether any target may be called directly."""
+        return len(self.out_of_reach) < len(self.targets)
 
     def next_turn(self) -> int:
-        """Another number for each call, one after the other."""
-        return next(self._turns)
+        """Return another number for each call, most often one more than the last."""
+        self._turn += 1
+        return self._turn
 
     def direct(self, request: execution_pb2.CallRequest) -> None:
-        """Makes a request for the daemon one for an interpreter."""
+        """Turn a request for the daemon into one for an interpreter."""
         request.operator = self.operator
         request.kernel.CopyFrom(self.kernel)
         request.route_epoch = self.epoch
 
     def without(self, session: int) -> None:
-        """An interpreter has gone, or cannot be reached."""
-        self.targets = tuple(target for target in self.targets if target.session != session)
+        """Note that an interpreter has gone, or cannot be reached: the daemon relays its calls."""
+        self.out_of_reach |= {session}
 
 
 class Routes:
@@ -58,34 +73,38 @@ class Routes:
         self._mutex = threading.Lock()
         self._routes: dict[Hashable, DirectRoute] = {}
         self._refused_until: dict[Hashable, float] = {}
+        self.relayed = RelayedCalls()
 
     def find(self, shape: Hashable) -> DirectRoute | None:
-        """The route of calls of that shape, if one is known."""
+        """Return the route of calls of that shape, if one is known that leads anywhere directly."""
         route = self._routes.get(shape)
-        return route if route is not None and route.targets else None
+        return route if route is not None and route.is_direct else None
 
     def wants(self, shape: Hashable) -> bool:
-        """Whether the daemon is to be asked for a route."""
+        """Return whether the daemon is to be asked for a route."""
         if self.find(shape) is not None:
             return False  # it is a matter of time
         return time.monotonic() >= self._refused_until.get(shape, 0.0)
 
     def postpone(self, shape: Hashable) -> None:
-        """The daemon's answer was of no use: it is asked later."""
+        """Ask the daemon later: its answer was of no use."""
         with self._mutex:
             _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
-    def learn(self, shape: Hashable, reply: execution_pb2.CallReply) -> None:
-        """Takes over the daemon's answer."""
+    def learn(self, shape: Hashable, reply: execution_pb2.CallReply, epoch: int = 0) -> None:
+        """Take over the daemon's answer to a request with that ``route_epoch``.
+
+        To one with an epoch, an answer without a route means that there is none that is newer.
+        """
         with self._mutex:
             if reply.HasField("route") and reply.route.targets:
                 self._refused_until.pop(shape, None)
                 _put(self._routes, shape, DirectRoute(reply.route))
-            else:
+            elif not epoch:
                 _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 
     def forget(self, epoch: int) -> None:
-        """The registry has changed since."""
+        """Drop the routes of an epoch: the registry has changed since."""
         with self._mutex:
             kept = {s: route for s, route in self._routes.items() if route.epoch != epoch}
             self._routes = kept
@@ -99,7 +118,7 @@ def _put(table: dict[Hashable, V], shape: Hashable, value: V) -> None:
 
 
 def find_refusal(reply: execution_pb2.CallReply) -> RefusedError | None:
-    """Why an interpreter wants the daemon to be asked, if it does: the call has not run."""
+    """Return why an interpreter wants the daemon to be asked, if it does: the call has not run."""
     if not reply.HasField("error"):
         return None
     error = error_from_status(reply.error)

@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CallRequest(_message.Message):
-    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "modes", "profile", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply")
+    __slots__ = ("id", "operator", "args", "kwargs", "local_keys", "no_grad", "modes", "profile", "redispatch_keys", "trace", "kernel", "retry", "timeout", "path", "cancel", "wants_route", "route_epoch", "preferred_session", "lost", "keep", "program", "libraries", "adopt", "device_memory", "device_lease", "chunk", "chunks_reply")
     class KwargsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class CallRequest(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     WANTS_ROUTE_FIELD_NUMBER: _ClassVar[int]
     ROUTE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_SESSION_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +63,7 @@ class CallRequest(_message.Message):
     cancel: bool
     wants_route: bool
     route_epoch: int
+    preferred_session: int
     lost: LostCall
     keep: _remote_pb2.Keep
     program: bytes
@@ -71,7 +73,7 @@ class CallRequest(_message.Message):
     device_lease: bytes
     chunk: Chunk
     chunks_reply: bool
-    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., modes: _Optional[_Iterable[_Union[CallMode, _Mapping]]] = ..., profile: _Optional[_Union[_profile_pb2.ProfileRequest, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., operator: _Optional[str] = ..., args: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., kwargs: _Optional[_Mapping[str, _values_pb2.Value]] = ..., local_keys: _Optional[_Union[LocalKeys, _Mapping]] = ..., no_grad: _Optional[bool] = ..., modes: _Optional[_Iterable[_Union[CallMode, _Mapping]]] = ..., profile: _Optional[_Union[_profile_pb2.ProfileRequest, _Mapping]] = ..., redispatch_keys: _Optional[int] = ..., trace: _Optional[bool] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., retry: _Optional[bool] = ..., timeout: _Optional[float] = ..., path: _Optional[_Union[CallPath, _Mapping]] = ..., cancel: _Optional[bool] = ..., wants_route: _Optional[bool] = ..., route_epoch: _Optional[int] = ..., preferred_session: _Optional[int] = ..., lost: _Optional[_Union[LostCall, _Mapping]] = ..., keep: _Optional[_Union[_remote_pb2.Keep, _Mapping]] = ..., program: _Optional[bytes] = ..., libraries: _Optional[_Iterable[int]] = ..., adopt: _Optional[bool] = ..., device_memory: _Optional[bytes] = ..., device_lease: _Optional[bytes] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., chunks_reply: _Optional[bool] = ...) -> None: ...
 
 class CallMode(_message.Message):
     __slots__ = ("name", "settings")
@@ -169,7 +171,7 @@ class KernelRef(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
 
 class CallReply(_message.Message):
-    __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "has_history", "chunk")
+    __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "has_waited", "has_history", "chunk")
     ID_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +181,7 @@ class CallReply(_message.Message):
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    HAS_WAITED_FIELD_NUMBER: _ClassVar[int]
     HAS_HISTORY_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     id: int
@@ -190,9 +193,10 @@ class CallReply(_message.Message):
     interpreter: str
     route: Route
     profile: _profile_pb2.Profile
+    has_waited: bool
     has_history: bool
     chunk: Chunk
-    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., generators: _Optional[_Iterable[_Union[GeneratorUse, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., profile: _Optional[_Union[_profile_pb2.Profile, _Mapping]] = ..., has_history: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., generators: _Optional[_Iterable[_Union[GeneratorUse, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., profile: _Optional[_Union[_profile_pb2.Profile, _Mapping]] = ..., has_waited: _Optional[bool] = ..., has_history: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Mutation(_message.Message):
     __slots__ = ("argument", "item", "value")

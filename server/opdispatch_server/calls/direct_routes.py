@@ -1,4 +1,4 @@
-"""The routes by which clients call interpreters directly, as the daemon gives and ends them.
+"""The routes by which clients reach the holders of a kernel, as the daemon gives and ends them.
 
 See Note [Direct calls and the registry] in ``direct_calls``.
 """
@@ -52,12 +52,13 @@ class DirectRoutes:
         keys: DispatchKeySet,
         sessions: Iterable[InterpreterSession],
     ) -> execution_pb2.Route | None:
-        """The route of calls of ``name`` that are like ``request``, if there can be one.
+        """Return the route of calls of ``name`` that are like ``request``, or None.
 
         The kernel at ``place`` of an active version runs it, which is one of ``op``, in one of the
-        ``sessions``.
+        ``sessions``. The route names all of them, so that a client can spread its calls. None:
+        no session takes direct calls, or the caller has the newest route already.
         """
-        if self._changes or self._is_ended:
+        if self._changes or self._is_ended or request.route_epoch == self._epoch:
             return None
         if len(self._operators.dispatcher.overloads(name)) > 1 and _has_text(request):
             # An overload was chosen. A text may be the name of a device or a dtype, and choose.
@@ -70,9 +71,9 @@ class DirectRoutes:
                 ports=session.direct_ports,
             )
             for session in sessions
-            if session.direct_lane and session.ready
+            if session.ready
         ]
-        if not targets:
+        if not any(target.lane for target in targets):
             return None
         kernel = execution_pb2.KernelRef(
             load_id=version.load_id, registration=place, dispatch_keys=keys.bits

@@ -144,7 +144,8 @@ class QuickCalls:
         if kernel is None:
             return None
         library, place = kernel
-        replica = library.choose_replica(self._devices.unable(library, choice.devices))
+        unable = self._devices.unable(library, choice.devices)
+        replica = library.choose_replica(unable, request.preferred_session)
         if replica is None or not replica.session.has_lane:
             return None
         name, operator = request.operator, str(choice.op.name)

@@ -170,7 +170,7 @@ class LibraryLoading:
     async def _bring_in(self, race: LoadRace, order: LoadOrder, wait: LoadWait) -> LoadOutcome:
         if order.place.interpreter:
             session = self._placement.get(order.place.interpreter)
-            if race.version.is_active and race.version.stays_in(session):
+            if race.version.is_active and self._transaction.stays_in(race.version, session):
                 return _already(race.version, session)
         else:
             wait.set(lambda: f"{race.version} from {race.describe_imports() or 'nobody'}")
@@ -188,7 +188,7 @@ class LibraryLoading:
         except BaseException:
             race.end_import()
             raise
-        if race.version.is_active and race.version.stays_in(session):
+        if race.version.is_active and self._transaction.stays_in(race.version, session):
             self._placement.release(session)  # another member has imported it here meanwhile
             race.end_import()
             return _already(race.version, session)

@@ -103,8 +103,9 @@ class LibraryReplicas:
                     LOG.info("%s: %s is the primary now", version, primary, extra=extra)
                 for replica in version.replicas:
                     if not any(r.is_serving for r in version.replicas):
-                        _reclaim(replica)
+                        self._transaction.reclaim(replica)
             await self._transaction.withdraw(lost, VersionState.WAITING)
+            self._transaction.routes.renew()  # those that are known may still name it
         level = logging.INFO if session.dismissed else logging.WARNING
         ended = fields(Event.INTERPRETER_ENDED, interpreter=session.name)
         LOG.log(level, "%s", session.death(), extra=ended)
@@ -311,7 +312,7 @@ class LibraryReplicas:
         async with version.filling:
             for replica in version.replicas:
                 if self._missing(version) > 0 and not self._placement.is_draining(replica.session):
-                    _reclaim(replica)
+                    self._transaction.reclaim(replica)
             missing = self._missing(version)
             if missing <= 0 or not version.is_active:
                 return None
@@ -385,9 +386,3 @@ class LibraryReplicas:
         ):
             await self._transaction.demote(version, replica)
             self._pools.shrink(version.pool, self._catalog.all_versions())
-
-
-def _reclaim(replica: Replica) -> None:
-    """A replica that is leaving still has the code, so it may as well stay."""
-    if replica.state is ReplicaState.LEAVING:
-        replica.state = ReplicaState.SERVING

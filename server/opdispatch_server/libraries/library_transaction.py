@@ -190,8 +190,7 @@ class LibraryTransaction:
             if session.alive:  # and may be calling its own kernels already
                 self._kill_interpreter(session, f"it failed to join {version}")
             raise
-        replica.state = ReplicaState.SERVING
-        self.routes.renew()  # so that direct calls go there, too
+        self._serve(replica)
 
     async def abandon(self, version: LibraryVersion, session: InterpreterSession) -> None:
         """Has an interpreter forget what it has staged."""
@@ -233,7 +232,7 @@ class LibraryTransaction:
                     following += self._followers.post(
                         replica.session,
                         message,
-                        _serves(replica),
+                        self._serves(replica),
                         timeout=instruction_timeout(version),
                     )
         await finish(following)
@@ -325,6 +324,30 @@ class LibraryTransaction:
             await asyncio.to_thread(self._operators.disown, version)
         self.routes.renew()
 
+    def reclaim(self, replica: Replica) -> None:
+        """Let a replica that is leaving stay: it still has the code."""
+        if replica.state is ReplicaState.LEAVING:
+            self._serve(replica)
+
+    def stays_in(self, version: LibraryVersion, session: InterpreterSession) -> bool:
+        """Return whether an interpreter serves a version; one that was to leave it stays, then."""
+        replica = version.find_replica(session)
+        if replica is None:
+            return False
+        self.reclaim(replica)
+        return replica.is_serving
+
+    def _serve(self, replica: Replica) -> None:
+        replica.state = ReplicaState.SERVING
+        self.routes.renew()  # routes that are known do not name it yet
+
+    def _serves(self, replica: Replica) -> Callable[[], None]:
+        def note() -> None:
+            if replica.state is ReplicaState.JOINING:
+                self._serve(replica)
+
+        return note
+
     async def _keep_content(self, version: LibraryVersion) -> None:
         """Stores an upload, before anybody is told that it is loaded."""
         if version.content is None:
@@ -385,14 +408,6 @@ class LibraryTransaction:
                     self._kill_interpreter(session, f"{version} could not be published")
                 await asyncio.to_thread(self._operators.disown, version)
             raise
-
-
-def _serves(replica: Replica) -> Callable[[], None]:
-    def note() -> None:
-        if replica.state is ReplicaState.JOINING:
-            replica.state = ReplicaState.SERVING
-
-    return note
 
 
 def _take_batch(version: LibraryVersion, batch: pb.RegistrationBatch) -> None:

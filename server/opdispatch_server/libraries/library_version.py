@@ -166,22 +166,21 @@ class LibraryVersion:
         self.replicas = [r for r in self.replicas if r.session is not session]
         return len(self.replicas) < before
 
-    def stays_in(self, session: InterpreterSession) -> bool:
-        """Whether the interpreter holds the version; one that was to leave it stays, then."""
-        replica = self.find_replica(session)
-        if replica is not None and replica.state is ReplicaState.LEAVING:
-            replica.state = ReplicaState.SERVING
-        return replica is not None and replica.is_serving
-
     def count_wanted_or_held(self) -> int:
         """Interpreters that hold the version because somebody named them count as wanted."""
         staying = [r for r in self.replicas if r.state is not ReplicaState.LEAVING]
         return max(self.interpreters_wanted, len(staying))
 
-    def choose_replica(self, excluding: Container[InterpreterSession] = ()) -> Replica | None:
-        """The least loaded one that serves calls; of several, the one that rested longest."""
+    def choose_replica(
+        self, excluding: Container[InterpreterSession] = (), preferred: int = 0
+    ) -> Replica | None:
+        """Return the least loaded replica that serves calls, or None.
+
+        ``preferred`` is the number of a session that comes first, unless it has just failed a
+        call. Of several with equal load, the one that rested longest.
+        """
         serving = [r for r in self.replicas if r.is_serving and r.session not in excluding]
-        return min(serving, key=lambda replica: replica.load, default=None)
+        return min(serving, key=lambda replica: replica.load_for(preferred), default=None)
 
     @property
     def max_concurrency(self) -> int:

@@ -12,6 +12,7 @@ from opdispatch_server.changes import Changes
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
+from opdispatch_server.libraries.replica import ReplicaState
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.values.device_holders import DeviceHolders
@@ -105,9 +106,10 @@ class Placement:
 
     async def claim_holder(self, version: LibraryVersion) -> InterpreterSession | None:
         """Like ``claim``, for an interpreter that holds ``version``; None if none does."""
-        while holders := [r.session for r in version.replicas if r.session.alive]:
+        while holders := {r.session: r for r in version.replicas if r.session.alive}:
             if session := self._take(holders):
-                version.stays_in(session)  # should it be leaving
+                if holders[session].state is ReplicaState.LEAVING:
+                    holders[session].state = ReplicaState.SERVING
                 return session
             await self._changes.wait()
         return None
@@ -184,7 +186,7 @@ class Placement:
             if session.alive and not self.is_draining(session) and can_have(session)
         ]
 
-    def _take(self, candidates: list[InterpreterSession]) -> InterpreterSession | None:
+    def _take(self, candidates: Iterable[InterpreterSession]) -> InterpreterSession | None:
         free = [session for session in candidates if not session.loading]
         if not free:
             return None

@@ -45,13 +45,16 @@ class Replica:
         """Whether calls that start now may go there."""
         return self.state is ReplicaState.SERVING and self.session.alive
 
-    @property
-    def load(self) -> tuple[bool, int, int, int]:
-        """The smallest is to have the next call. Calls that are queued for it count."""
+    def load_for(self, preferred: int) -> tuple[bool, bool, int, int, int]:
+        """Return a sort key: the smallest gets the next call. Queued calls count.
+
+        ``preferred`` is the number of the session that the caller would rather have; 0: any.
+        """
         distrusted = time.monotonic() < self._distrusted_until
         session = self.session
-        elsewhere = session.calls_in_flight + session.heartbeat.direct_calls_in_flight
-        return distrusted, self.calls_in_flight, elsewhere, self.last_call
+        others = session.calls_in_flight + session.heartbeat.direct_calls_in_flight
+        is_other = session.number != preferred
+        return distrusted, is_other, self.calls_in_flight, others, self.last_call
 
     def note_failure(self) -> None:
         """A call has not come back."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class RemotePart:
     """What is remote of one call. Belongs to the event loop."""
 
-    __slots__ = ("_holder", "_keep", "_messages", "_table", "values")
+    __slots__ = ("_holder", "_keep", "_messages", "_preferred", "_table", "values")
 
     def __init__(self, table: RemoteValueTable, request: execution_pb2.CallRequest) -> None:
         """Raises WireError, RemoteValueGoneError, RemoteLimitError."""
@@ -42,6 +42,7 @@ class RemotePart:
         self.values: dict[HeldValue, None] = {}
         self._messages: list[tuple[values_pb2.RemoteTensor, HeldValue]] = []
         self._keep = request.keep if request.HasField("keep") else None
+        self._preferred = request.preferred_session
         self._holder: ValueHolder | None = None
         if self._keep is not None:
             self._holder = table.get_holder(self._keep)
@@ -80,13 +81,16 @@ class RemotePart:
     def choose_replica(
         self, library: LibraryVersion, excluding: Container[InterpreterSession] = ()
     ) -> Replica | None:
-        """The replica that has most of the arguments; if none has any, the least loaded."""
+        """Return the replica that has most of the arguments.
+
+        If none has any: the one that the caller prefers, else the least loaded.
+        """
         homes = self.homes
         for home in sorted(homes, key=lambda home: homes[home], reverse=True):
             replica = library.find_replica(home)
             if replica is not None and replica.is_serving and home not in excluding:
                 return replica
-        return library.choose_replica(excluding)
+        return library.choose_replica(excluding, self._preferred)
 
     def check_alive(self) -> None:
         """Raises RemoteValueGoneError if an argument has gone with its interpreter."""

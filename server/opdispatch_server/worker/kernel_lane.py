@@ -303,7 +303,9 @@ class KernelLane:
 
     def _run(self, call: LaneCall, memory: CalleeTensorMemory | None) -> execution_pb2.CallReply:
         try:
-            return GUARD.run(self._execution.run, call.request, call.context, memory)
+            reply = GUARD.run(self._execution.run, call.request, call.context, memory)
+            reply.has_waited = call.has_waited
+            return reply
         except BaseException as error:  # a call is always answered
             if not isinstance(error, OpdispatchError):
                 LOG.error("the call of %s failed", call.request.operator, exc_info=error)

@@ -20,7 +20,7 @@ class LaneCall:
     ``tensors`` are its large ones, and those of its reply, where they are in no shared memory.
     """
 
-    __slots__ = ("context", "is_cancelled", "lane", "request", "size", "tensors")
+    __slots__ = ("context", "has_waited", "is_cancelled", "lane", "request", "size", "tensors")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class LaneCall:
         self.context = context
         self.size = tensors.frame_bytes
         self.tensors = tensors
+        self.has_waited = False
         self.is_cancelled = False
 
     @property

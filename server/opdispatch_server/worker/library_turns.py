@@ -18,6 +18,9 @@ _NEWEST_SHARE = 0.2
 class Job(Protocol):
     """A call that may have to wait."""
 
+    has_waited: bool
+    """Whether it has had to."""
+
     @property
     def source(self) -> Hashable:
         """Who sent it."""
@@ -71,6 +74,7 @@ class LibraryTurns(Generic[J]):
                 return True
             if room is not None:
                 room.enter(job.operator, job.size, self.seconds)
+            job.has_waited = True
             queue = self._waiting.get(job.source)
             if queue is None:
                 queue = self._waiting[job.source] = deque()

@@ -41,6 +41,7 @@ class StreamedCall:
         self.source = source
         self.operator = request.operator
         self.context = context
+        self.has_waited = False
         self._request = request
         self._tensors = tensors
         self._loop = asyncio.get_running_loop()
@@ -117,6 +118,7 @@ class StreamedCall:
         tensors = CalleeTensors([*beside.arguments], is_limited=is_limited)
         beside.arguments = ()  # each goes when the kernel lets go of it
         reply = execution.run(self._request, self.context, tensors)
+        reply.has_waited = self.has_waited
         execution.check_size(reply, tensors)
         beside.results = tensors.results
         return reply
