@@ -9,7 +9,7 @@ unary_calls                            each call as a gRPC request of its own
 To an interpreter:
 
 routes                                 which interpreters run which calls; no I/O
-relayed_calls                          those that the daemon relays to the ones that are out of reach
+relayed_calls                          those that the daemon relays to interpreters out of reach
 direct_way                             which of them gets a call, and how it goes there
 direct_lanes, async_direct_lanes       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
