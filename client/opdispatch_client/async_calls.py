@@ -118,7 +118,7 @@ class AsyncCalls:
             reply = await _send(way.lane, attempt)
             why = find_refusal(reply)
             if why is None:
-                way.route.is_contended = reply.has_waited
+                way.route.note_wait(reply.has_waited)
                 return reply
         except (LaneClosedError, MessageTooLargeError) as error:
             why = error

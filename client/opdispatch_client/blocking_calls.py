@@ -276,7 +276,7 @@ class BlockingCalls:
         if (refusal := find_refusal(reply)) is not None:
             self._direct_call_failed(attempt, way, refusal)
             return None
-        way.route.is_contended = reply.has_waited
+        way.route.note_wait(reply.has_waited)
         return reply
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
@@ -291,7 +291,7 @@ class BlockingCalls:
                 why = result if isinstance(result, LaneClosedError) else None
             else:
                 why = find_refusal(result)
-                way.route.is_contended = result.has_waited
+                way.route.note_wait(result.has_waited)
             if why is None:
                 self._end(attempt, future, result)
                 return

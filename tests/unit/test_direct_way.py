@@ -36,7 +36,9 @@ def test_holders_differ_by_one_call_at_most(
 ):
     """While calls come, and end in any order."""
     route, relayed = route_to(len(reached)), RelayedCalls()
-    route.is_contended = contended
+    for _ in range(3 if contended else 0):
+        route.note_wait(True)
+    assert route.is_contended is contended
     lanes = [Lane() if each else None for each in reached]
     under_way = []
     for step in steps:
@@ -76,7 +78,9 @@ def test_equally_busy_holders_take_turns():
     lanes = [Lane(), None, Lane(), None]
     idle = Counter(choose_way(route, lanes, relayed).target.session for _ in range(40))  # type: ignore[union-attr]
     assert idle == {1: 20, 3: 20}
-    route.is_contended = True
+    for has_waited in (True, True, False, True, True, True):
+        assert not route.is_contended
+        route.note_wait(has_waited)
     busy = Counter(choose_way(route, lanes, relayed).target.session for _ in range(40))  # type: ignore[union-attr]
     assert busy == {1: 10, 2: 10, 3: 10, 4: 10}
 

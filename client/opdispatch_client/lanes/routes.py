@@ -18,6 +18,9 @@ V = TypeVar("V")
 MOST_ROUTES = 1024
 """How many a session keeps; the oldest goes first."""
 
+# One call may meet the last step of the one before it.
+_WAITS_OF_CONTENTION = 3
+
 # How long the daemon is not asked again for a route that it did not give, in seconds.
 _REFUSAL_LASTS = 1.0
 
@@ -26,11 +29,10 @@ class DirectRoute:
     """Where calls of one shape may go. ``targets`` are all holders of the kernel.
 
     ``out_of_reach`` has the session numbers of those that cannot be called directly, as far as is
-    known; it is replaced, never changed, so that any thread may look. ``is_contended`` is whether
-    the last call that went directly had to wait there for others.
+    known; it is replaced, never changed, so that any thread may look.
     """
 
-    __slots__ = ("_turn", "epoch", "is_contended", "kernel", "operator", "out_of_reach", "targets")
+    __slots__ = ("_turn", "_waits", "epoch", "kernel", "operator", "out_of_reach", "targets")
 
     def __init__(self, message: execution_pb2.Route) -> None:
         self.epoch = message.epoch
@@ -38,7 +40,7 @@ class DirectRoute:
         self.kernel = message.kernel
         self.targets = tuple(message.targets)
         self.out_of_reach: frozenset[int] = frozenset()
-        self.is_contended = False
+        self._waits = 0  # of the last calls that went directly, so many had to wait there
         # Not all sessions begin with the same target.
         self._turn = random.randrange(len(self.targets) or 1)
 
@@ -46,6 +48,15 @@ class DirectRoute:
     def is_direct(self) -> bool:
         """Whether any target may be called directly."""
         return len(self.out_of_reach) < len(self.targets)
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether others seem to keep busy the interpreters that are called directly."""
+        return self._waits >= _WAITS_OF_CONTENTION
+
+    def note_wait(self, has_waited: bool) -> None:
+        """Note of a call that went directly whether it had to wait there for others."""
+        self._waits = self._waits + 1 if has_waited else 0
 
     def next_turn(self) -> int:
         """Return another number for each call, most often one more than the last."""
