@@ -71,6 +71,33 @@ def test_a_library_that_fails_shows_where(run: RunCommand, tmp_path: Path):
     assert "broken" not in run("libraries").out
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("stall", "namespace stall is in library 'kiosk'"),
+        ("stall::", "namespace stall:: is in library 'kiosk'"),
+        ("stall::hello", "operator stall::hello is in library 'kiosk'"),
+        ("stand.py", "what was loaded from stand.py is in library 'kiosk'"),
+        ("./stand.py", "what was loaded from stand.py is in library 'kiosk'"),
+        ("kisok", "did you mean 'kiosk'?"),
+    ],
+)
+@pytest.mark.parametrize("command", ["unload", "rollback"])
+def test_name_that_is_no_librarys_says_which_library_is_meant(
+    run: RunCommand, tmp_path: Path, command: str, name: str, hint: str
+):
+    text = GREETING.format(answer="hi").replace("greeting", "stall")
+    (tmp_path / "stand.py").write_text(text)
+    run("load", "stand.py", "--name", "kiosk")
+    try:
+        failed = run(command, name)
+        assert (failed.code, failed.out) == (1, "")
+        assert failed.err.startswith(f"opdispatch: no library named {name!r} is loaded; loaded: ")
+        assert failed.err.endswith(f" ({hint})\n")
+    finally:
+        run("unload", "kiosk")
+
+
 def test_the_lists_show_what_is_there(run: RunCommand):
     operators = run("ops", "shop::*").out.splitlines()
     assert operators[0].split() == ["OPERATOR", "KEYS", "LIBRARIES"]

@@ -105,6 +105,34 @@ def test_an_interpreter_is_drained_and_used_again(run: RunCommand, greeting: Pat
     assert undone.out == "worker-2 is ready\n"
 
 
+def test_drain_waits_until_the_last_call_has_ended(
+    daemon: RunningDaemon, run: RunCommand, start: Start, tmp_path: Path
+):
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    with daemon.connect() as session:
+        (holder,) = next(each for each in session.libraries() if each.name == "shop").interpreters
+        call = session.submit("shop::wait", str(folder))
+        assert wait_for((folder / "entered").exists)
+        process = start("drain", holder, "--wait", OPDISPATCH_ADDRESS=daemon.address)
+        try:
+            late = run("drain", holder, "--wait", "--timeout", "0.5")
+            assert (late.code, late.out.startswith(f"{holder} is draining (")) == (1, True)
+            assert late.err.endswith(f"opdispatch: {holder} was not drained within 0.5 s\n")
+            assert process.poll() is None
+            (folder / "leave").touch()
+            out, _ = process.communicate(timeout=30)
+            assert (process.returncode, out) == (0, f"{holder} is drained\n")
+            assert call.result() == 1
+        finally:
+            (folder / "leave").touch()
+            process.kill()
+            process.communicate()
+            session.drain(holder, undo=True)
+    wrong = run("drain", holder, "--wait", "--undo")
+    assert (wrong.code, wrong.out) == (2, "")
+
+
 def test_a_library_is_loaded_again_when_it_is_saved(
     run: RunCommand, start: Start, greeting: Path, daemon: RunningDaemon
 ):

@@ -163,7 +163,7 @@ def _read(schema_text, *texts):
 def test_a_text_argument_takes_the_text_as_it_is():
     read = _read("t::f(str a, str? b, str c, Device d) -> ()", "5", "none", '"q=1"', "cuda:0")
     assert read.args == ["5", None, "q=1", "cuda:0"]
-    assert _read("t::f(str a) -> ()", "@home").args == ["@home"]
+    assert _read("t::f(str a) -> ()", '"@home"').args == ["@home"]  # no file
     assert _read("t::f(str a) -> ()", "none").args == ["none"]
 
 

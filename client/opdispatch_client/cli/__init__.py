@@ -11,12 +11,15 @@
     health.py            health
     placement.py         scale, rollback, drain
     watch.py             load --watch
+    listing_watch.py     --watch of lists
     operators.py         ops, describe, table
     call.py              call
     argument_words.py    which words are arguments, by name or by place
     argument_text.py     what a text means on its own
     argument_values.py   what it means to an operator's schema
     array_files.py       .npy, .npz and images, read and written
+    text_files.py        texts in files
+    standard_input.py    standard input, read once
     results.py           what an operator returned, as text, JSON or arrays
     profile_files.py     what a call takes, in a file
     stress.py            stress

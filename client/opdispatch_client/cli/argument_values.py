@@ -1,12 +1,14 @@
 """The arguments of ``opdispatch call``, read with the operator's schema in hand.
 
 The schema decides what a text means: for a ``str`` argument "5" stays text, for a ``Tensor``
-argument a number or a nested list becomes an array. What does not fit the schema is left as
+argument a number or a nested list becomes an array, and ``@FILE`` is the text in a file for the
+one, an array in it for the other. What does not fit the schema is left as
 it is: the daemon's error about it says more than one of ours could.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ from opdispatch.schema_type import (
     OptionalType,
     SchemaType,
 )
+from opdispatch_client.cli import standard_input
 from opdispatch_client.cli.argument_text import (
     NONE_WORDS,
     build_tensor,
@@ -34,6 +37,8 @@ from opdispatch_client.cli.argument_text import (
 from opdispatch_client.cli.argument_words import split_keywords
 from opdispatch_client.cli.array_files import read_array, read_arrays
 from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.standard_input import check_read_once
+from opdispatch_client.cli.text_files import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +74,16 @@ def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) ->
     file that cannot be read at all.
     """
     positional, by_name = split_keywords(texts)
+    check_read_once([*positional, *by_name.values()])
     if len(overloads) == 1:
         return _read_for(positional, by_name, overloads[0], _FREELY)
     for reading in (_AS_IT_LOOKS, _WITH_TENSORS, _FREELY):
         for schema in overloads:
-            arguments = _read_for(positional, by_name, schema, reading)
-            if _fits(arguments, schema):
-                return arguments
+            # A file of text is no array for one of them, and what another one wants.
+            with contextlib.suppress(UsageError):
+                arguments = _read_for(positional, by_name, schema, reading)
+                if _fits(arguments, schema):
+                    return arguments
     args = [read_value(text, None) for text in positional]
     kwargs = {name: read_value(text, None) for name, text in by_name.items()}
     return CallArguments(args, kwargs, None)
@@ -89,6 +97,8 @@ def read_value(text: str, schema_type: SchemaType | None, reading: _Reading = _F
     inner = schema_type.element if isinstance(schema_type, OptionalType) else schema_type
     if text in NONE_WORDS and inner is not schema_type:
         return None
+    if inner is STR and (text.startswith("@") or text in standard_input.NAMES):
+        return read_text("-" if text in standard_input.NAMES else text[1:])
     if (inner is STR or inner is DEVICE) and reading.texts:
         return parse_text(text)
     if inner is SCALAR_TYPE and not text.startswith("dtype:"):

@@ -15,12 +15,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from opdispatch_client.cli.outcome import CommandError, UsageError
+from opdispatch_client.cli.standard_input import read_standard_input
 
 Array = np.ndarray[Any, Any]
 
 WRITTEN_SUFFIXES = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 _IMAGE_SUFFIXES = frozenset(WRITTEN_SUFFIXES[2:])
 _CHANNELS = frozenset({1, 2, 3, 4})
+_BEGINNINGS = {b"\x93NUMPY": ".npy", b"PK": ".npz"}
 _SPARSE_FORMATS = frozenset({b"bsr", b"coo", b"csc", b"csr", b"dia"})
 """What ``scipy.sparse.save_npz`` writes as the array ``format``."""
 
@@ -45,6 +47,8 @@ def read_array(spec: str) -> Array:
 
 def read_arrays(spec: str) -> dict[str, Array]:
     """Every array of a file by name, in its order; of ``FILE.npz:NAME`` only that one."""
+    if spec == "-":
+        return _read_standard_input()
     text, name = spec, None
     head, separator, tail = spec.rpartition(".npz:")
     if separator:
@@ -70,6 +74,21 @@ def read_arrays(spec: str) -> dict[str, Array]:
     if name not in arrays:
         raise UsageError(f"{text!r} has no array {name!r}; it has {', '.join(arrays) or 'none'}")
     return {name: arrays[name]}
+
+
+def _read_standard_input() -> dict[str, Array]:
+    """Every array in what comes on standard input: its first bytes say what it is."""
+    content = read_standard_input()
+    suffix = next((s for magic, s in _BEGINNINGS.items() if content.startswith(magic)), ".image")
+    file, path = io.BytesIO(content), Path(f"standard input{suffix}")
+    try:
+        if suffix == ".npz":
+            return _read_npz(file, path)
+        if suffix == ".npy":
+            return {"stdin": _check_array(np.load(file, allow_pickle=False), path)}
+        return {"stdin": _read_image(file, path)}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise UsageError(f"standard input is no .npy or .npz file and no image: {error}") from None
 
 
 def check_output(path: Path) -> None:

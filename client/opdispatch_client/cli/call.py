@@ -51,8 +51,9 @@ def call(
         typer.Argument(
             metavar="ARG",
             help="A literal (3, -2.5, 1+2j, true, none, text, \"text\"), JSON ('[1, 2]'), or "
-            "@FILE (.npy, .npz, an image); NAME=ARG passes it by name. Where the schema wants a "
-            "Tensor, numbers and lists become one; tensor:float32:[1,2] says which dtype.",
+            "@FILE (.npy, .npz, an image; for a str argument, text), or - for standard input; "
+            "NAME=ARG passes it by name. Where the schema wants a Tensor, numbers and lists become "
+            "one; tensor:float32:[1,2] says which dtype.",
             show_default=False,
         ),
     ] = None,

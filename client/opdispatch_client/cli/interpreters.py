@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_interpreter
+from opdispatch_client.cli.listing_watch import Watch, show_listing
 
 if TYPE_CHECKING:
     from opdispatch_client.listings import Interpreter
@@ -15,11 +17,21 @@ if TYPE_CHECKING:
 PANEL = "Interpreters"
 
 
-def interpreters(settings: Settings) -> None:
+def interpreters(settings: Settings, watch: Watch = False) -> None:
     """List the worker interpreters of the daemon.
 
     One that is quarantined died again and again, and is not running; its last output follows.
     """
+    with settings.connect() as session:
+        show_listing(
+            watch,
+            session.interpreters,
+            lambda found: _show(found, json=settings.json, indent=None if watch else 2),
+            lambda found: [replace(each, heartbeat_age=None) for each in found],
+        )
+
+
+def _show(found: list[Interpreter], *, json: bool, indent: int | None) -> None:
     from opdispatch_client.cli.output import (
         format_size,
         format_time,
@@ -28,10 +40,8 @@ def interpreters(settings: Settings) -> None:
         print_table,
     )
 
-    with settings.connect() as session:
-        found = session.interpreters()
-    if settings.json:
-        print_json(found)
+    if json:
+        print_json(found, indent=indent)
         return
     if not found:
         print_remark("no interpreters are connected (start one with `opdispatch worker`)")

@@ -11,6 +11,7 @@ import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_interpreter, complete_library, complete_place
+from opdispatch_client.cli.listing_watch import Watch, show_listing
 
 if TYPE_CHECKING:
     from opdispatch_client.listings import Library, LoadedLibrary
@@ -219,14 +220,22 @@ def libraries(
         bool,
         typer.Option("--all", help="Also versions kept below a newer one.", show_default=False),
     ] = False,
+    watch: Watch = False,
 ) -> None:
     """List the loaded libraries."""
+    with settings.connect() as session:
+        show_listing(
+            watch,
+            lambda: session.libraries(all_versions=all_versions),
+            lambda found: _show(found, json=settings.json, indent=None if watch else 2),
+        )
+
+
+def _show(found: list[Library], *, json: bool, indent: int | None) -> None:
     from opdispatch_client.cli.output import format_time, print_json, print_remark, print_table
 
-    with settings.connect() as session:
-        found = session.libraries(all_versions=all_versions)
-    if settings.json:
-        print_json(found)
+    if json:
+        print_json(found, indent=indent)
     elif not found:
         print_remark("no libraries are loaded")
     else:

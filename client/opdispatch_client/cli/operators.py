@@ -8,6 +8,7 @@ import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_operator
+from opdispatch_client.cli.listing_watch import Watch, show_listing
 
 if TYPE_CHECKING:
     from opdispatch_client.listings import KernelSummary, OperatorSummary
@@ -35,14 +36,22 @@ def ops(
             autocompletion=complete_operator,
         ),
     ] = "",
+    watch: Watch = False,
 ) -> None:
     """List operators: schema, dispatch keys with a kernel of their own, libraries."""
+    with settings.connect() as session:
+        show_listing(
+            watch,
+            lambda: session.operators(pattern),
+            lambda found: _show(found, pattern, json=settings.json, indent=None if watch else 2),
+        )
+
+
+def _show(found: list[OperatorSummary], pattern: str, *, json: bool, indent: int | None) -> None:
     from opdispatch_client.cli.output import print_json, print_remark, print_table
 
-    with settings.connect() as session:
-        found = session.operators(pattern)
-    if settings.json:
-        print_json(found)
+    if json:
+        print_json(found, indent=indent)
     elif not found:
         print_remark(f"no operator matches {pattern!r}" if pattern else "there are no operators")
     else:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_interpreter, complete_library
 from opdispatch_client.cli.libraries import PANEL
+from opdispatch_client.cli.outcome import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from opdispatch_client.listings import Interpreter
+    from opdispatch_client.session import Session
+
+_EMPTY = ("drained", "ended")
+_LOOK_SECONDS = 0.25
 
 LibraryName = Annotated[
     str,
@@ -71,24 +82,63 @@ def drain(
     undo: Annotated[
         bool, typer.Option("--undo", help="Put it in use again.", show_default=False)
     ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait",
+            help="Wait until it is drained: for as long as --timeout says, by default for ever. "
+            "The exit code is 1 if it is not by then.",
+            show_default=False,
+        ),
+    ] = False,
 ) -> None:
     """Empty an interpreter: no new libraries and calls; what it holds moves to others first.
 
     Its calls in flight finish. It is "drained" when nothing is left, and can be stopped then
-    without anybody noticing.
+    without a call noticing.
     """
     from opdispatch_client.cli.output import print_json, print_lines
 
+    if wait and undo:
+        raise UsageError("--wait is for draining; with --undo there is nothing to wait for")
     with settings.connect() as session:
+        deadline = time.monotonic() + (settings.timeout or inf)
         interpreter = session.drain(name, undo=undo)
+        if wait:
+            interpreter = _wait_until_drained(session, interpreter, deadline)
     if settings.json:
         print_json(interpreter)
-        return
+    else:
+        print_lines([_describe(interpreter)])
+    if wait and interpreter.state not in _EMPTY:
+        raise CommandError(f"{name} was not drained within {settings.timeout:g} s")
+
+
+def _wait_until_drained(session: Session, drained: Interpreter, deadline: float) -> Interpreter:
+    """Return the interpreter as it is when it is drained, has ended, or the time is up."""
+    from opdispatch_client.cli.output import print_remark
+
+    said = ""
+    while drained.state not in _EMPTY and time.monotonic() < deadline:
+        if (now := _describe(drained)) != said:
+            said = now
+            print_remark(now)
+        time.sleep(max(min(_LOOK_SECONDS, deadline - time.monotonic()), 0))
+        found = next((each for each in session.interpreters() if each.name == drained.name), None)
+        # One that the daemon runs itself comes back, and is drained then, too.
+        if found is not None or not drained.supervised:
+            drained = found or replace(drained, state="ended", libraries=(), calls_in_flight=0)
+    return drained
+
+
+def _describe(interpreter: Interpreter) -> str:
     left = ", ".join(interpreter.libraries)
-    calls = f"{interpreter.calls_in_flight} calls in flight" if interpreter.calls_in_flight else ""
+    count = interpreter.calls_in_flight
+    calls = f"{count} call{'s' if count > 1 else ''} in flight" if count else ""
     rest = "; ".join(filter(None, (left and f"still holds {left}", calls)))
     more = f" ({rest})" if rest and interpreter.state == "draining" else ""
-    print_lines([f"{interpreter.name} is {interpreter.state}{more}"])
+    state = "has ended" if interpreter.state == "ended" else f"is {interpreter.state}"
+    return f"{interpreter.name} {state}{more}"
 
 
 def register(app: typer.Typer) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
 from weakref import WeakValueDictionary
 
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
@@ -18,6 +19,9 @@ from opdispatch_wire.v1 import interpreter_pb2
 KEPT_VERSIONS = 2
 # How many operators that are gone are remembered, for the sake of messages.
 GONE_REMEMBERED = 10_000
+# How many libraries a message names, and how much of a name is compared with others.
+_NAMED = 20
+_LONGEST_NAME = 200
 
 
 class LibraryCatalog:
@@ -149,10 +153,36 @@ class LibraryCatalog:
             return LibraryNotFoundError(
                 f"library {name!r} has no version {number}; kept: {versions}", library=name
             )
-        loaded = ", ".join(sorted(self._versions)) or "none"
+        loaded = sorted(self._versions)
+        more = f" and {len(loaded) - _NAMED} more" if len(loaded) > _NAMED else ""
         return LibraryNotFoundError(
-            f"no library named {name!r} is loaded; loaded: {loaded}", library=name
+            f"no library named {name!r} is loaded; loaded: "
+            f"{', '.join(loaded[:_NAMED]) or 'none'}{more}",
+            hint=self._explain_name(name),
+            library=name,
         )
+
+    def _explain_name(self, name: str) -> str:
+        """Return what else a name is that is no library's, and which library was meant, then."""
+        operator, source = name.partition(".")[0], PurePath(name).name
+        kinds: dict[str, Callable[[LibraryVersion], bool]] = {
+            f"operator {name}": lambda v: any(
+                each == name or each.partition(".")[0] == operator for each in v.operators
+            ),
+            f"namespace {name}": lambda v: any(
+                each.partition("::")[0] == name.removesuffix("::") for each in v.operators
+            ),
+            f"what was loaded from {source}": lambda v: (
+                v.source.label in (name, source) or v.name == PurePath(source).stem
+            ),
+        }
+        for what, is_meant in kinds.items():
+            if found := [version.name for version in self.newest() if is_meant(version)]:
+                return f"{what} is in library {' and '.join(map(repr, found[:_NAMED]))}"
+        import difflib  # for errors alone
+
+        close = difflib.get_close_matches(name[:_LONGEST_NAME], self._versions, n=1)
+        return f"did you mean {close[0]!r}?" if close else ""
 
 
 def _current(versions: list[LibraryVersion]) -> LibraryVersion:

@@ -5,5 +5,6 @@ journal         every change of the registry, on disk before it can be seen
 journal_file    the SQLite database, checked whole whenever it is opened
 journal_record  what the journal says of a library
 state_archive   a state folder as one file
-unused_uploads  what nothing is loaded from any more
+named_libraries                         what all of its journals name
+unused_uploads, unused_environments     what none of these needs any more
 """

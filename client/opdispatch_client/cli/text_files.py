@@ -1,0 +1,28 @@
+"""Texts in files, as arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.standard_input import read_standard_input
+
+
+def read_text(name: str) -> str:
+    """Return the text in a file as it is, its last line end included; ``-`` is standard input.
+
+    Raises UsageError if there is none, or it is not UTF-8.
+    """
+    shown = "standard input" if name == "-" else repr(name)
+    try:
+        content = read_standard_input() if name == "-" else Path(name).expanduser().read_bytes()
+        return content.decode()
+    except FileNotFoundError:
+        hint = f"a text that begins with @ is written '\"@{name}\"'"
+        raise UsageError(f"there is no file {shown} ({hint})") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{shown} is no UTF-8 text: byte {error.start} is wrong") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {shown}: {getattr(error, 'strerror', None) or error}"
+        ) from None
