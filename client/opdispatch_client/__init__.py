@@ -5,6 +5,7 @@
     rpcs, request_arguments, listings   what both ask of the daemon, and what it tells; no I/O
     endpoint                            where a session goes, and how long it waits
     grpc_forks                          which processes it can be opened in
+    library_upload                      files of a library, in chunks
     load_progress                       the steps of a load, as they come
 
     What is called:

@@ -22,6 +22,7 @@ from opdispatch_client.async_calling_session import AsyncCallingSession
 from opdispatch_client.async_calls import AsyncCalls
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
+from opdispatch_client.library_upload import OnUpload
 from opdispatch_client.listings import (
     Interpreter,
     KernelSummary,
@@ -160,9 +161,11 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         python: str | os.PathLike[str] | None = None,
         isolated: bool = False,
         on_progress: OnProgress | None = None,
+        on_upload: OnUpload | None = None,
     ) -> LoadedLibrary:
         """Loads a library; see ``Session.load``."""
         check_callable(on_progress, "on_progress")
+        check_callable(on_upload, "on_upload")
         read = functools.partial(
             rpcs.load,
             path_or_module,
@@ -173,8 +176,12 @@ class AsyncSession(SessionBase, AsyncCallingSession):
             requirements=requirements,
             python=python,
             isolated=isolated,
+            max_message_bytes=self._limit,
         )
-        rpc = await asyncio.to_thread(read)
+        load = await asyncio.to_thread(read)
+        rpc = load.rpc
+        if load.content is not None:
+            await self._upload_in_thread(load, on_upload)
         progress = rpcs.with_progress(rpc)
         if progress is None:
             return await self._send(rpc)
@@ -285,6 +292,25 @@ class AsyncSession(SessionBase, AsyncCallingSession):
             raise self._endpoint.closed_error()
         with Session(self._endpoint) as session:
             return session._send(rpc, timeout=timeout)
+
+    async def _upload_in_thread(self, load: rpcs.Load, on_upload: OnUpload | None) -> None:
+        """Upload over a blocking channel of its own: reading the files blocks anyway."""
+        loop = asyncio.get_running_loop()
+
+        def tell(received: int, total: int) -> None:
+            if on_upload is not None:
+                loop.call_soon_threadsafe(on_upload, received, total)
+
+        endpoint = self._endpoint
+        with grpc.insecure_channel(endpoint.target, options=endpoint.options) as channel:
+            upload = self._upload(channel, load, tell)
+            running = asyncio.ensure_future(asyncio.to_thread(upload.run))
+            try:
+                await asyncio.shield(running)
+            except asyncio.CancelledError:
+                upload.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                raise
 
     async def _load_in_steps(
         self,

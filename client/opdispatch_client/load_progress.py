@@ -26,6 +26,23 @@ def follow(
     call: Any, rpc: Rpc[str | T], on_progress: OnProgress | None, timeout: float | None
 ) -> T:
     """Reads a blocking stream to its end. Raises grpc.RpcError and DeadlineExceededError."""
+    try:
+        for message in read_within(call, rpc.what, timeout):
+            value = rpc.read(message)
+            if not isinstance(value, str):
+                return value
+            if value and on_progress:
+                on_progress(value)
+        raise _cut_short(rpc)
+    finally:
+        call.cancel()
+
+
+def read_within(call: Any, what: str, timeout: float | None) -> Iterator[Any]:
+    """Return the messages of a blocking stream, each of which may take `timeout` seconds.
+
+    Raises grpc.RpcError, and DeadlineExceededError, which says `what` was being asked.
+    """
     late = threading.Event()
 
     def give_up() -> None:
@@ -33,28 +50,23 @@ def follow(
         call.cancel()
 
     messages: Iterator[Any] = iter(call)
-    try:
-        while True:
-            timer = threading.Timer(timeout, give_up) if timeout else None
+    while True:
+        timer = threading.Timer(timeout, give_up) if timeout else None
+        if timer:
+            timer.daemon = True
+            timer.start()
+        try:
+            message = next(messages, None)
+        except grpc.RpcError:
+            if late.is_set():
+                raise _silence(what, timeout) from None
+            raise
+        finally:
             if timer:
-                timer.daemon = True
-                timer.start()
-            try:
-                message = next(messages, None)
-            finally:
-                if timer:
-                    timer.cancel()
-            value = _read(rpc, message)
-            if not isinstance(value, str):
-                return value
-            if value and on_progress:
-                on_progress(value)
-    except grpc.RpcError:
-        if late.is_set():
-            raise _silence(rpc, timeout) from None
-        raise
-    finally:
-        call.cancel()
+                timer.cancel()
+        if message is None:
+            return
+        yield message
 
 
 async def follow_async(
@@ -67,8 +79,10 @@ async def follow_async(
             try:
                 message = await asyncio.wait_for(anext(messages, None), timeout)
             except TimeoutError:
-                raise _silence(rpc, timeout) from None
-            value = _read(rpc, message)
+                raise _silence(rpc.what, timeout) from None
+            if message is None:
+                raise _cut_short(rpc)
+            value = rpc.read(message)
             if not isinstance(value, str):
                 return value
             if value and on_progress:
@@ -82,11 +96,9 @@ def is_unknown_method(error: OpdispatchError) -> bool:
     return type(error) is OpdispatchError and error.facts.get("status") == "UNIMPLEMENTED"
 
 
-def _read(rpc: Rpc[str | T], message: Any) -> str | T:
-    if message is None:
-        raise WireError(f"$: the daemon has ended its answer to {rpc.what} before the reply")
-    return rpc.read(message)
+def _cut_short(rpc: Rpc[Any]) -> WireError:
+    return WireError(f"$: the daemon has ended its answer to {rpc.what} before the reply")
 
 
-def _silence(rpc: Rpc[Any], timeout: float | None) -> DeadlineExceededError:
-    return DeadlineExceededError(f"the daemon said nothing about {rpc.what} for {timeout:g} s")
+def _silence(what: str, timeout: float | None) -> DeadlineExceededError:
+    return DeadlineExceededError(f"the daemon said nothing about {what} for {timeout:g} s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -17,7 +17,8 @@ from opdispatch_client.operator_call import Call
 from opdispatch_client.request_arguments import LONGEST_TIMEOUT, checked
 from opdispatch_wire.channel import PROTOCOL_VERSION
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.library_source import load_request, needs_environment
+from opdispatch_wire.library_content import LibraryContent
+from opdispatch_wire.library_source import INLINE_BYTES_LIMIT, load_source, needs_environment
 from opdispatch_wire.peer import CLIENT_KEY, describe_self
 from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
@@ -69,6 +70,13 @@ def call_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[Any]:
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, call.read)
 
 
+class Load(NamedTuple):
+    """The request to load a library, and the files to upload before that, if they are large."""
+
+    rpc: Rpc[listings.LoadedLibrary]
+    content: LibraryContent | None
+
+
 @checked
 def load(
     path_or_module: str | os.PathLike[str],
@@ -80,25 +88,29 @@ def load(
     requirements: Requirements | None = None,
     python: str | os.PathLike[str] | None = None,
     isolated: bool = False,
-) -> Rpc[listings.LoadedLibrary]:
-    """Reads the source and uploads it. Raises LibraryLoadError if there is nothing to read."""
-    return Rpc(
+    max_message_bytes: int,
+) -> Load:
+    """Reads the source. Raises LibraryLoadError if there is nothing to read."""
+    request, content = load_source(
+        path_or_module,
+        name=name,
+        interpreter=interpreter,
+        interpreters=interpreters,
+        on=on,
+        requirements=requirements,
+        python=python,
+        isolated=isolated,
+        inline_bytes=min(INLINE_BYTES_LIMIT, max_message_bytes // 2),
+    )
+    rpc = Rpc(
         f"{_REGISTRY}/LoadLibrary",
         f"the library {os.fspath(path_or_module)!r}",
-        load_request(
-            path_or_module,
-            name=name,
-            interpreter=interpreter,
-            interpreters=interpreters,
-            on=on,
-            requirements=requirements,
-            python=python,
-            isolated=isolated,
-        ),
+        request,
         registry_pb2.LoadLibraryReply,
         listings.loaded_library_from_proto,
         metadata=_who_asks(),
     )
+    return Load(rpc, content)
 
 
 def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.LoadedLibrary] | None:

@@ -21,6 +21,7 @@ from opdispatch_client.blocking_calls import BlockingCalls
 from opdispatch_client.calling_session import CallingSession
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
+from opdispatch_client.library_upload import OnUpload
 from opdispatch_client.listings import (
     Interpreter,
     KernelSummary,
@@ -133,6 +134,7 @@ class Session(SessionBase, CallingSession):
         python: str | os.PathLike[str] | None = None,
         isolated: bool = False,
         on_progress: OnProgress | None = None,
+        on_upload: OnUpload | None = None,
     ) -> LoadedLibrary:
         """Loads a library: a ``.py`` or ``.zip`` file, a package folder, or a module name.
 
@@ -151,9 +153,15 @@ class Session(SessionBase, CallingSession):
         either, the ``# /// script`` metadata in the file counts. With `isolated`, nothing else
         is loaded into its interpreters, and they end with it. `on_progress` is told each step of
         that; the session's timeout is then how long the daemon may say nothing.
+
+        A large file is uploaded in chunks, and only what the daemon does not have. If the
+        connection breaks, the upload goes on by itself; one that was broken off is gone on with by
+        the next ``load``. `on_upload` is told how many bytes of how many have arrived. Raises
+        JournalError if the daemon's disk is full.
         """
         check_callable(on_progress, "on_progress")
-        rpc = rpcs.load(
+        check_callable(on_upload, "on_upload")
+        load = rpcs.load(
             path_or_module,
             name=name,
             interpreter=interpreter,
@@ -162,7 +170,11 @@ class Session(SessionBase, CallingSession):
             requirements=requirements,
             python=python,
             isolated=isolated,
+            max_message_bytes=self._limit,
         )
+        rpc = load.rpc
+        if load.content is not None:
+            self._upload(self._channel, load, on_upload).run()
         progress = rpcs.with_progress(rpc)
         if progress is None:
             return self._send(rpc)

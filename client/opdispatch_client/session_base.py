@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import grpc
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -12,8 +13,9 @@ from opdispatch import profile
 from opdispatch.profiler.schedule import Schedule
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.session_memory import SessionMemory, Shape
+from opdispatch_client.library_upload import LibraryUpload, OnUpload
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.rpcs import Rpc
+from opdispatch_client.rpcs import Load, Rpc
 from opdispatch_wire.channel import check_message_size
 
 
@@ -101,6 +103,21 @@ class SessionBase:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"<opdispatch_client.{type(self).__name__} {self.address} [{state}]>"
+
+    def _upload(
+        self, channel: grpc.Channel, load: Load, on_upload: OnUpload | None
+    ) -> LibraryUpload:
+        """Raises DaemonUnavailableError after ``close``, or in a child of the session's process."""
+        if self._closed or not self._endpoint.is_of_this_process:
+            raise self._endpoint.closed_error()
+        return LibraryUpload(
+            channel,
+            load,
+            address=self.address,
+            timeout=self.timeout,
+            max_message_bytes=self._limit,
+            on_upload=on_upload,
+        )
 
     def _introduced(self, info: ServerInfo) -> ServerInfo:
         """The daemon has said who it is; its message limit counts from now on."""

@@ -23,6 +23,7 @@
     mutations   new contents of arguments that an operator writes to
     status      errors <-> google.rpc.Status
     library_source, requirements_file   a library and what it needs installed, as an upload
+    library_content                     the files of a library, in chunks
     v1          generated from proto/opdispatch/v1 by ``make protos``
 
     Where the elements of large tensors are:

@@ -2,32 +2,39 @@
 
 A library is one ``.py`` file, a ``.zip`` archive of modules, a folder that is a package (sent
 as such an archive), or the dotted name of a module that the interpreter can import. Files are
-read here: the client's disk need not be the daemon's.
+read here: the client's disk need not be the daemon's. Small ones are in the request; the others are
+uploaded before it is sent.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 import re
 import shutil
-import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 from opdispatch.schema_default import check_device
 from opdispatch_wire.errors import LibraryLoadError, WireError
+from opdispatch_wire.library_content import FileContent, FolderContent, LibraryContent
 from opdispatch_wire.requirements_file import Requirements, read_requirements
 from opdispatch_wire.v1 import registry_pb2
 
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SCRIPT_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 _SUFFIXES = (".py", ".zip")
-# The oldest time that a zip archive can carry: equal folders give equal archives.
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+INLINE_BYTES_LIMIT = 256 * 1024
+"""How large a file is at most that is sent in the request itself."""
 
 
-def load_request(
+class LoadSource(NamedTuple):
+    """A request to load a library, and what has to be uploaded before it is sent, if anything."""
+
+    request: registry_pb2.LoadLibraryRequest
+    content: LibraryContent | None = None
+
+
+def load_source(
     source: str | os.PathLike[str],
     *,
     name: str | None = None,
@@ -37,13 +44,14 @@ def load_request(
     requirements: Requirements | None = None,
     python: str | os.PathLike[str] | None = None,
     isolated: bool = False,
-) -> registry_pb2.LoadLibraryRequest:
+    inline_bytes: int = INLINE_BYTES_LIMIT,
+) -> LoadSource:
     """The request that loads `source`, `on` an interpreter or a kind of device.
 
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
     name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none
     either, or if the file is missing, cannot be read, or is of another kind; WireError for fewer
-    interpreters than one.
+    interpreters than one. A file of more than `inline_bytes` is to be uploaded first.
     """
     if interpreters is not None and interpreters < 1:
         raise WireError(f"interpreters is {interpreters}; expected 1 or more")
@@ -65,16 +73,21 @@ def load_request(
                 f"{source!r} is neither a .py or .zip file nor the dotted name of a module"
             )
         request.module = source
-        return request
+        return LoadSource(request)
     path = Path(source).expanduser()
+    content: LibraryContent
     if path.is_dir():
-        request.content = _archive_package(path)
+        content = FolderContent(_check_package(path.resolve()))
         request.filename = f"{_as_text(path.resolve().name)}.zip"
     else:
-        request.content = _read_file(path)
+        content = FileContent(_check_file(path))
         request.filename = _as_text(path.name)
-    request.sha256 = hashlib.sha256(request.content).hexdigest()
-    return request
+    request.sha256 = content.sha256
+    if content.size > inline_bytes:
+        request.uploaded = content.sha256
+        return LoadSource(request, content)
+    request.content = b"".join(content.chunks())
+    return LoadSource(request)
 
 
 def _is_device(on: str) -> bool:
@@ -90,6 +103,7 @@ def needs_environment(request: registry_pb2.LoadLibraryRequest) -> bool:
     return (
         request.isolated
         or request.HasField("environment")
+        or request.HasField("uploaded")  # what it needs is in it, perhaps
         or _SCRIPT_METADATA.search(request.content) is not None
         or request.filename.endswith(".zip")  # it may be inside
     )
@@ -114,7 +128,16 @@ def _looks_like_path(text: str) -> bool:
     return "." in text and os.path.isfile(text)  # `edges.txt` is no module `txt` in `edges`
 
 
-def _read_file(path: Path) -> bytes:
+def _check_package(folder: Path) -> Path:
+    if not (folder / "__init__.py").is_file():
+        raise LibraryLoadError(
+            f"the folder {str(folder)!r} is no package: it has no __init__.py",
+            hint="load the file in it that registers the operators",
+        )
+    return folder
+
+
+def _check_file(path: Path) -> Path:
     if not path.exists():
         raise LibraryLoadError(f"there is no file {str(path)!r}")
     if path.suffix.lower() not in _SUFFIXES:
@@ -122,42 +145,4 @@ def _read_file(path: Path) -> bytes:
             f"{str(path)!r} is no kernel library: expected a .py file, a .zip archive or a "
             "folder with an __init__.py"
         )
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise LibraryLoadError(f"cannot read {str(path)!r}: {error.strerror}") from error
-
-
-def _archive_package(folder: Path) -> bytes:
-    """The package in `folder` as a zip archive, with the package at its top level."""
-    folder = folder.resolve()
-    if not (folder / "__init__.py").is_file():
-        raise LibraryLoadError(
-            f"the folder {str(folder)!r} is no package: it has no __init__.py",
-            hint="load the file in it that registers the operators",
-        )
-    content = io.BytesIO()
-    try:
-        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in _package_files(folder):
-                entry = zipfile.ZipInfo(path.relative_to(folder.parent).as_posix(), _ZIP_EPOCH)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, path.read_bytes())
-    except OSError as error:
-        raise LibraryLoadError(f"cannot read {error.filename!r}: {error.strerror}") from error
-    except UnicodeEncodeError as error:
-        raise LibraryLoadError(
-            f"the package in {str(folder)!r} has a file whose name is not UTF-8: {error.object!r}"
-        ) from None
-    return content.getvalue()
-
-
-def _package_files(folder: Path) -> list[Path]:
-    """Every file below `folder`, without hidden ones and byte code, in order of name."""
-
-    def belongs(path: Path) -> bool:
-        parts = path.relative_to(folder).parts
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
-        return not hidden and path.is_file()
-
-    return sorted(filter(belongs, folder.rglob("*")))
+    return path

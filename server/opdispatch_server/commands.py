@@ -20,6 +20,8 @@ import typer
 
 from opdispatch_server.configuration import (
     HEARTBEAT_DEFAULT,
+    LIBRARY_BYTES_DEFAULT,
+    LIBRARY_DISK_BYTES_DEFAULT,
     LOAD_TIMEOUT_DEFAULT,
     QUARANTINE_AFTER_DEFAULT,
     QUEUE_DEFAULT,
@@ -37,7 +39,7 @@ from opdispatch_wire.printable import printable_line, printable_message
 
 if TYPE_CHECKING:
     from opdispatch_server.processes.template import Template
-    from opdispatch_wire.v1.registry_pb2 import LoadLibraryRequest
+    from opdispatch_wire.library_source import LoadSource
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -192,6 +194,25 @@ def serve(
     remote_bytes: Annotated[
         int, typer.Option(min=0, metavar="N", help="How many bytes these may have together.")
     ] = REMOTE_BYTES_DEFAULT,
+    max_library_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="OPDISPATCH_MAX_LIBRARY_BYTES",
+            min=1024,
+            metavar="N",
+            help="The largest library that can be uploaded, in bytes.",
+        ),
+    ] = LIBRARY_BYTES_DEFAULT,
+    library_disk_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="OPDISPATCH_LIBRARY_DISK_BYTES",
+            min=1024,
+            metavar="N",
+            help="How much all uploaded libraries may take in the state folder, with the folders "
+            "that they are unpacked to.",
+        ),
+    ] = LIBRARY_DISK_BYTES_DEFAULT,
     direct_ports: Annotated[
         str,
         typer.Option(
@@ -236,6 +257,8 @@ def serve(
             kernel_timeout=kernel_timeout,
             remote_values=remote_values,
             remote_bytes=remote_bytes,
+            max_library_bytes=max_library_bytes,
+            library_disk_bytes=library_disk_bytes,
             direct_ports=ports,
             insecure=insecure,
             log_level=log_level,
@@ -283,6 +306,17 @@ def worker(
             help="How long to look for a daemon that has vanished; 0: not at all.",
         ),
     ] = RECONNECT_DEFAULT,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="OPDISPATCH_CACHE",
+            metavar="DIR",
+            file_okay=False,
+            help="Where it keeps libraries that it gets from a daemon on another machine. Default: "
+            "$XDG_CACHE_HOME/opdispatch/libraries, else ~/.cache/opdispatch/libraries.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
     insecure: Insecure = False,
@@ -307,7 +341,9 @@ def worker(
     status = 0
     try:
         address = daemon or default_address()
-        run_user_interpreter(address, listen, name=name, insecure=insecure, reconnect=reconnect)
+        run_user_interpreter(
+            address, listen, name=name, insecure=insecure, reconnect=reconnect, cache=cache
+        )
     except (OpdispatchError, OSError) as error:
         print(f"opdispatch: {printable_message(str(error))}", file=sys.stderr)
         status = WRONG_USAGE if isinstance(error, AddressError) else FAILED
@@ -367,12 +403,12 @@ def _parse_workers(text: str | None) -> tuple[str, ...]:
         raise typer.BadParameter(str(error), param_hint="--workers") from None
 
 
-def _read_library(source: str) -> LoadLibraryRequest:
+def _read_library(source: str) -> LoadSource:
     from opdispatch_wire.errors import LibraryLoadError
-    from opdispatch_wire.library_source import load_request
+    from opdispatch_wire.library_source import load_source
 
     try:
-        return load_request(source)
+        return load_source(source)
     except LibraryLoadError as error:
         raise typer.BadParameter(str(error), param_hint="--library") from None
 

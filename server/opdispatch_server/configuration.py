@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 
 if TYPE_CHECKING:
-    from opdispatch_wire.v1.registry_pb2 import LoadLibraryRequest
+    from opdispatch_wire.library_source import LoadSource
 
 LOAD_TIMEOUT_DEFAULT = 60.0
 HEARTBEAT_DEFAULT = 0.5
@@ -17,6 +17,8 @@ QUARANTINE_AFTER_DEFAULT = 5
 QUEUE_DEFAULT = 1024
 REMOTE_VALUES_DEFAULT = 10_000
 REMOTE_BYTES_DEFAULT = 4 << 30
+LIBRARY_BYTES_DEFAULT = 16 << 30
+LIBRARY_DISK_BYTES_DEFAULT = 64 << 30
 # The bytes that may wait for one interpreter, in messages of the largest size.
 MESSAGES_PER_QUEUE = 4
 CALL_BYTES_AT_MOST = 8 * 1024**3
@@ -31,6 +33,8 @@ class DaemonConfiguration(NamedTuple):
     tensors of one stream, or of one call on a local lane, may have together, None: see
     ``default_call_bytes``;
     ``remote_values`` and ``remote_bytes`` are what one client may keep in interpreters;
+    ``max_library_bytes``, the largest upload, and ``library_disk_bytes``, what all of them may take
+    on disk, with the folders that they are unpacked to;
     ``direct_ports``, the first and the last port on which interpreters take calls of clients, 0 for
     any, None if on none.
     """
@@ -38,7 +42,7 @@ class DaemonConfiguration(NamedTuple):
     listen: tuple[str, ...]
     workers: tuple[str, ...]
     state: Path
-    libraries: tuple[LoadLibraryRequest, ...] = ()
+    libraries: tuple[LoadSource, ...] = ()
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
     max_call_bytes: int | None = None
     load_timeout: float = LOAD_TIMEOUT_DEFAULT
@@ -48,6 +52,8 @@ class DaemonConfiguration(NamedTuple):
     kernel_timeout: float | None = None
     remote_values: int = REMOTE_VALUES_DEFAULT
     remote_bytes: int = REMOTE_BYTES_DEFAULT
+    max_library_bytes: int = LIBRARY_BYTES_DEFAULT
+    library_disk_bytes: int = LIBRARY_DISK_BYTES_DEFAULT
     insecure: bool = False
     direct_ports: tuple[int, int] | None = (0, 0)
     log_level: str = "info"

@@ -40,7 +40,7 @@ from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessi
 from opdispatch_server.interpreters.leases import LeaseWatch
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
-from opdispatch_server.libraries.load_request import read_load_request
+from opdispatch_server.libraries.load_request import reading_load_request
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
@@ -52,6 +52,7 @@ from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.servicers.execution_servicer import ExecutionServicer
 from opdispatch_server.servicers.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY, HealthBoard
 from opdispatch_server.servicers.interpreter_servicer import InterpreterServicer
+from opdispatch_server.servicers.library_uploads import store_content
 from opdispatch_server.servicers.registry_servicer import DaemonFacts, RegistryServicer
 from opdispatch_server.serving.grpc_services import (
     add_execution_service,
@@ -68,6 +69,7 @@ from opdispatch_server.values.value_leases import ValueLeases
 from opdispatch_wire.addresses import TcpAddress, parse_address
 from opdispatch_wire.asyncio_grpc import asyncio_server
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, server_options
+from opdispatch_wire.library_source import LoadSource
 from opdispatch_wire.v1.interpreter_pb2 import DirectCallRules
 
 LOG = logging.getLogger("opdispatch.daemon")
@@ -126,13 +128,17 @@ class Daemon:
         )
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
-        store = LibraryStore(libraries_in(configuration.state))
+        self._store = LibraryStore(
+            libraries_in(configuration.state),
+            upload_bytes=configuration.max_library_bytes,
+            disk_bytes=configuration.library_disk_bytes,
+        )
         self._packages = folder.path / "packages.json"
         self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
         self._routes = DirectRoutes(operators, self._sessions)
         transaction = LibraryTransaction(
-            operators, self._sessions, store, self._routes, self._kill_interpreter
+            operators, self._sessions, self._store, self._routes, self._kill_interpreter
         )
         self._libraries = LibraryRegistry(
             transaction,
@@ -192,9 +198,12 @@ class Daemon:
             max_message_bytes=self._limit,
             insecure=configuration.insecure,
             lane=folder.lane("kernels"),
+            store=self._store,
         )
         revive = self._supervisor.revive
-        registry = RegistryServicer(facts, operators, self._libraries, view, self._waits, revive)
+        registry = RegistryServicer(
+            facts, operators, self._libraries, view, self._waits, revive, self._store
+        )
         self._serve_on(self._public, registry)
 
     async def run(self, on_ready: Callable[[Sequence[str]], None]) -> None:
@@ -255,8 +264,13 @@ class Daemon:
             )
         if not await self._libraries.restore(RESTORE_WAIT):
             LOG.warning("some libraries are still being loaded; they serve when they are")
-        for request in self._configuration.libraries:
-            order = await asyncio.to_thread(read_load_request, request)
+        for source in self._configuration.libraries:
+            await self._load(source)
+
+    async def _load(self, source: LoadSource) -> None:
+        if source.content is not None:
+            await asyncio.to_thread(store_content, self._store, source)
+        async with reading_load_request(source.request, self._store) as order:
             await self._libraries.load(order)
 
     async def _shut_down(self) -> None:

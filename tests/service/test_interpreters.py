@@ -40,7 +40,12 @@ def worker(daemon: RunningDaemon, *options: str) -> Iterator[subprocess.Popen[by
             *("--daemon", daemon.address, *options),
         ],
         stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(daemon.runtime_folder), MARK: daemon.mark},
+        env={
+            **os.environ,
+            "XDG_RUNTIME_DIR": str(daemon.runtime_folder),
+            "OPDISPATCH_CACHE": str(daemon.folder / "cache"),
+            MARK: daemon.mark,
+        },
     )
     try:
         yield process

@@ -11,7 +11,7 @@ import pytest
 from opdispatch.arrays import backend_of_device, cupy_errors
 from opdispatch.errors import DeviceError
 from opdispatch_server.devices import find_devices, take_devices
-from opdispatch_wire.library_source import load_request
+from opdispatch_wire.library_source import load_source
 from tests.unit.cupy_stand_in import CUDARuntimeError, contexts
 
 
@@ -67,10 +67,10 @@ def test_interpreters_have_one_stream_for_all_threads(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_place_is_a_device_or_an_interpreter(on: str | None, interpreter: str, device: str):
-    request = load_request("package.kernels", on=on)
+    request = load_source("package.kernels", on=on).request
     assert (request.interpreter, request.device) == (interpreter, device)
 
 
 def test_a_library_needs_an_interpreter():
     with pytest.raises(ValueError, match="interpreters is 0; expected 1 or more"):
-        load_request("package.kernels", interpreters=0)
+        load_source("package.kernels", interpreters=0)

@@ -7,12 +7,49 @@ import stat
 import struct
 import tracemalloc
 import zipfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from opdispatch_server.library_code import archive_members
-from opdispatch_server.library_code.library_archive import read_archive, read_main_source
+from opdispatch_server.library_code import archive_members, library_archive
+from opdispatch_server.library_code.library_archive import read_main_source
+from opdispatch_server.library_code.unpacked_libraries import LibraryFolder, UnpackedLibraries
 from opdispatch_wire.errors import LibraryLoadError
+
+Read = Callable[[bytes, str, str], object]
+
+
+@pytest.fixture
+def read_main(tmp_path: Path) -> Read:
+    """Read the source of the main module, as a daemon does before any interpreter is told."""
+
+    def read(content: bytes, filename: str, library: str) -> bytes:
+        upload = tmp_path / "upload"
+        upload.write_bytes(content)
+        return read_main_source(upload, filename, library)
+
+    return read
+
+
+@pytest.fixture
+def unpack(tmp_path: Path) -> Read:
+    """Unpack an upload and return the folder; nothing is left if that fails."""
+
+    def read(content: bytes, filename: str, library: str) -> Path:
+        upload = tmp_path / "upload"
+        upload.write_bytes(content)
+        unpacked = UnpackedLibraries(tmp_path / "unpacked")
+        try:
+            path = unpacked.unpack(upload, "0" * 64, filename)
+            LibraryFolder(path, filename, library).close()
+            return path
+        except LibraryLoadError:
+            unpacked.remove()
+            assert list((tmp_path / "unpacked").iterdir()) == []
+            raise
+
+    return read
 
 
 def zipped(*files: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
@@ -34,6 +71,14 @@ def entry(name: str, *, kind: int = 0, flags: int = 0) -> zipfile.ZipInfo:
     info.external_attr = (kind | 0o644) << 16
     info.flag_bits = flags
     return info
+
+
+def in_code_page() -> bytes:
+    """Has a name that is not ASCII, and does not say how it is written."""
+    content = bytearray(zipped(("ops\u00e9.py", b"x = 1")))
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + offset + 1] &= ~0x08
+    return bytes(content)
 
 
 def encrypted() -> bytes:
@@ -83,53 +128,95 @@ HOSTILE = {
         zipped(("ops.py", b"0" * 40 * 2**20), method=zipfile.ZIP_DEFLATED),
         "times its own size",
     ),
+    "deep": (zipped((f"{'a/' * 32_000}ops.py", b"")), "the limit is 1024"),
+    "in many folders": (zipped((f"{'a/' * 40}ops.py", b"")), "in 40 folders.*the limit is 31"),
+    "long": (zipped((f"{'a' * 300}.py", b"")), "303 bytes.*the limit is 255"),
+    "device": (zipped(("ops.py", b""), ("data/NUL.bin", b"")), "like a device: 'data/NUL.bin'"),
+    "case": (
+        zipped(("ops.py", b""), ("Ops.py", b"")),
+        "capitals or accents: 'ops.py' and 'Ops.py'",
+    ),
+    "case of a folder": (zipped(("a/x.py", b""), ("A/y.py", b"")), "capitals or accents"),
+    "file and folder": (zipped(("ops.py", b""), ("ops.py/x.py", b"")), "as a file and as a folder"),
+    "no utf-8": (renamed("opsé.py".encode(), b"ops\xff\xfe.py"), "damaged|UTF-8"),
+    "code page": (in_code_page(), "not UTF-8"),
     "overlapping": (overlapping(), "overlap"),
     "truncated": (zipped(("ops.py", b"x = 1" * 100))[:-40], "not a zip archive we can read"),
     "no zip": (b"hello", "not a zip archive we can read"),
     "empty": (b"", "not a zip archive we can read"),
     "empty archive": (zipped(), "no Python module"),
-    "changed": (GOOD.replace(b"x = 1", b"x = 2"), "not a zip archive we can read"),
+    "changed": (GOOD.replace(b"x = 1", b"x = 2"), "Bad CRC"),
     "lying": (lying_about_its_size(), "ops.zip"),
 }
 
 
-@pytest.mark.parametrize("read", [read_archive, read_main_source])
+@pytest.mark.parametrize("read", ["read_main", "unpack"])
 @pytest.mark.parametrize("which", HOSTILE)
-def test_a_hostile_or_damaged_archive_is_refused(which: str, read):
+def test_hostile_or_damaged_archive_is_refused(
+    which: str, read: str, request: pytest.FixtureRequest
+):
     content, words = HOSTILE[which]
     with pytest.raises(LibraryLoadError, match=words) as caught:
-        read(content, "ops.zip", "ops")
+        request.getfixturevalue(read)(content, "ops.zip", "ops")
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
-def test_an_archive_has_so_many_files_and_bytes_and_no_more(monkeypatch: pytest.MonkeyPatch):
+def test_archive_has_so_many_files_and_bytes_and_no_more(
+    unpack: Read, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(archive_members, "MEMBERS_LIMIT", 2)
     files = [(f"m{number}/", b"") for number in range(3)]
     with pytest.raises(LibraryLoadError, match="3 files; the limit is 2"):
-        read_archive(zipped(*files), "ops.zip", "ops")
+        unpack(zipped(*files), "ops.zip", "ops")
     monkeypatch.setattr(archive_members, "UNPACKED_BYTES_LIMIT", 9)
-    read_archive(zipped(("ops.py", b"# 3456789")), "ops.zip", "ops")
-    with pytest.raises(LibraryLoadError, match="unpacks to 10 bytes; the limit is 9"):
-        read_archive(zipped(("ops.py", b"# 34567890")), "ops.zip", "ops")
+    with pytest.raises(LibraryLoadError, match=r"unpacks to 10 bytes; the limit is 9; .*ops\.py"):
+        unpack(zipped(("ops.py", b"# 34567890")), "ops.zip", "ops")
+    unpack(zipped(("ops.py", b"# 3456789")), "ops.zip", "ops")
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked():
-    content = HOSTILE["bomb"][0]
+@pytest.mark.parametrize("which", ["bomb", "deep"])
+def test_bomb_is_refused_before_it_takes_memory(which: str, read_main: Read):
+    content = HOSTILE[which][0]
     tracemalloc.start()
     try:
         with pytest.raises(LibraryLoadError):
-            read_archive(content, "ops.zip", "ops")
+            read_main(content, "ops.zip", "ops")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 2 * 2**20
 
 
-def test_the_main_source_is_that_of_the_module_that_is_imported():
+def test_list_of_members_has_a_limit_of_its_own(read_main: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library_archive, "DIRECTORY_BYTES_LIMIT", 70_000)
+    many = zipped(*((f"{'m' * 200}{number}.py", b"") for number in range(300)))
+    with pytest.raises(LibraryLoadError, match=r"list of members .* the limit is 70000"):
+        read_main(many, "ops.zip", "ops")
+
+
+def test_main_module_has_a_limit(read_main: Read, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(library_archive, "MAIN_SOURCE_BYTES_LIMIT", 10)
+    for content, filename in ((b"#" * 11, "ops.py"), (zipped(("ops.py", b"#" * 11)), "ops.zip")):
+        with pytest.raises(LibraryLoadError, match=r"ops.py .* 11 bytes; the limit is 10"):
+            read_main(content, filename, "ops")
+
+
+def test_main_source_is_that_of_the_module_that_is_imported(read_main: Read):
     content = zipped(("ops/__init__.py", b"a"), ("ops/x.py", b"b"), ("other.py", b"c"), ("d/", b""))
-    assert read_main_source(content, "up.zip", "ops") == b"a"
-    assert read_main_source(content, "up.zip", "other") == b"c"
-    assert read_main_source(zipped(("ops/x.py", b"b")), "up.zip", "lib") == b""
-    assert read_main_source(b"text", "ops.py", "lib") == b"text"
+    assert read_main(content, "up.zip", "ops") == b"a"
+    assert read_main(content, "up.zip", "other") == b"c"
+    assert read_main(zipped(("ops/x.py", b"b")), "up.zip", "lib") == b""
+    assert read_main(b"text", "ops.py", "lib") == b"text"
     with pytest.raises(LibraryLoadError, match="ends in"):
-        read_main_source(b"text", "ops.exe", "lib")
+        read_main(b"text", "ops.exe", "lib")
+
+
+def test_unpacked_files_are_where_and_what_they_were_and_read_only(unpack: Read):
+    path = unpack(zipped(("ops/__init__.py", b"a"), ("ops/data/w.bin", b"123")), "o.zip", "ops")
+    assert isinstance(path, Path)
+    assert (path / "ops" / "data" / "w.bin").read_bytes() == b"123"
+    assert {stat.S_IMODE(p.stat().st_mode) for p in path.rglob("*") if p.is_file()} == {0o444}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in (path, path / "ops")} == {0o555}
+    assert unpack(zipped(("ops/__init__.py", b"other")), "o.zip", "ops") == path  # by its digest
+    assert (path / "ops" / "__init__.py").read_bytes() == b"a"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from opdispatch_server.library_code.library_archive import read_archive
-from opdispatch_server.library_code.module_import import ArchiveImport
+from opdispatch_server.library_code.module_import import FolderImport
+from opdispatch_server.library_code.unpacked_libraries import LibraryFolder
 
 
 class _Imports(str):
@@ -22,16 +23,14 @@ class _Imports(str):
         return super().startswith(*args)
 
 
-def test_a_library_is_let_go_of_while_another_thread_imports_something(
-    monkeypatch: pytest.MonkeyPatch,
+def test_library_is_let_go_of_while_another_thread_imports_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    imported = ArchiveImport(read_archive(b"answer = 42", "late.py", "late"), 1_000_001)
+    (tmp_path / "late.py").write_text("answer = 42")
+    imported = FolderImport(LibraryFolder(tmp_path, "late.py", "late"), 1_000_001)
     imported.run()
     assert imported.main_module().answer == 42
     sys.modules[_Imports("imports_meanwhile")] = ModuleType("imports_meanwhile")
     imported.forget()
     assert not any("1000001" in name for name in sys.modules)
-    imported.reinstate()
-    assert imported.main_module().answer == 42
-    imported.forget()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opdispatch_wire.errors import LibraryLoadError
-from opdispatch_wire.library_source import load_request, needs_environment
+from opdispatch_wire.library_source import load_source, needs_environment
 from opdispatch_wire.requirements_file import read_requirements
 
 
@@ -52,11 +52,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
 def test_a_load_says_what_it_needs(tmp_path: Path):
     plain = tmp_path / "plain.py"
     plain.write_text("x = 1\n")
-    assert not needs_environment(load_request(plain))
-    assert len(load_request(plain).sha256) == 64
-    assert needs_environment(load_request(plain, isolated=True))
-    assert needs_environment(load_request(plain, requirements=["a"]))
-    request = load_request(plain, python="sub/python")
+    assert not needs_environment(load_source(plain).request)
+    assert len(load_source(plain).request.sha256) == 64
+    assert needs_environment(load_source(plain, isolated=True).request)
+    assert needs_environment(load_source(plain, requirements=["a"]).request)
+    request = load_source(plain, python="sub/python").request
     assert Path(request.environment.python).is_absolute()
     plain.write_text("# /// script\n# dependencies = []\n# ///\n")
-    assert needs_environment(load_request(plain))
+    assert needs_environment(load_source(plain).request)

@@ -9,6 +9,7 @@
     libraries.py         load, unload, libraries
     interpreters.py      interpreters, revive
     health.py            health
+    upload_progress.py   how far an upload is
     placement.py         scale, rollback, drain
     watch.py             load --watch
     listing_watch.py     --watch of lists

@@ -115,13 +115,18 @@ def load(
     """
     from opdispatch_client.cli.outcome import UsageError
     from opdispatch_client.cli.output import show_steps
+    from opdispatch_client.cli.upload_progress import show_upload
 
     if interpreter is not None and on is not None:
         raise UsageError("--interpreter and --on both say where; give one of them")
     with settings.connect() as session:
 
         def load_now() -> None:
-            with show_steps() as on_progress, _says_how_to_upload(source):
+            with (
+                show_upload() as on_upload,
+                show_steps() as on_progress,
+                _says_how_to_upload(source),
+            ):
                 library = session.load(
                     source,
                     name=name,
@@ -132,6 +137,7 @@ def load(
                     python=python,
                     isolated=isolated,
                     on_progress=on_progress,
+                    on_upload=on_upload,
                 )
             _print_loaded(library, json=settings.json)
 

@@ -9,6 +9,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class FetchLibraryRequest(_message.Message):
+    __slots__ = ("sha256", "offset")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    offset: int
+    def __init__(self, sha256: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class FetchLibraryReply(_message.Message):
+    __slots__ = ("chunk",)
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    chunk: bytes
+    def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
+
 class InterpreterMessage(_message.Message):
     __slots__ = ("instruction_id", "hello", "staged", "done", "failed", "heartbeat", "overdue", "direct_ports", "registry_report", "kernel_errors")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -104,7 +118,7 @@ class DirectPorts(_message.Message):
     def __init__(self, ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DaemonMessage(_message.Message):
-    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "report_registry", "release_values")
+    __slots__ = ("instruction_id", "welcome", "stage", "commit", "abort", "retire", "mirror", "restore", "goodbye", "trim", "direct_calls", "await_direct_calls", "report_registry", "fetch", "release_values")
     INSTRUCTION_ID_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +132,7 @@ class DaemonMessage(_message.Message):
     DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
     AWAIT_DIRECT_CALLS_FIELD_NUMBER: _ClassVar[int]
     REPORT_REGISTRY_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_VALUES_FIELD_NUMBER: _ClassVar[int]
     instruction_id: int
     welcome: Welcome
@@ -132,8 +147,9 @@ class DaemonMessage(_message.Message):
     direct_calls: DirectCalls
     await_direct_calls: AwaitDirectCalls
     report_registry: ReportRegistry
+    fetch: Fetch
     release_values: _remote_pb2.ReleaseValues
-    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., report_registry: _Optional[_Union[ReportRegistry, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
+    def __init__(self, instruction_id: _Optional[int] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., stage: _Optional[_Union[Stage, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., mirror: _Optional[_Union[Mirror, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., trim: _Optional[_Union[TrimMemory, _Mapping]] = ..., direct_calls: _Optional[_Union[DirectCalls, _Mapping]] = ..., await_direct_calls: _Optional[_Union[AwaitDirectCalls, _Mapping]] = ..., report_registry: _Optional[_Union[ReportRegistry, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., release_values: _Optional[_Union[_remote_pb2.ReleaseValues, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("name", "max_message_bytes", "heartbeat_seconds", "lane", "direct_calls")
@@ -192,22 +208,34 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., come_back: _Optional[bool] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("load_id", "name", "content", "module", "filename", "replaces", "version")
+    __slots__ = ("load_id", "name", "sha256", "module", "filename", "folder", "replaces", "version")
     LOAD_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
-    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
     FILENAME_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     load_id: int
     name: str
-    content: bytes
+    sha256: str
     module: str
     filename: str
+    folder: str
     replaces: int
     version: int
-    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., replaces: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+    def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., sha256: _Optional[str] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., folder: _Optional[str] = ..., replaces: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Fetch(_message.Message):
+    __slots__ = ("sha256", "filename", "size")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    filename: str
+    size: int
+    def __init__(self, sha256: _Optional[str] = ..., filename: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("load_id", "above")

@@ -39,6 +39,11 @@ class InterpreterServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_interpreter__pb2.InterpreterMessage.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_interpreter__pb2.DaemonMessage.FromString,
                 _registered_method=True)
+        self.FetchLibrary = channel.unary_stream(
+                '/opdispatch.v1.InterpreterService/FetchLibrary',
+                request_serializer=opdispatch_dot_v1_dot_interpreter__pb2.FetchLibraryRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_interpreter__pb2.FetchLibraryReply.FromString,
+                _registered_method=True)
 
 
 class InterpreterServiceServicer:
@@ -61,6 +66,15 @@ class InterpreterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchLibrary(self, request, context):
+        """A stored upload, in chunks, from an offset on: for interpreters that cannot read the daemon's
+        files.
+        NOT_FOUND           LIBRARY_NOT_FOUND       there is no such upload
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InterpreterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -68,6 +82,11 @@ def add_InterpreterServiceServicer_to_server(servicer, server):
                     servicer.Session,
                     request_deserializer=opdispatch_dot_v1_dot_interpreter__pb2.InterpreterMessage.FromString,
                     response_serializer=opdispatch_dot_v1_dot_interpreter__pb2.DaemonMessage.SerializeToString,
+            ),
+            'FetchLibrary': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchLibrary,
+                    request_deserializer=opdispatch_dot_v1_dot_interpreter__pb2.FetchLibraryRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_interpreter__pb2.FetchLibraryReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -97,6 +116,33 @@ class InterpreterService:
             '/opdispatch.v1.InterpreterService/Session',
             opdispatch_dot_v1_dot_interpreter__pb2.InterpreterMessage.SerializeToString,
             opdispatch_dot_v1_dot_interpreter__pb2.DaemonMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchLibrary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/opdispatch.v1.InterpreterService/FetchLibrary',
+            opdispatch_dot_v1_dot_interpreter__pb2.FetchLibraryRequest.SerializeToString,
+            opdispatch_dot_v1_dot_interpreter__pb2.FetchLibraryReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,10 +44,11 @@ class GetServerInfoReply(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class LoadLibraryRequest(_message.Message):
-    __slots__ = ("name", "content", "module", "filename", "interpreter", "interpreters", "device", "environment", "isolated", "sha256")
+    __slots__ = ("name", "content", "module", "uploaded", "filename", "interpreter", "interpreters", "device", "environment", "isolated", "sha256")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
+    UPLOADED_FIELD_NUMBER: _ClassVar[int]
     FILENAME_FIELD_NUMBER: _ClassVar[int]
     INTERPRETER_FIELD_NUMBER: _ClassVar[int]
     INTERPRETERS_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +59,7 @@ class LoadLibraryRequest(_message.Message):
     name: str
     content: bytes
     module: str
+    uploaded: str
     filename: str
     interpreter: str
     interpreters: int
@@ -65,7 +67,35 @@ class LoadLibraryRequest(_message.Message):
     environment: Environment
     isolated: bool
     sha256: str
-    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., isolated: _Optional[bool] = ..., sha256: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., uploaded: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., isolated: _Optional[bool] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class UploadLibraryRequest(_message.Message):
+    __slots__ = ("file", "chunk")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    file: UploadedFile
+    chunk: bytes
+    def __init__(self, file: _Optional[_Union[UploadedFile, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class UploadedFile(_message.Message):
+    __slots__ = ("filename", "sha256", "size")
+    FILENAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    filename: str
+    sha256: str
+    size: int
+    def __init__(self, filename: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class UploadLibraryReply(_message.Message):
+    __slots__ = ("received", "stored", "waiting")
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    received: int
+    stored: bool
+    waiting: bool
+    def __init__(self, received: _Optional[int] = ..., stored: _Optional[bool] = ..., waiting: _Optional[bool] = ...) -> None: ...
 
 class Environment(_message.Message):
     __slots__ = ("requirements", "requires_python", "python")

@@ -49,6 +49,11 @@ class RegistryServiceStub:
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.SerializeToString,
                 response_deserializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryProgress.FromString,
                 _registered_method=True)
+        self.UploadLibrary = channel.stream_stream(
+                '/opdispatch.v1.RegistryService/UploadLibrary',
+                request_serializer=opdispatch_dot_v1_dot_registry__pb2.UploadLibraryRequest.SerializeToString,
+                response_deserializer=opdispatch_dot_v1_dot_registry__pb2.UploadLibraryReply.FromString,
+                _registered_method=True)
         self.UnloadLibrary = channel.unary_unary(
                 '/opdispatch.v1.RegistryService/UnloadLibrary',
                 request_serializer=opdispatch_dot_v1_dot_registry__pb2.UnloadLibraryRequest.SerializeToString,
@@ -151,6 +156,19 @@ class RegistryServiceServicer:
     def LoadLibraryWithProgress(self, request, context):
         """LoadLibrary, with a line for each step on the way: an environment that is made, an
         interpreter that is started. The last message has the reply. Fails as LoadLibrary does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UploadLibrary(self, request_iterator, context):
+        """Uploads a file for a LoadLibrary that follows (LoadLibraryRequest.uploaded), of any size that
+        the daemon allows. The first message says which file it is. The daemon answers how much of it
+        is there already, from an upload that was broken off, say; the client sends the rest, in
+        chunks, and the daemon says again and again how much has come. The last message says that the
+        file is stored. It stays for as long as a library has been loaded from it.
+        INVALID_ARGUMENT    LIBRARY_LOAD            it is too large, or not the file that was said
+        UNAVAILABLE         JOURNAL                 the daemon's disk is full
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -283,6 +301,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.LoadLibraryWithProgress,
                     request_deserializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.FromString,
                     response_serializer=opdispatch_dot_v1_dot_registry__pb2.LoadLibraryProgress.SerializeToString,
+            ),
+            'UploadLibrary': grpc.stream_stream_rpc_method_handler(
+                    servicer.UploadLibrary,
+                    request_deserializer=opdispatch_dot_v1_dot_registry__pb2.UploadLibraryRequest.FromString,
+                    response_serializer=opdispatch_dot_v1_dot_registry__pb2.UploadLibraryReply.SerializeToString,
             ),
             'UnloadLibrary': grpc.unary_unary_rpc_method_handler(
                     servicer.UnloadLibrary,
@@ -431,6 +454,33 @@ class RegistryService:
             '/opdispatch.v1.RegistryService/LoadLibraryWithProgress',
             opdispatch_dot_v1_dot_registry__pb2.LoadLibraryRequest.SerializeToString,
             opdispatch_dot_v1_dot_registry__pb2.LoadLibraryProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UploadLibrary(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/opdispatch.v1.RegistryService/UploadLibrary',
+            opdispatch_dot_v1_dot_registry__pb2.UploadLibraryRequest.SerializeToString,
+            opdispatch_dot_v1_dot_registry__pb2.UploadLibraryReply.FromString,
             options,
             channel_credentials,
             insecure,

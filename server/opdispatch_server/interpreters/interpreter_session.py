@@ -63,6 +63,8 @@ class InterpreterSession:
         self.process_space = hello.process_space
         self.lease = lease  # None: it sends no heartbeats
         self.address = hello.address
+        # One that the daemon reaches by a path has the same files.
+        self.shares_files = hello.address.startswith("unix:")
         # Where clients can reach it directly; "" if they cannot.
         self.direct_lane = direct_lane
         self.direct_ports: tuple[int, ...] = ()  # and over gRPC, where the daemon listens, too

@@ -23,11 +23,10 @@ from opdispatch_wire.errors import DeadlineExceededError
 
 @dataclass(frozen=True, slots=True)
 class LoadOrder:
-    """What is to be loaded, and where. ``content`` is the upload."""
+    """What is to be loaded, and where."""
 
     name: str
     source: LibrarySource
-    content: bytes | None = None
     place: Place = field(default_factory=Place)
     interpreters: int = 0
     """How many shall hold it; 0: as many as the version before, else one."""
@@ -111,7 +110,7 @@ class LibraryLoading:
             or race.source != order.source
             or not order.source.sha256
         ):
-            race = LoadRace(order.name, order.source, order.content, order.place.pool)
+            race = LoadRace(order.name, order.source, order.place.pool)
             self._last_race[order.name] = race
             self._start(self._hold_line(race))
         race.enter()
@@ -137,16 +136,14 @@ class LibraryLoading:
         if newest is None or newest.source != race.source or not race.source.sha256:
             race.open(self._new_version(race, newest), newest)
             return
-        if not newest.is_active:
-            newest.content = race.content
-            if newest.pool is None:
-                self._pools.hold(newest, race.pool)
+        if not newest.is_active and newest.pool is None:
+            self._pools.hold(newest, race.pool)
         race.open(newest, None)
 
     def _new_version(self, race: LoadRace, newest: LibraryVersion | None) -> LibraryVersion:
         number = self._catalog.next_version(race.name)
         load_id = self._catalog.new_load_id()
-        version = LibraryVersion(race.name, number, load_id, race.source, race.content)
+        version = LibraryVersion(race.name, number, load_id, race.source)
         version.interpreters_wanted = newest.interpreters_wanted if newest else 1
         version.device = newest.device if newest else ""
         self._pools.hold(version, race.pool)

@@ -88,7 +88,8 @@ class LibraryTransaction:
     ) -> pb.RegistrationBatch:
         """Has an interpreter import a version; ``publish``, ``join`` or ``abandon`` follows.
 
-        Raises what the import raised, DeadlineExceededError, or InterpreterDiedError.
+        Raises what the import raised, LibraryLoadError or JournalError if its files are damaged or
+        cannot be unpacked, DeadlineExceededError, or InterpreterDiedError.
         """
         stage = pb.Stage(
             load_id=version.load_id,
@@ -100,10 +101,8 @@ class LibraryTransaction:
             stage.module = version.source.label
         else:
             stage.filename = version.source.label
-            content = version.content
-            if content is None:
-                content = await asyncio.to_thread(self._store.get, version.source.sha256)
-            stage.content = content
+            stage.sha256 = version.source.sha256
+            stage.folder = await self._provide_files(version, session)
         message = pb.DaemonMessage(stage=stage)
         session.importing = str(version)
         try:
@@ -122,6 +121,21 @@ class LibraryTransaction:
         finally:
             session.importing = ""
         return checked_answer(answer).staged
+
+    async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:
+        """Have the files of an upload where an interpreter can import them.
+
+        Returns the folder; "" if the interpreter has one of its own.
+        """
+        source = version.source
+        if session.shares_files:
+            folder = await asyncio.to_thread(self._store.unpack, source.sha256, source.label)
+            return str(folder)
+        path = await asyncio.to_thread(self._store.get_path, source.sha256)
+        fetch = pb.Fetch(sha256=source.sha256, filename=source.label, size=path.stat().st_size)
+        # As long as it takes: the interpreter itself gives up when nothing comes any more.
+        checked_answer(await session.post(pb.DaemonMessage(fetch=fetch)))
+        return ""
 
     async def publish(
         self,
@@ -147,7 +161,6 @@ class LibraryTransaction:
         with self._collections.spared():
             try:
                 await asyncio.to_thread(_take_batch, version, batch)
-                await self._keep_content(version)
             except Exception:
                 await self.abandon(version, session)
                 raise
@@ -348,18 +361,6 @@ class LibraryTransaction:
 
         return note
 
-    async def _keep_content(self, version: LibraryVersion) -> None:
-        """Stores an upload, before anybody is told that it is loaded."""
-        if version.content is None:
-            return
-        try:
-            await asyncio.to_thread(self._store.put, version.content)
-        except OSError as error:
-            raise LibraryLoadError(
-                f"{version.source.label} cannot be stored: {error.strerror}",
-                hint="see the daemon's --state folder",
-            ) from error
-
     async def _publish(
         self,
         version: LibraryVersion,
@@ -392,8 +393,8 @@ class LibraryTransaction:
                 )
                 for each, handles in zip(stay, others, strict=True):
                     each.handles = handles
-                version.content = None
                 version.become_active()
+                self._store.prove(version.source.sha256)
                 if replaced is not None:
                     replaced.state = VersionState.KEPT
                 self._operators.begin_epoch()

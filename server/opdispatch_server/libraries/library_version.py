@@ -57,7 +57,6 @@ class LibraryVersion:
         version: int,
         load_id: int,
         source: LibrarySource,
-        content: bytes | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -86,8 +85,6 @@ class LibraryVersion:
         self.has_fallbacks = False
         # Why it could not be loaded again, if it has failed.
         self.error = ""
-        # The upload, until the library store has it.
-        self.content = content
         self.loaded_at = datetime.now(UTC)
         # Its place among all publications: of kernels for one slot, that of the last one counts.
         self.position = 0

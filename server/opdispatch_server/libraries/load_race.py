@@ -24,12 +24,10 @@ class LoadRace:
         self,
         name: str,
         source: LibrarySource,
-        content: bytes | None,
         pool: InterpreterPool | None,
     ) -> None:
         self.name = name
         self.source = source
-        self.content = content
         self.pool = pool
         self.opened = asyncio.Event()
         self.ended = asyncio.Event()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import reprlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
 from opdispatch.schema_default import check_device
@@ -12,7 +15,7 @@ from opdispatch_server.libraries.library_loading import LoadOrder
 from opdispatch_server.libraries.library_version import LibrarySource
 from opdispatch_server.libraries.placement import Place
 from opdispatch_server.library_code.library_archive import read_main_source
-from opdispatch_server.library_code.library_store import digest_content
+from opdispatch_server.library_code.library_store import LibraryStore, digest_content
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2
@@ -21,14 +24,39 @@ _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-def read_load_request(
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@asynccontextmanager
+async def reading_load_request(
     request: registry_pb2.LoadLibraryRequest,
+    store: LibraryStore,
     *,
     loaded_by: str = "",
     patience: float | None = None,
+) -> AsyncIterator[LoadOrder]:
+    """Take a request apart, and keep the upload that it is for until the body is left.
+
+    If the body raises because of what is in the upload, that does not stay. Raises WireError,
+    LibraryLoadError and JournalError.
+    """
+    digest = ""
+    if request.WhichOneof("source") == "content":
+        digest = await asyncio.to_thread(digest_content, request.content)
+    elif request.WhichOneof("source") == "uploaded":
+        digest = request.uploaded.lower()
+    with store.loading(digest) if digest else nullcontext():
+        yield await asyncio.to_thread(_read, request, store, digest, loaded_by, patience)
+
+
+def _read(
+    request: registry_pb2.LoadLibraryRequest,
+    store: LibraryStore,
+    digest: str,
+    loaded_by: str,
+    patience: float | None,
 ) -> LoadOrder:
-    """Takes a request apart. Raises WireError or LibraryLoadError."""
-    name, source, content = _read_source(request)
+    name, source = _read_source(request, store, digest)
     if request.device:
         try:
             check_device(request.device)
@@ -38,7 +66,6 @@ def read_load_request(
     return LoadOrder(
         name,
         source,
-        content,
         place=Place(request.interpreter, request.device),
         interpreters=request.interpreters,
         loaded_by=loaded_by,
@@ -47,21 +74,20 @@ def read_load_request(
 
 
 def _read_source(
-    request: registry_pb2.LoadLibraryRequest,
-) -> tuple[str, LibrarySource, bytes | None]:
+    request: registry_pb2.LoadLibraryRequest, store: LibraryStore, digest: str
+) -> tuple[str, LibrarySource]:
     match request.WhichOneof("source"):
-        case "content":
+        case "content" | "uploaded":
             label = _last_part(request.filename)
             if not label:
                 raise WireError(
                     "$.filename is empty; its suffix, .py or .zip, says what the content is"
                 )
             name = _check_name(request.name or PurePosixPath(label).stem)
-            digest = _check_digest(request, label)
+            _keep_upload(request, store, digest, label)
             # A hostile archive is refused here: no interpreter ever sees it.
-            script = read_main_source(request.content, label, name)
-            source = LibrarySource(label, digest, home=_read_home(request, script, label))
-            return name, source, request.content
+            script = read_main_source(store.get_path(digest), label, name)
+            return name, LibrarySource(label, digest, home=_read_home(request, script, label))
         case "module":
             label = request.module
             if not _MODULE.fullmatch(label):
@@ -72,8 +98,7 @@ def _read_source(
             home = _read_home(request, b"", label)
             # Of a module in another environment, the digest is known when that is there.
             digest = "" if home.has_environment else digest_module(label)
-            source = LibrarySource(label, digest, is_module=True, home=home)
-            return name, source, None
+            return name, LibrarySource(label, digest, is_module=True, home=home)
         case _:
             raise WireError("$.source is missing; expected content or module")
 
@@ -89,14 +114,24 @@ def _read_home(request: registry_pb2.LoadLibraryRequest, script: bytes, label: s
     return home
 
 
-def _check_digest(request: registry_pb2.LoadLibraryRequest, label: str) -> str:
-    digest = digest_content(request.content)
+def _keep_upload(
+    request: registry_pb2.LoadLibraryRequest, store: LibraryStore, digest: str, label: str
+) -> None:
+    if request.HasField("uploaded"):
+        if not _DIGEST.fullmatch(digest):
+            raise WireError(f"$.uploaded is {digest[:80]!r}; expected a SHA-256 in hexadecimal")
+        if not store.has(digest):
+            raise LibraryLoadError(
+                f"{label}, with the SHA-256 {digest}, has not been uploaded",
+                hint="it was removed meanwhile, or never came; load it again",
+            )
+        return
     if request.sha256 and request.sha256.lower() != digest:
         raise LibraryLoadError(
             f"{label} arrived with the SHA-256 {digest}; expected {request.sha256[:100]}",
             hint="it was changed on the way, or is another file",
         )
-    return digest
+    store.put(request.content)
 
 
 def _last_part(filename: str) -> str:

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import stat
+import unicodedata
 import zipfile
 from pathlib import PurePosixPath, PureWindowsPath
 
 from opdispatch_wire.errors import LibraryLoadError
 
 MEMBERS_LIMIT = 10_000
-UNPACKED_BYTES_LIMIT = 512 * 1024 * 1024
+UNPACKED_BYTES_LIMIT = 64 * 1024**3
+DEPTH_LIMIT = 32
+PATH_BYTES_LIMIT = 1024
+"""Of the whole path of a member; file systems take 255 bytes for each part of it."""
+PART_BYTES_LIMIT = 255
 # Sources shrink to a quarter. Beyond this, and beyond the size where it would matter, an
-# archive is one that was made to fill the memory.
+# archive is one that was made to fill the disk.
 RATIO_LIMIT = 100
 RATIO_MATTERS_FROM = 32 * 1024 * 1024
 # What the others need to be unpacked (dictionaries of gigabytes) is up to the archive.
 METHODS = {zipfile.ZIP_STORED: "stored", zipfile.ZIP_DEFLATED: "deflated"}
-_ENCRYPTED = 0x1
+_ENCRYPTED, _UTF8 = 0x1, 0x800
+_DEVICES = frozenset(
+    {"CON", "PRN", "AUX", "NUL"} | {f"{kind}{n}" for kind in ("COM", "LPT") for n in range(1, 10)}
+)
 
 
 def list_members(
     archive: zipfile.ZipFile, archive_bytes: int, filename: str
 ) -> list[zipfile.ZipInfo]:
-    """The files in ``archive``, which is ``archive_bytes`` long; folders are left out.
+    """Return the files in ``archive``, which is ``archive_bytes`` long, without its folders.
 
     Sizes are those that the archive declares; reading a member stops there. Raises
-    LibraryLoadError if there is anything in it that should not be.
+    LibraryLoadError, which names the member, if there is anything in it that should not be.
     """
     members = archive.infolist()
     if len(members) > MEMBERS_LIMIT:
@@ -40,11 +48,14 @@ def list_members(
 def _check_member(member: zipfile.ZipInfo, filename: str) -> None:
     # zipfile cuts the name at a NUL, so that what one sees is not what another tool unpacks.
     name = member.orig_filename
+    _check_length(name, filename)  # before anything takes the name apart
     windows, posix = PureWindowsPath(name), PurePosixPath(name)
     if "\0" in name or not name.isprintable():
         raise LibraryLoadError(
             f"{filename} has a file whose name has control characters: {name[:200]!r}"
         )
+    if not member.flag_bits & _UTF8 and not name.isascii():
+        raise LibraryLoadError(f"{filename} has a file whose name is not UTF-8: {name[:200]!r}")
     if (
         posix.is_absolute()
         or windows.anchor
@@ -55,6 +66,8 @@ def _check_member(member: zipfile.ZipInfo, filename: str) -> None:
         raise LibraryLoadError(
             f"{filename} has a file that would lie outside the archive: {name[:200]!r}"
         )
+    if any(part.partition(".")[0].rstrip().upper() in _DEVICES for part in posix.parts):
+        raise LibraryLoadError(f"{filename} has a file that is named like a device: {name[:200]!r}")
     kind = stat.S_IFMT(member.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         what = "a symbolic link" if kind == stat.S_IFLNK else "neither a file nor a folder"
@@ -68,25 +81,75 @@ def _check_member(member: zipfile.ZipInfo, filename: str) -> None:
         )
 
 
+def _check_length(name: str, filename: str) -> None:
+    size = len(name.encode(errors="replace"))
+    if size > PATH_BYTES_LIMIT:
+        raise LibraryLoadError(
+            f"{filename} has a file whose name has {size} bytes: {name[:80]!r}...; the limit is "
+            f"{PATH_BYTES_LIMIT}"
+        )
+    parts = name.split("/")
+    if len(parts) > DEPTH_LIMIT:
+        raise LibraryLoadError(
+            f"{filename} has a file in {len(parts) - 1} folders: {name[:80]!r}...; the limit is "
+            f"{DEPTH_LIMIT - 1}"
+        )
+    longest = max(len(part.encode(errors="replace")) for part in parts)
+    if longest > PART_BYTES_LIMIT:
+        raise LibraryLoadError(
+            f"{filename} has a file or folder whose name has {longest} bytes: {name[:80]!r}...; "
+            f"the limit is {PART_BYTES_LIMIT}"
+        )
+
+
 def _check_duplicates(members: list[zipfile.ZipInfo], filename: str) -> None:
-    seen: set[PurePosixPath] = set()
+    # Names are compared as by a file system for which capitals, and the ways to write an accent,
+    # make no difference.
+    files: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for member in members:
         path = PurePosixPath(member.filename)
-        if path in seen and not member.is_dir():
+        above = [path, *path.parents] if member.is_dir() else path.parents
+        for folder in above:
+            _note(folders, str(folder), filename)
+        if member.is_dir():
+            continue
+        if _folded(str(path)) in files:
+            _note(files, str(path), filename)
             raise LibraryLoadError(f"{filename} has the file {member.filename[:200]!r} twice")
-        seen.add(path)
+        files[_folded(str(path))] = str(path)
+    for folded in files.keys() & folders.keys():
+        raise LibraryLoadError(f"{filename} has {files[folded][:200]!r} as a file and as a folder")
+
+
+def _note(seen: dict[str, str], path: str, filename: str) -> None:
+    before = seen.setdefault(_folded(path), path)
+    if before != path:
+        raise LibraryLoadError(
+            f"{filename} has two names that differ in nothing but capitals or accents: "
+            f"{before[:200]!r} and {path[:200]!r}"
+        )
+
+
+def _folded(path: str) -> str:
+    return unicodedata.normalize("NFC", path).casefold()
 
 
 def _check_sizes(members: list[zipfile.ZipInfo], archive_bytes: int, filename: str) -> None:
+    largest = max(members, key=lambda member: member.file_size, default=None)
+    if largest is None:
+        return
     unpacked = sum(member.file_size for member in members)
+    which = f"the largest of its files is {largest.filename[:200]!r}"
     if unpacked > UNPACKED_BYTES_LIMIT:
         raise LibraryLoadError(
-            f"{filename} unpacks to {unpacked} bytes; the limit is {UNPACKED_BYTES_LIMIT}"
+            f"{filename} unpacks to {unpacked} bytes; the limit is {UNPACKED_BYTES_LIMIT}; {which}"
         )
     if unpacked > max(RATIO_MATTERS_FROM, RATIO_LIMIT * archive_bytes):
         raise LibraryLoadError(
             f"{filename} unpacks to {unpacked} bytes, {unpacked // max(archive_bytes, 1)} times "
-            f"its own size; the limit is {RATIO_LIMIT} times"
+            f"its own size; the limit is {RATIO_LIMIT} times; {which}",
+            hint="files that are as compressible as that can be stored in it uncompressed",
         )
     if sum(member.compress_size for member in members) > archive_bytes:
-        raise LibraryLoadError(f"{filename} has files that overlap each other")
+        raise LibraryLoadError(f"{filename} has files that overlap each other; {which}")

@@ -1,6 +1,7 @@
-"""An uploaded library taken apart: the Python modules in a source file or a zip archive.
+"""An uploaded library before it is unpacked: a Python source file or a zip archive, on disk.
 
-Nothing is executed here and nothing is written to disk.
+Nothing is executed here, nothing is written, and no file is read whole but the source of the
+module that is imported, which has a limit.
 """
 
 from __future__ import annotations
@@ -10,46 +11,29 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import PurePosixPath
-from typing import NamedTuple
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 from opdispatch_server.library_code.archive_members import list_members
 from opdispatch_wire.errors import LibraryLoadError
 
-
-class ArchiveModule(NamedTuple):
-    """One module. ``path`` is what tracebacks show: "ops.py", or "ops.zip/pkg/blur.py"."""
-
-    path: str
-    source: bytes
-    is_package: bool
+MAIN_SOURCE_BYTES_LIMIT = 4 * 1024**2
+"""Compiling a source takes a hundred times its size in memory."""
+DIRECTORY_BYTES_LIMIT = 16 * 1024**2
+"""The most that is read of an archive at a time: its list of members is read whole."""
 
 
-class LibraryArchive(NamedTuple):
-    """The modules of an upload by dotted name, and which of them to import."""
+def is_archive(filename: str) -> bool:
+    """Return whether a file of that name is a zip archive; else it is a Python source file.
 
-    main: str
-    modules: dict[str, ArchiveModule]
-    # All files, by the path that tracebacks show; for modules that read their own data.
-    files: dict[str, bytes]
-
-    @property
-    def top_levels(self) -> frozenset[str]:
-        """The first parts of the dotted names."""
-        return frozenset(name.partition(".")[0] for name in self.modules)
-
-
-def read_archive(content: bytes, filename: str, library: str) -> LibraryArchive:
-    """The modules in ``content``, of the library of that name.
-
-    The suffix of ``filename`` says what the content is. Raises LibraryLoadError if it is
-    neither a Python source file nor a zip archive of modules, or has no module to import.
+    Raises LibraryLoadError if it is neither.
     """
     match PurePosixPath(filename).suffix.lower():
         case ".py":
-            return _read_source(content, filename)
+            return False
         case ".zip":
-            return _read_zip(content, filename, library)
+            return True
         case suffix:
             raise LibraryLoadError(
                 f"the file {filename!r} ends in {suffix!r}; expected a Python source file "
@@ -57,82 +41,63 @@ def read_archive(content: bytes, filename: str, library: str) -> LibraryArchive:
             )
 
 
-def read_main_source(content: bytes, filename: str, library: str) -> bytes:
-    """The source of the module that is imported; nothing else is unpacked.
+def source_module(filename: str) -> str:
+    """Return the name of the module that a single source file is imported as."""
+    return re.sub(r"\W", "_", PurePosixPath(filename).stem)
 
-    Raises as ``read_archive`` does.
+
+def read_main_source(path: Path, filename: str, library: str) -> bytes:
+    """Return the source of the module that is imported of the upload ``path``.
+
+    ``filename`` is how its uploader calls it. Raises LibraryLoadError if it is neither a Python
+    source file nor a zip archive of modules, if there is anything in it that should not be, and
+    if it has no module to import, or one that is too long.
     """
-    if PurePosixPath(filename).suffix.lower() != ".zip":
-        return read_archive(content, filename, library).files[filename]
-    with _opened(content, filename) as archive:
-        members = {m.filename: m for m in list_members(archive, len(content), filename)}
-        names = {name: path for path in members if (name := _module_name(path))}
-        main = _choose_main(_with_folders(names), filename, library)
-        return archive.read(names[main]) if main in names else b""
-
-
-def _with_folders(names: Iterable[str]) -> set[str]:
-    """The names, and those above them: folders without an __init__.py are packages too."""
-    found = set(names)
-    for name in names:
-        while name := name.rpartition(".")[0]:
-            found.add(name)
-    return found
-
-
-def _read_source(content: bytes, filename: str) -> LibraryArchive:
-    name = re.sub(r"\W", "_", PurePosixPath(filename).stem)
-    module = ArchiveModule(path=filename, source=content, is_package=False)
-    return LibraryArchive(main=name, modules={name: module}, files={filename: content})
-
-
-def _read_zip(content: bytes, filename: str, library: str) -> LibraryArchive:
-    files = _unpack(content, filename)
-    modules: dict[str, ArchiveModule] = {}
-    for path, data in files.items():
-        if name := _module_name(path):
-            package = path.endswith("__init__.py")
-            modules[name] = ArchiveModule(f"{filename}/{path}", data, package)
-    for name in _with_folders(modules):
-        folder = f"{filename}/{name.replace('.', '/')}/__init__.py"
-        modules.setdefault(name, ArchiveModule(folder, b"", is_package=True))
-    named = {f"{filename}/{path}": data for path, data in files.items()}
-    return LibraryArchive(_choose_main(modules, filename, library), modules, named)
-
-
-def _unpack(content: bytes, filename: str) -> dict[str, bytes]:
-    with _opened(content, filename) as archive:
-        members = list_members(archive, len(content), filename)
-        return {member.filename: archive.read(member) for member in members}
+    if not is_archive(filename):
+        _check_main_size(path.stat().st_size, filename)
+        return path.read_bytes()
+    with open_archive(path, filename) as (archive, members):
+        names = {name: m for m in members if (name := module_name(m.filename))}
+        main = choose_main(names, filename, library)
+        member = names.get(main)
+        if member is None or not member.filename.endswith(".py"):
+            return b""
+        _check_main_size(member.file_size, f"{filename}/{member.filename}")
+        return archive.read(member)
 
 
 @contextmanager
-def _opened(content: bytes, filename: str) -> Iterator[zipfile.ZipFile]:
-    """The archive, open; within it, what is wrong with it is a LibraryLoadError."""
+def open_archive(
+    path: Path, filename: str
+) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
+    """Open a zip archive and list its files, all checked; damage is a LibraryLoadError."""
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            yield archive
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        with (
+            path.open("rb", buffering=0) as file,
+            zipfile.ZipFile(cast(IO[bytes], _Bounded(file))) as archive,
+        ):
+            yield archive, list_members(archive, path.stat().st_size, filename)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise LibraryLoadError(f"{filename} is not a zip archive we can read: {error}") from error
-    except LibraryLoadError:
+    except (LibraryLoadError, OSError):
         raise
     except Exception as error:  # a damaged stream surfaces as the decompressor's own error
         raise LibraryLoadError(f"{filename} is damaged: {error}") from error
 
 
-def _module_name(path: str) -> str:
-    """The dotted name of the module in the file ``path``, or "" if it is no module."""
+def module_name(path: str) -> str:
+    """Return the dotted name of the module in the file ``path``, or "" if it is none."""
     pure = PurePosixPath(path)
-    if pure.suffix != ".py":
+    suffix = next((each for each in (".py", *EXTENSION_SUFFIXES) if pure.name.endswith(each)), "")
+    parts = [*pure.parent.parts, pure.name.removesuffix(suffix)]
+    if not suffix or not all(part.isidentifier() for part in parts):
         return ""
-    parts = [*pure.parent.parts, pure.stem]
-    if parts[-1] == "__init__":
-        parts.pop()
-    return ".".join(parts) if all(part.isidentifier() for part in parts) else ""
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _choose_main(modules: Iterable[str], filename: str, library: str) -> str:
-    top = sorted(name for name in modules if "." not in name)
+def choose_main(modules: Iterable[str], filename: str, library: str) -> str:
+    """Return which of the modules is imported. Raises LibraryLoadError if none can be."""
+    top = sorted({name.partition(".")[0] for name in modules} - {""})
     if library in top:
         return library
     if len(top) == 1:
@@ -140,7 +105,40 @@ def _choose_main(modules: Iterable[str], filename: str, library: str) -> str:
     if not top:
         raise LibraryLoadError(f"{filename} contains no Python module at its top level")
     raise LibraryLoadError(
-        f"{filename} has {len(top)} modules at its top level ({', '.join(top)}) and none of "
+        f"{filename} has {len(top)} modules at its top level ({', '.join(top)[:400]}) and none of "
         f"them is named {library!r}, like the library",
         hint="name the library like the module to import",
     )
+
+
+def _check_main_size(size: int, label: str) -> None:
+    if size > MAIN_SOURCE_BYTES_LIMIT:
+        raise LibraryLoadError(
+            f"{label} is the module to import and has {size} bytes; the limit is "
+            f"{MAIN_SOURCE_BYTES_LIMIT}",
+            hint="put data into files beside it",
+        )
+
+
+class _Bounded:
+    """A file for zipfile, of which it can read no more at a time than a list of members needs."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if size > DIRECTORY_BYTES_LIMIT:
+            raise LibraryLoadError(
+                f"the list of members in the archive has {size} bytes; the limit is "
+                f"{DIRECTORY_BYTES_LIMIT}"
+            )
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True

@@ -1,94 +1,297 @@
-"""Uploaded libraries on disk, each under the SHA-256 of its content."""
+"""Uploaded libraries on disk: each under the SHA-256 of its content, and unpacked beside that."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from opdispatch.errors import RegistrationError
+from opdispatch_server.configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_server.library_code.partial_file import PART_PREFIX, PartialFile
+from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries, folder_bytes
+from opdispatch_wire.errors import JournalError, LibraryLoadError
+from opdispatch_wire.library_content import CHUNK_BYTES
 
 # Of what is being written; a crash can leave such a file behind.
 DRAFT_PREFIX = ".draft-"
 
 
 def digest_content(content: bytes) -> str:
-    """The name that the store gives to ``content``: its SHA-256 in hexadecimal."""
+    """Return the name that the store gives to ``content``: its SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
-class LibraryStore:
-    """Content by digest, in one folder.
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-    An entry appears whole or not at all, survives a crash right after ``put``, and is checked
-    against its digest whenever it is read.
+
+def sync_file(path: Path) -> None:
+    """Have a file's content, or a folder's names, survive a loss of power. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class LibraryStore:
+    """Uploads by digest, in one folder, and the folders that they are unpacked to.
+
+    An upload appears whole or not at all, survives a crash right after it was stored, and is
+    checked against its digest before it is unpacked. ``_lock`` protects ``_loads`` and
+    ``_unproven``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        upload_bytes: int = LIBRARY_BYTES_DEFAULT,
+        disk_bytes: int = LIBRARY_DISK_BYTES_DEFAULT,
+    ) -> None:
+        """Use a folder. ``upload_bytes`` is the limit of one upload, ``disk_bytes`` that of all."""
         self._folder = folder
+        self._upload_bytes = upload_bytes
+        self._disk_bytes = disk_bytes
+        self.unpacked = UnpackedLibraries(folder.parent / "unpacked")
+        self._lock = threading.Lock()
+        # Loads that are under way, by digest; and uploads that no load has published yet.
+        self._loads: Counter[str] = Counter()
+        self._unproven: set[str] = set()
+        # Those that this process has written, or found undamaged.
+        self._checked: set[str] = set()
+        # Bytes on disk, at least as many as there are; counted when first needed.
+        self._used: int | None = None
+
+    # -- uploads ----------------------------------------------------------------------------------
 
     def put(self, content: bytes) -> str:
-        """Keeps ``content``; returns its digest. Raises OSError if the disk refuses."""
+        """Keep ``content``; returns its digest. Raises LibraryLoadError and JournalError."""
         digest = digest_content(content)
-        path = self._path(digest)
-        if self._has(path, digest):
-            self._sync_folder()  # whoever wrote it may have died before that
+        if self.has(digest) and digest_file(self._path(digest)) == digest:
+            self._sync_folder()  # the process that wrote it may have died before that
             return digest
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, draft = tempfile.mkstemp(dir=self._folder, prefix=DRAFT_PREFIX)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            fault_point(FaultPoint.CONTENT_DRAFTED)
-            Path(draft).rename(path)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
-        self._sync_folder()
-        fault_point(FaultPoint.CONTENT_STORED)
+        label = "the library"
+        self.check_size(len(content), label)
+        with self._disk(label):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, draft = tempfile.mkstemp(dir=self._folder, prefix=DRAFT_PREFIX)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._name(Path(draft), digest)
+            except BaseException:
+                Path(draft).unlink(missing_ok=True)
+                raise
         return digest
 
-    def get(self, digest: str) -> bytes:
-        """The content under ``digest``; raises LibraryLoadError if it is gone or damaged."""
+    def adopt(self, path: Path, digest: str) -> None:
+        """Keep a file that is known to have that digest, by moving it. Raises JournalError."""
+        with self._disk("the library"):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            sync_file(path)
+            self._name(path, digest)
+
+    def has(self, digest: str) -> bool:
+        """Return whether there is an upload of that digest."""
+        return self._path(digest).is_file()
+
+    def begin(self, digest: str, size: int, label: str) -> PartialFile:
+        """Open what is there of an upload that comes in parts; ``end`` or ``close`` follows.
+
+        Raises LibraryLoadError if it would be too large, and JournalError.
+        """
+        self.check_size(size, label)
+        with self._disk(label):
+            return PartialFile(self._folder, digest, size)
+
+    def append(self, part: PartialFile, chunk: bytes, label: str) -> None:
+        """Write the next bytes of an upload.
+
+        Raises LibraryLoadError and JournalError, and nothing of the upload is left then.
+        """
+        try:
+            with self._disk(label):
+                part.append(chunk, label)
+        except BaseException:
+            part.remove()
+            raise
+
+    def end(self, part: PartialFile, label: str) -> None:
+        """Keep an upload that is whole.
+
+        Raises LibraryLoadError if it is not the file that was announced, and JournalError; nothing
+        of it is left then.
+        """
+        try:
+            part.check(label)
+            with self._disk(label):
+                part.sync()
+                self._name(part.path, part.digest)
+            part.close()
+        except BaseException:
+            part.remove()
+            raise
+
+    def check_size(self, size: int, label: str) -> None:
+        """Raise LibraryLoadError or JournalError if an upload of that size cannot be kept."""
+        if size > self._upload_bytes:
+            raise LibraryLoadError(
+                f"{label} has {size} bytes; the limit is {self._upload_bytes}",
+                hint="raise the limit with `opdispatch serve --max-library-bytes`",
+            )
+        used = self._count_used() if self._used is None else self._used
+        if used + size > self._disk_bytes:
+            self.unpacked.remove()
+            used = self._count_used()
+        if used + size > self._disk_bytes:
+            raise JournalError(
+                f"{label} has {size} bytes, and the libraries on disk have {used} already; the "
+                f"limit is {self._disk_bytes}",
+                hint="`opdispatch state prune` removes those that nothing needs; raise the limit "
+                "with `opdispatch serve --library-disk-bytes`",
+            )
+
+    def get_path(self, digest: str) -> Path:
+        """Return the file with the upload; raises LibraryLoadError if it is gone or damaged."""
         path = self._path(digest)
         try:
-            content = path.read_bytes()
+            if digest not in self._checked and digest_file(path) != digest:
+                path.unlink(missing_ok=True)  # so that loading it again stores it again
+                raise LibraryLoadError(
+                    f"the stored content {digest[:12]} of the library is damaged",
+                    hint="load the library again",
+                    path=str(path),
+                )
+            path.stat()
         except OSError as error:
             raise LibraryLoadError(
                 f"the stored content {digest[:12]} of the library cannot be read: {error.strerror}",
                 hint="load the library again",
                 path=str(path),
             ) from error
-        if digest_content(content) != digest:
-            path.unlink(missing_ok=True)  # so that loading it again stores it again
-            raise LibraryLoadError(
-                f"the stored content {digest[:12]} of the library is damaged",
-                hint="load the library again",
-                path=str(path),
-            )
-        return content
+        self._checked.add(digest)
+        return path
+
+    def unpack(self, digest: str, filename: str) -> Path:
+        """Return the folder with what is in an upload. Raises LibraryLoadError and JournalError."""
+        upload = self.get_path(digest)  # found undamaged once in the life of a daemon
+        folder = self.unpacked.find(digest, filename)
+        if folder.is_dir():
+            return folder
+        with self._disk(filename):
+            folder = self.unpacked.unpack(upload, digest, filename)
+        if self._used is not None:
+            self._used += folder_bytes(folder)
+        return folder
+
+    def read(self, digest: str, offset: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """Return the chunks of an upload from an offset on. Raises LibraryLoadError and OSError."""
+        with self.get_path(digest).open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(chunk_bytes):
+                yield chunk
 
     def paths(self) -> list[Path]:
-        """Where everything is that is kept: files that have their digest for a name."""
+        """Return where the uploads are: files that have their digest for a name."""
         return sorted(self._folder.glob("[0-9a-f]" * 64))
 
-    def _has(self, path: Path, digest: str) -> bool:
+    def remove_parts(self) -> int:
+        """Remove what has come of uploads that were broken off; returns how many bytes."""
+        freed = 0
+        for path in self._folder.glob(f"{PART_PREFIX}*"):
+            with suppress(OSError):
+                size = path.stat().st_size
+                path.unlink()
+                freed += size
+        return freed
+
+    # -- loads ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def loading(self, digest: str) -> Iterator[None]:
+        """Keep an upload for a load, and remove it afterwards if it has proved to be useless.
+
+        That is if no load of it was ever published (``prove``), and this was the last one.
+        """
+        with self._lock:
+            self._loads[digest] += 1
+        is_useless = False
         try:
-            return digest_content(path.read_bytes()) == digest
-        except OSError:
-            return False
+            yield
+        except (LibraryLoadError, RegistrationError):
+            is_useless = True
+            raise
+        finally:
+            with self._lock:
+                self._loads[digest] -= 1
+                if not self._loads[digest]:
+                    del self._loads[digest]
+                    if is_useless and digest in self._unproven:
+                        self._discard(digest)
+
+    def prove(self, digest: str) -> None:
+        """Note that a library has been loaded from an upload: it stays."""
+        with self._lock:
+            self._unproven.discard(digest)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _discard(self, digest: str) -> None:
+        self._unproven.discard(digest)
+        self._checked.discard(digest)
+        with suppress(OSError):
+            self._path(digest).unlink()
+        self.unpacked.remove(lambda other: other != digest)
+
+    def _name(self, draft: Path, digest: str) -> None:
+        fault_point(FaultPoint.CONTENT_DRAFTED)
+        if not self.has(digest):
+            with self._lock:
+                self._unproven.add(digest)
+        draft.rename(self._path(digest))
+        if self._used is not None:
+            self._used += self._path(digest).stat().st_size
+        self._checked.add(digest)
+        self._sync_folder()
+        fault_point(FaultPoint.CONTENT_STORED)
+
+    def _count_used(self) -> int:
+        used = self.unpacked.total_bytes()
+        for path in (*self.paths(), *self._folder.glob(f"{PART_PREFIX}*")):
+            with suppress(OSError):
+                used += path.stat().st_size
+        self._used = used
+        return used
 
     def _path(self, digest: str) -> Path:
         return self._folder / digest
 
+    @contextmanager
+    def _disk(self, label: str) -> Iterator[None]:
+        """Within it, a disk that refuses is a JournalError."""
+        try:
+            yield
+        except OSError as error:
+            hint = "see the daemon's --state folder"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                hint = "`opdispatch state prune` removes libraries that nothing needs"
+            raise JournalError(
+                f"{label} cannot be stored: {error.strerror}", hint=hint, path=str(self._folder)
+            ) from error
+
     def _sync_folder(self) -> None:
         # Without this the new name may be lost with the power, though the content is not.
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(self._folder)

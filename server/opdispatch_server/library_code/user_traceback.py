@@ -1,7 +1,6 @@
 """Tracebacks of users' code, without the frames of the machinery that runs it.
 
-The lines of an uploaded library are shown from the version that raised, whatever file of the
-same name lies on disk.
+The files of an uploaded library are shown as its author calls them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from opdispatch_server.library_code.module_import import ArchiveLoader
+from opdispatch_server.library_code.unpacked_libraries import show_paths
 
 _MACHINERY = (
     "opdispatch",
@@ -32,7 +31,7 @@ def format_user_traceback(error: BaseException) -> str:
     """
     report = traceback.TracebackException.from_exception(error)
     _trim(report, error)
-    return "".join(report.format()).rstrip("\n")
+    return show_paths("".join(report.format()).rstrip("\n"))
 
 
 def find_user_line(error: BaseException, owns: Callable[[str], bool]) -> str:
@@ -41,14 +40,14 @@ def find_user_line(error: BaseException, owns: Callable[[str], bool]) -> str:
     Without one, of the innermost line outside of opdispatch; "" if there is none either.
     """
     if isinstance(error, SyntaxError) and error.lineno and owns(error.filename or ""):
-        return f"{error.filename}:{error.lineno}"
+        return show_paths(f"{error.filename}:{error.lineno}")
     frames = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not _is_machinery(frame)
     ]
     own = [place for place in frames if owns(place[0])] or frames
-    return "{}:{}".format(*own[-1]) if own else ""
+    return show_paths("{}:{}".format(*own[-1])) if own else ""
 
 
 def describe_exception(error: BaseException) -> str:
@@ -86,11 +85,7 @@ def _trim(report: traceback.TracebackException, error: BaseException) -> None:
 
 def _shown(frame: FrameType, summary: traceback.FrameSummary) -> traceback.FrameSummary:
     filename, number = summary.filename, summary.lineno or 0
-    loader = frame.f_globals.get("__loader__")
-    if isinstance(loader, ArchiveLoader):
-        line = loader.get_line(filename, number)
-    else:
-        line = linecache.getline(filename, number, frame.f_globals).strip()
+    line = linecache.getline(filename, number, frame.f_globals).strip()
     return traceback.FrameSummary(filename, number, summary.name, line=line)
 
 

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from opdispatch_server.library_code.unpacked_libraries import without_folders
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.log_relay import RECORD_BYTES, SEPARATOR, lines_of, read_record
 
@@ -40,6 +41,7 @@ class WorkerOutput:
 
     def take(self, line: str) -> None:
         """Keep one line and, unless there are too many, log it."""
+        line = without_folders(line)
         self.tail.append(line)
         if self._lines.spend():
             extra = fields(Event.INTERPRETER_OUTPUT, interpreter=self._name)

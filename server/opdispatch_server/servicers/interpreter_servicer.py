@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -20,6 +20,7 @@ from opdispatch_server.interpreters.interpreter_session import (
 )
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.interpreters.leases import LeaseWatch
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.process_watch import (
     UNKNOWN_END,
@@ -27,10 +28,11 @@ from opdispatch_server.processes.process_watch import (
     process_space,
     watch_process,
 )
-from opdispatch_server.serving.status_answers import StatusError, answers
+from opdispatch_server.serving.status_answers import StatusError, answers, answers_in_steps
 from opdispatch_wire.addresses import AddressError, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION
-from opdispatch_wire.errors import RefusedError, WireError
+from opdispatch_wire.errors import LibraryNotFoundError, RefusedError, WireError
+from opdispatch_wire.library_content import upload_chunk_bytes
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 from opdispatch_wire.v1 import interpreter_pb2_grpc
 
@@ -75,6 +77,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         max_message_bytes: int,
         insecure: bool,
         lane: str,
+        store: LibraryStore,
     ) -> None:
         self._sessions = sessions
         self._pid_of = pid_of
@@ -91,6 +94,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._max_message_bytes = max_message_bytes
         self._insecure = insecure
         self._lane = lane
+        self._store = store
         self._endings: set[asyncio.Task[None]] = set()
         # Those that serve a session, until its interpreter has been told of its end.
         self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
@@ -158,6 +162,18 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
                 writing.cancel()
                 reading.cancel()
                 await asyncio.gather(writing, reading, return_exceptions=True)
+
+    @answers_in_steps
+    async def FetchLibrary(  # noqa: N802
+        self, request: pb.FetchLibraryRequest, context: SessionContext
+    ) -> AsyncGenerator[pb.FetchLibraryReply, None]:
+        """Send a stored upload."""
+        if not self._store.has(request.sha256):
+            raise LibraryNotFoundError(f"there is no upload {request.sha256[:64]!r}")
+        chunk_bytes = upload_chunk_bytes(self._max_message_bytes)
+        chunks = self._store.read(request.sha256, request.offset, chunk_bytes)
+        while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            yield pb.FetchLibraryReply(chunk=chunk)
 
     def stop(self) -> None:
         """Ends every session that is not with an interpreter of the daemon's own, and has no new

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple, TypeVar
@@ -17,11 +17,13 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_registry import LibraryRegistry
-from opdispatch_server.libraries.load_request import read_load_request
+from opdispatch_server.libraries.load_request import reading_load_request
+from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
+from opdispatch_server.servicers.library_uploads import LibraryUploads
 from opdispatch_server.servicers.load_progress import in_steps
 from opdispatch_server.servicers.peer_identity import identity_of, who_asks
 from opdispatch_server.serving.status_answers import Context, StatusError, answers, answers_in_steps
@@ -56,6 +58,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         view: RegistryView,
         waits: RegistrationWaits,
         revive: Callable[[str], bool],
+        store: LibraryStore,
     ) -> None:
         self._facts = facts
         self._operators = operators
@@ -63,6 +66,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._view = view
         self._waits = waits
         self._revive = revive
+        self._store = store
+        self._uploads = LibraryUploads(store)
         self._changes: set[asyncio.Task[Any]] = set()
 
     @answers
@@ -112,11 +117,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         report: Callable[[str], None] = lambda line: None,
     ) -> pb.LoadLibraryReply:
         IDENTITY.set(identity_of(context))
+        reading = reading_load_request(
+            request, self._store, loaded_by=who_asks(context), patience=_patience(context)
+        )
         try:
-            order = await asyncio.to_thread(
-                read_load_request, request, loaded_by=who_asks(context), patience=_patience(context)
-            )
-            outcome = await self._libraries.load(order, report)
+            async with reading as order:
+                outcome = await self._libraries.load(order, report)
         except OpdispatchError as error:
             name = request.name or PurePosixPath(request.filename).stem or request.module
             about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
@@ -128,6 +134,15 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             already_loaded=outcome.already_loaded,
             role=outcome.role,
         )
+
+    @answers_in_steps
+    async def UploadLibrary(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.UploadLibraryRequest], context: Context
+    ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
+        """Stores a file that comes in chunks."""
+        async with aclosing(self._uploads.receive(request_iterator)) as replies:
+            async for reply in replies:
+                yield reply
 
     @answers
     async def UnloadLibrary(  # noqa: N802

@@ -59,10 +59,14 @@ def add_execution_service(server: grpc.aio.Server, servicer: object) -> None:
 def add_registry_service(server: grpc.aio.Server, servicer: object) -> None:
     """Has ``servicer`` serve ``RegistryService``, whose requests are small but for uploads."""
     add = registry_pb2_grpc.add_RegistryServiceServicer_to_server
-    content = registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER
+    large = {
+        "LoadLibrary": [registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER],
+        "LoadLibraryWithProgress": [registry_pb2.LoadLibraryRequest.CONTENT_FIELD_NUMBER],
+        "UploadLibrary": [registry_pb2.UploadLibraryRequest.CHUNK_FIELD_NUMBER],
+    }
 
     def parse_small(method: str, parse: Parse) -> Parse:
-        return small(parse, [content] if method.startswith("LoadLibrary") else [])
+        return small(parse, large.get(method, []))
 
     add_service(server, add, servicer, parse_small)
 

@@ -108,7 +108,7 @@ def import_state(archive: Path, state: Path) -> StateSummary:
                 raise _wrong(f"the content {missing[0][:12]} of a library is not in it")
             store = LibraryStore(folder.libraries)
             for digest in digests:
-                store.put((draft / "libraries" / digest).read_bytes())
+                store.adopt(draft / "libraries" / digest, digest)
             sync_tree(journal)
             fault_point(FaultPoint.IMPORT_VERIFIED)
             replaced = folder.take_import(journal)
@@ -143,7 +143,11 @@ def _write_archive(
                 opened.write(path, member)
                 hashes[member] = hashlib.sha256(path.read_bytes()).hexdigest()
             for digest in digests:
-                opened.writestr(f"libraries/{digest}", store.get(digest))
+                # Not compressed: an archive is already, as far as it can be.
+                upload = zipfile.ZipInfo(f"libraries/{digest}")
+                with opened.open(upload, "w", force_zip64=True) as target:
+                    for chunk in store.read(digest):
+                        target.write(chunk)
                 hashes[f"libraries/{digest}"] = digest
             manifest = {"format": ARCHIVE_FORMAT, "sha256": hashes}
             opened.writestr(MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))

@@ -13,6 +13,7 @@ kernel_execution, chosen_kernel,
 raised_errors, kernel_error_log,
 kernel_profile                              kernels, what they raise, and what they take
 compiled_program, program_execution         programs
+library_fetch                               files of libraries, from a daemon on another machine
 library_turns, several_turns, waiting_room  whose turn it is in a library
 daemon_lane                                 the calls that kernels make to other interpreters
 

@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import grpc
@@ -41,6 +42,7 @@ from opdispatch_server.worker.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.kernel_lanes import KernelLanes
 from opdispatch_server.worker.kernel_streams import KernelStreams
+from opdispatch_server.worker.library_fetch import LibraryFetch, default_cache_folder
 from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.program_execution import ProgramExecution
 from opdispatch_wire.addresses import grpc_target
@@ -85,6 +87,8 @@ class InterpreterSettings(NamedTuple):
     """The same, for calls of clients."""
     device: str = ""
     """The one that its kernels use beside the CPU; empty: all that there are."""
+    cache: Path | None = None
+    """Where it keeps uploads of a daemon whose files it cannot read; None: the user's cache."""
 
 
 class Interpreter:
@@ -103,7 +107,10 @@ class Interpreter:
         self._limit = internal_message_limit(settings.max_message_bytes)
         self._name = settings.name
         self._lane = DaemonLane(settings.daemon, settings.max_message_bytes)
-        self._libraries = InterpreterLibraries(default_dispatcher(), self._lane.kernel)
+        self._fetch = LibraryFetch(settings.cache or default_cache_folder(), settings.daemon)
+        self._libraries = InterpreterLibraries(
+            default_dispatcher(), self._lane.kernel, self._fetch.unpacked
+        )
         self._values = ValueStore()
         self._peers = PeerValues(self._limit)
         self._exports = DeviceExports()
@@ -242,7 +249,7 @@ class Interpreter:
         async with asyncio_channel(grpc_target(daemon), options) as channel:
             stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)  # type: ignore[no-untyped-call]
             session = stub.Session()
-            reading = asyncio.create_task(self._follow(session, address))
+            reading = asyncio.create_task(self._follow(session, stub, address))
             stopping = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -268,7 +275,9 @@ class Interpreter:
                 with contextlib.suppress(asyncio.CancelledError, grpc.RpcError):
                     await reading
 
-    async def _follow(self, session: Session, address: str) -> str:
+    async def _follow(
+        self, session: Session, stub: interpreter_pb2_grpc.InterpreterServiceStub, address: str
+    ) -> str:
         """Says hello, then carries out what the daemon says; why it says no more, if known."""
         await session.write(pb.InterpreterMessage(hello=await self._hello(address)))
         tasks: list[asyncio.Task[None]] = []
@@ -295,6 +304,8 @@ class Interpreter:
                         await self._say(session, _done(message))
                     case "await_direct_calls":
                         self._answer_later(session, self._await_direct_calls(message))
+                    case "fetch":
+                        self._answer_later(session, self._fetch_library(stub, message))
                     case _:
                         self._carry_out(session, message)
         finally:
@@ -356,6 +367,19 @@ class Interpreter:
 
     async def _await_direct_calls(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         await self._direct.wait_idle(message.await_direct_calls.load_id)
+        return _done(message)
+
+    async def _fetch_library(
+        self, stub: interpreter_pb2_grpc.InterpreterServiceStub, message: pb.DaemonMessage
+    ) -> pb.InterpreterMessage:
+        try:
+            await self._fetch.fetch(stub, message.fetch)
+        except Exception as error:  # an instruction is always answered
+            if not isinstance(error, OpdispatchError):
+                LOG.exception("instruction fetch failed")
+            return pb.InterpreterMessage(
+                instruction_id=message.instruction_id, failed=status_from_error(error)
+            )
         return _done(message)
 
     async def _report(self, session: Session, run: DirectRun) -> None:

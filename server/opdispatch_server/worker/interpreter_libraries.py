@@ -7,6 +7,7 @@ import itertools
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 from opdispatch import Dispatcher, KernelFunction
@@ -14,9 +15,14 @@ from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
-from opdispatch_server.library_code.library_archive import read_archive
 from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_server.library_code.module_import import ArchiveImport, LibraryImport, ModuleImport
+from opdispatch_server.library_code.module_import import FolderImport, LibraryImport, ModuleImport
+from opdispatch_server.library_code.module_names import NAMES
+from opdispatch_server.library_code.unpacked_libraries import (
+    LibraryFolder,
+    UnpackedLibraries,
+    show_paths,
+)
 from opdispatch_server.library_code.user_traceback import (
     describe_exception,
     find_user_line,
@@ -42,14 +48,20 @@ class InterpreterLibraries:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, make_forwarding_kernel: Callable[[int, str], KernelFunction]
+        self,
+        dispatcher: Dispatcher,
+        make_forwarding_kernel: Callable[[int, str], KernelFunction],
+        unpacked: UnpackedLibraries,
     ) -> None:
+        """``unpacked`` has the uploads that the daemon does not say the folder of."""
         self.dispatcher = dispatcher
         self._make_forwarding_kernel = make_forwarding_kernel
+        self._unpacked = unpacked
         self._libraries: dict[int, LoadedLibrary] = {}
         # The version that was imported last, and not published yet.
         self._staged: LoadedLibrary | None = None
         self._collections = FullCollections()
+        NAMES.reserve_loaded()
 
     def get(self, load_id: int) -> LoadedLibrary:
         """The version with code that has this load id. Raises RefusedError if it is gone."""
@@ -105,7 +117,7 @@ class InterpreterLibraries:
 
     def _stage(self, stage: pb.Stage) -> pb.RegistrationBatch:
         replaced = self._libraries.get(stage.replaces)
-        imported = _prepare_import(stage, replaced.imported if replaced else None)
+        imported = self._prepare_import(stage, replaced.imported if replaced else None)
         with self.dispatcher.transaction() as transaction:
             for library in self._libraries.values():
                 # Versions that are neither active nor replaced are on their way out.
@@ -116,20 +128,25 @@ class InterpreterLibraries:
                 with collected_backends() as backends:
                     imported.run()
             except BaseException as error:  # sys.exit() too must not end the interpreter
-                raise _load_error(error, stage, imported) from error
+                failure = _load_error(error, stage, imported)
+                imported.abandon()
+                raise failure from error
             registrations = rules_last(dict.fromkeys(transaction.registrations))
             transaction.rollback()
         try:
             max_concurrency = read_max_concurrency(imported.main_module(), stage)
             kinds = [each.backend.device_type for each in backends]
             batch = batch_to_proto(registrations, max_concurrency, kinds)
+            for registration in batch.registrations:
+                registration.site = show_paths(registration.site)
             if stage.WhichOneof("source") == "module":
                 batch.sha256 = digest_module(stage.module)
         except BaseException as error:  # a module may hide anything behind an attribute
+            failure = _load_error(error, stage, imported)
             imported.abandon()
             for backend in backends:
                 backend.close()
-            raise _load_error(error, stage, imported) from error
+            raise failure from error
         self._staged = LoadedLibrary(
             stage.load_id,
             stage.name,
@@ -144,6 +161,12 @@ class InterpreterLibraries:
             # import it expects none.
             gc.collect()
         return batch
+
+    def _prepare_import(self, stage: pb.Stage, replaced: LibraryImport | None) -> LibraryImport:
+        if stage.WhichOneof("source") == "module":
+            return ModuleImport(stage.module, replaced)
+        path = Path(stage.folder or self._unpacked.find(stage.sha256, stage.filename))
+        return FolderImport(LibraryFolder(path, stage.filename, stage.name), next(_IMPORTS))
 
     def _commit(self, commit: pb.Commit) -> None:
         staged = self._staged
@@ -244,13 +267,6 @@ def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
     )
 
 
-def _prepare_import(stage: pb.Stage, replaced: LibraryImport | None) -> LibraryImport:
-    if stage.WhichOneof("source") == "module":
-        return ModuleImport(stage.module, replaced)
-    archive = read_archive(stage.content, stage.filename, stage.name)
-    return ArchiveImport(archive, next(_IMPORTS))
-
-
 def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) -> OpdispatchError:
     """What the client gets: the error with the traceback, and the line that is to blame."""
     if isinstance(error, LibraryLoadError):
@@ -258,12 +274,13 @@ def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) 
     line = find_user_line(error, imported.owns)
     found = {"library": stage.name, "line": line, "traceback": format_user_traceback(error)}
     if isinstance(error, RegistrationError):
-        message = f"{line}: {error.message}" if line else error.message
+        shown = show_paths(error.message)
+        message = f"{line}: {shown}" if line else shown
         return type(error)(message, hint=error.hint, **{**error.facts, **found})
     label = stage.filename or stage.module
     where = f", at {line}" if line else ""
     return LibraryLoadError(
-        f"{label} raised {describe_exception(error)} when it was imported{where}",
+        f"{label} raised {show_paths(describe_exception(error))} when it was imported{where}",
         exception_type=type(error).__qualname__,
         **found,
     )

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import grpc
@@ -64,7 +65,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def run_user_interpreter(
-    daemon: str, listen: str, *, name: str, insecure: bool, reconnect: float
+    daemon: str,
+    listen: str,
+    *,
+    name: str,
+    insecure: bool,
+    reconnect: float,
+    cache: Path | None = None,
 ) -> None:
     """Runs an interpreter that a user has started, until it is told to stop.
 
@@ -92,11 +99,13 @@ def run_user_interpreter(
         def settings(name: str) -> InterpreterSettings:
             limit = _ask_message_limit(daemon)
             if folder is None:
-                return InterpreterSettings(daemon, listen, limit, name, insecure)
+                return InterpreterSettings(daemon, listen, limit, name, insecure, cache=cache)
             # Each session has its own: clients may still use that of the one before.
             direct = folder.lane(f"direct-{next(numbers)}")
             lane = folder.lane("calls")
-            return InterpreterSettings(daemon, listen, limit, name, insecure, lane, direct)
+            return InterpreterSettings(
+                daemon, listen, limit, name, insecure, lane, direct, cache=cache
+            )
 
         asyncio.run(_serve_again(ReturningInterpreter(settings, name, reconnect)))
     finally:

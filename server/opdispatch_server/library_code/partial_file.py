@@ -1,0 +1,85 @@
+"""A file that comes in parts, until it is whole and has the SHA-256 that it should have."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+
+from opdispatch_wire.errors import LibraryLoadError
+
+PART_PREFIX = ".part-"
+"""Of files that have not come whole; what is there can be gone on with."""
+_CHUNK = 1024 * 1024
+
+
+class PartialFile:
+    """What has come so far of a file, on disk; what comes later is appended.
+
+    One process has it at a time. Belongs to one thread at a time. All methods may raise OSError.
+    """
+
+    def __init__(self, folder: Path, digest: str, size: int) -> None:
+        """Open what is there, perhaps nothing, of a file of ``size`` bytes.
+
+        Waits for another process that has it open. What is there is read once, for its hash.
+        """
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = folder / f"{PART_PREFIX}{digest}"
+        self.digest = digest
+        self.size = size
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self.path, flags, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            if os.fstat(self._descriptor).st_size > size:
+                os.ftruncate(self._descriptor, 0)
+            self.received = 0
+            self._hash = hashlib.sha256()
+            while chunk := os.read(self._descriptor, _CHUNK):
+                self._hash.update(chunk)
+                self.received += len(chunk)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, chunk: bytes, label: str) -> None:
+        """Write the next bytes. Raises LibraryLoadError if the file gets longer than it was said.
+
+        ``label`` is what messages call the file.
+        """
+        if self.received + len(chunk) > self.size:
+            raise LibraryLoadError(f"{label} has more than the announced {self.size} bytes")
+        view = memoryview(chunk)
+        while view:
+            written = os.write(self._descriptor, view)
+            self._hash.update(view[:written])
+            self.received += written
+            view = view[written:]
+
+    def check(self, label: str) -> None:
+        """Raise LibraryLoadError unless the file is whole, and the one that was announced."""
+        if self.received < self.size:
+            raise LibraryLoadError(f"{label} has {self.received} bytes; {self.size} were announced")
+        if self._hash.hexdigest() != self.digest:
+            raise LibraryLoadError(
+                f"{label} arrived with the SHA-256 {self._hash.hexdigest()}; expected "
+                f"{self.digest}",
+                hint="it was changed on the way, or while it was being sent",
+            )
+
+    def sync(self) -> None:
+        """Have the file survive a loss of power."""
+        os.fsync(self._descriptor)
+
+    def remove(self) -> None:
+        """Remove what has come."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Leave what has come for another time. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,141 @@
+"""Uploads of libraries that come in chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import PurePosixPath
+
+from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.library_code.partial_file import PartialFile
+from opdispatch_server.serving.grpc_services import Malformed
+from opdispatch_wire.errors import DeadlineExceededError, WireError
+from opdispatch_wire.library_source import LoadSource
+from opdispatch_wire.v1 import registry_pb2 as pb
+
+CHUNK_PATIENCE = 10.0
+"""Seconds without a chunk after which an upload counts as broken off; another can go on with it."""
+WAITING_SAID_EVERY = 1.0
+PROGRESS_BYTES = 4 * 1024**2
+"""How many bytes come between two replies."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class LibraryUploads:
+    """Uploads that are under way, one of a file at a time. Belongs to the event loop."""
+
+    def __init__(self, store: LibraryStore) -> None:
+        self._store = store
+        # Held by the upload that writes; kept while an upload of that digest is there.
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    async def receive(
+        self, requests: AsyncIterator[pb.UploadLibraryRequest]
+    ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
+        """Store a file; see UploadLibrary.
+
+        Raises WireError, LibraryLoadError, JournalError, and DeadlineExceededError if nothing
+        comes any more: what has come by then stays, so that the client can go on with it.
+        """
+        file = _check_file(await _next(requests))
+        turn = self._turns.setdefault(file.sha256, asyncio.Lock())
+        self._users[file.sha256] += 1
+        try:
+            while not await _acquired(turn):
+                yield pb.UploadLibraryReply(waiting=True)
+            try:
+                async for reply in self._receive(file, requests):
+                    yield reply
+            finally:
+                turn.release()
+        finally:
+            self._users[file.sha256] -= 1
+            if not self._users[file.sha256]:
+                del self._users[file.sha256], self._turns[file.sha256]
+
+    async def _receive(
+        self, file: pb.UploadedFile, requests: AsyncIterator[pb.UploadLibraryRequest]
+    ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
+        store, label = self._store, file.filename
+        if not store.has(file.sha256):
+            part = await asyncio.to_thread(store.begin, file.sha256, file.size, label)
+            try:
+                async for received in self._fill(part, label, requests):
+                    yield pb.UploadLibraryReply(received=received)
+                await asyncio.to_thread(store.end, part, label)
+            finally:
+                part.close()
+        yield pb.UploadLibraryReply(received=file.size, stored=True)
+
+    async def _fill(
+        self, part: PartialFile, label: str, requests: AsyncIterator[pb.UploadLibraryRequest]
+    ) -> AsyncGenerator[int, None]:
+        yield part.received
+        told = part.received
+        while part.received < part.size:
+            request = await _next(requests)
+            if request.WhichOneof("kind") != "chunk" or not request.chunk:
+                raise WireError("$.kind is not a chunk; expected the next bytes of the file")
+            await asyncio.to_thread(self._store.append, part, request.chunk, label)
+            if part.received - told >= PROGRESS_BYTES:
+                told = part.received
+                yield told
+
+
+def store_content(store: LibraryStore, source: LoadSource) -> None:
+    """Store the upload that a load needs, from this machine's own disk.
+
+    Raises LibraryLoadError and JournalError.
+    """
+    content, label = source.content, source.request.filename
+    if content is None or store.has(content.sha256):
+        return
+    part = store.begin(content.sha256, content.size, label)
+    try:
+        for chunk in content.chunks(part.received):
+            store.append(part, chunk, label)
+        store.end(part, label)
+    finally:
+        part.close()
+
+
+def _check_file(request: pb.UploadLibraryRequest) -> pb.UploadedFile:
+    if request.WhichOneof("kind") != "file":
+        raise WireError("$.kind is not file; an upload begins with it")
+    file = request.file
+    if not _DIGEST.fullmatch(file.sha256):
+        raise WireError(
+            f"$.file.sha256 is {file.sha256[:80]!r}; expected 64 hexadecimal digits, none a capital"
+        )
+    label = PurePosixPath(file.filename).name
+    if not label:
+        raise WireError("$.file.filename is empty; its suffix, .py or .zip, says what it is")
+    file.filename = label[:255]
+    return file
+
+
+async def _next(requests: AsyncIterator[pb.UploadLibraryRequest]) -> pb.UploadLibraryRequest:
+    try:
+        request = await asyncio.wait_for(anext(requests, None), CHUNK_PATIENCE)
+    except TimeoutError:
+        raise DeadlineExceededError(
+            f"nothing of the upload has come for {CHUNK_PATIENCE:g} s",
+            hint="load the library again: what has come is not sent twice",
+        ) from None
+    if request is None:
+        raise WireError("$: the upload has ended before the file was whole")
+    if isinstance(request, Malformed):
+        raise request.error()
+    return request
+
+
+async def _acquired(turn: asyncio.Lock) -> bool:
+    try:
+        async with asyncio.timeout(WAITING_SAID_EVERY):
+            return await turn.acquire()
+    except TimeoutError:
+        return False
