@@ -49,7 +49,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     library_arguments, library,
     autocast_registration, fake_registration,
     torch_dispatch_registration,
-    vmap_registration, custom_operator,
+    vmap_registration, jvp_registration, custom_operator,
     safe_kernel_function                        how they are called and registered
     func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
@@ -180,6 +180,7 @@ if TYPE_CHECKING:
         cpu_fallback_counts,
     )
     from opdispatch.functorch.vmap import vmap
+    from opdispatch.jvp_registration import register_jvp
     from opdispatch.layout_creation import (
         nested_tensor,
         nested_tensor_from_jagged,
@@ -307,6 +308,7 @@ __all__ = [
     "register_backend",
     "register_fake",
     "register_flop_formula",
+    "register_jvp",
     "register_torch_dispatch",
     "register_vmap",
     "save_graph",
@@ -347,6 +349,7 @@ _LATER = {
     "safe_kernel_function": ("SafeKernelFunction", "get_kernel"),
     "torch_dispatch_registration": ("register_torch_dispatch",),
     "tracing": ("Graph", "Tracer", "load_graph", "save_graph", "trace"),
+    "jvp_registration": ("register_jvp",),
     "vmap_registration": ("register_vmap",),
 }
 """The modules that are imported when they, or one of these names of theirs, are first used."""

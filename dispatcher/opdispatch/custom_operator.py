@@ -16,6 +16,7 @@ from opdispatch.errors import ReturnError, SchemaError
 from opdispatch.fake_registration import register_fake
 from opdispatch.function_schema import OperatorName
 from opdispatch.infer_schema import infer_schema
+from opdispatch.jvp_registration import register_jvp
 from opdispatch.library import Library, ops
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import RegistrationHandle
@@ -177,6 +178,26 @@ class CustomOpDef(Generic[P, R]):
     ) -> None:
         """Registers its derivative: see ``register_autograd``."""
         self._library.register_autograd(self._name, backward, setup_context=setup_context)
+
+    @typing.overload
+    def register_jvp(
+        self, jvp: None = None, /, *, setup_context: Callable[..., Any] | None = None
+    ) -> Callable[[F], F]: ...
+    @typing.overload
+    def register_jvp(
+        self, jvp: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> RegistrationHandle: ...
+    def register_jvp(
+        self,
+        jvp: Callable[..., Any] | None = None,
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Register its forward-mode derivative, also as a decorator: see ``register_jvp``."""
+        if jvp is None:
+            return register_jvp(self._name, setup_context=setup_context, lib=self._library)
+        return register_jvp(self._name, jvp, setup_context=setup_context, lib=self._library)
 
     @typing.overload
     def register_vmap(self, func: None = None, /) -> Callable[[F], F]: ...

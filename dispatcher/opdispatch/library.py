@@ -24,6 +24,7 @@ from opdispatch.errors import (
 )
 from opdispatch.function_schema import OperatorName
 from opdispatch.functionalities.registered_autograd import make_registered_kernel
+from opdispatch.functionalities.registered_jvp import make_registered_jvp_kernel
 from opdispatch.infer_schema import infer_schema
 from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
 from opdispatch.library_arguments import check_rule, kernel_of, namespace_of
@@ -193,6 +194,20 @@ class Library:
         schema = self.dispatcher.get_schema(name).schema
         kernel = make_registered_kernel(schema, backward, setup_context)
         return self.impl(op_name, kernel, "Autograd")
+
+    def register_jvp(
+        self,
+        op_name: str | OperatorHandle,
+        jvp: Callable[..., Any],
+        /,
+        *,
+        setup_context: Callable[..., Any] | None = None,
+    ) -> RegistrationHandle:
+        """Register the forward-mode derivative of an operator: see ``opdispatch.register_jvp``."""
+        name = self._qualify(op_name)
+        schema = self.dispatcher.get_schema(name).schema
+        kernel = make_registered_jvp_kernel(schema, jvp, setup_context)
+        return self.impl(op_name, kernel, "FuncTorchGradWrapper")
 
     def register_torch_dispatch(
         self, op_name: str | OperatorHandle, torch_dispatch_class: type, func: Callable[..., Any]

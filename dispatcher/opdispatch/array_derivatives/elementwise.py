@@ -126,7 +126,7 @@ def _atan2(product: Any, x1: Any, x2: Any) -> Any:
 
 
 def _copysign(grad: Any, x1: Any, result: Any) -> Any:
-    return grad * masked(x1 != 0, result / x1)
+    return grad * (xp.sign(x1) * xp.sign(result))
 
 
 def _exchanged(formula: Formula) -> Formula:

@@ -78,11 +78,14 @@ def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any
     return shared(kept(grad, x.shape, axis, keepdims), mask, axis)
 
 
-# -- products: where an element is zero, that of the others cannot be had by dividing --------------
+# -- products: that of the others cannot be had by dividing zeros and infinities -------------------
 
 
-def _has_zeros(x: Any) -> bool:
-    return x.device == "meta" or is_batched(x) or bool(xp.any(x == 0))
+def _cannot_divide(x: Any, product: Any) -> bool:
+    """Return whether an element may be zero, or the product not finite, or too small."""
+    if x.device == "meta" or is_batched(x):
+        return True
+    return not bool(xp.all(xp.logical_and(product != 0, xp.isfinite(product))))
 
 
 def product_of_others(x: Any) -> Any:
@@ -95,7 +98,7 @@ def product_of_others(x: Any) -> Any:
 
 def _prod(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
     grad = kept(grad, x.shape, axis, keepdims)
-    if not _has_zeros(x):
+    if not _cannot_divide(x, result):
         return grad * conj(kept(result, x.shape, axis, keepdims) / x)
     axes = _axes_of(x.shape, axis)
     order = [n for n in range(len(x.shape)) if n not in axes] + axes
@@ -134,7 +137,7 @@ def _cumulative_prod(
     x, axis = _along(x, axis)
     grad = _without_initial(grad, axis, include_initial)
     result = _without_initial(result, axis, include_initial)
-    if not _has_zeros(x):
+    if not _cannot_divide(x, result):
         gradient = _sums_from_the_end(grad * conj(result), axis) / conj(x)
         return xp.reshape(gradient, given)
     # From the last element to the first: what comes after it is worth one sum for each.

@@ -3,7 +3,8 @@
 autograd            the keys Autograd, of operators that have no derivative
 derivative, derivative_kernel, registered_autograd, autograd_kernel_text, below
                     and of those that have one: of formulas, or of a function that goes back
-forward_derivative  forward mode of operators with formulas
+forward_derivative, registered_jvp
+                    forward mode of operators with formulas, or of a function of tangents
 adinplace_or_view   versions are counted, and views know their bases
 autocast            floating-point arguments are cast
 tracer              the traces of the task are told of the call

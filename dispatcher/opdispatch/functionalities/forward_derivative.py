@@ -83,7 +83,7 @@ class TableRule(ForwardRule):
         results: Sequence[Any],
     ) -> Sequence[Any]:
         """Return the tangents of the results. Raises AutogradError, and what formulas raise."""
-        given = [_dispatched(each) for each in args]
+        given = [dispatched(each) for each in args]
         moved = self._push(op, given, tangents, results)
         if (type(moved) is not list and type(moved) is not tuple) or type(results[0]) is list:
             moved = [moved]
@@ -223,13 +223,13 @@ class TableRule(ForwardRule):
         return push
 
 
-def _dispatched(value: Any) -> Any:
+def dispatched(value: Any) -> Any:
     """A plain array as a tensor, so that whatever a formula does with it is dispatched."""
     kind = type(value)
     if kind is Tensor or value is None or kind is int or kind is float or kind is bool:
         return value
     if kind is list:
-        return [_dispatched(each) for each in value]
+        return [dispatched(each) for each in value]
     if find_key_bits(value) is not None and not hasattr(kind, "__torch_dispatch__"):
         return Tensor(value)
     return value

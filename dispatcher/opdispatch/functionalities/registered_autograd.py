@@ -177,8 +177,8 @@ def make_registered_kernel(
     Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
     arguments are tensors, as PyTorch does, and for what cannot be called.
     """
-    _check_schema(schema)
-    _check_functions(schema, backward, setup_context)
+    check_schema(schema, "backward")
+    check_functions(schema, "backward", backward, setup_context)
     text = _RegisteredText(schema, setup_context is not None)
     return text.compile_derivative(
         title_of(schema),
@@ -305,7 +305,8 @@ class _RegisteredText(AutogradKernelText):
         ]
 
 
-def _check_schema(schema: FunctionSchema) -> None:
+def check_schema(schema: FunctionSchema, what: str) -> None:
+    """Raises RegistrationError for an operator that no ``what`` can be registered for."""
     named = [a.name for a in schema.arguments if a.kwarg_only and a.type.dispatches]
     reason = ""
     if schema.is_mutable:
@@ -318,15 +319,18 @@ def _check_schema(schema: FunctionSchema) -> None:
         reason = f"its keyword-only argument {named[0]!r} is a tensor"
     if reason:
         raise RegistrationError(
-            f"a backward cannot be registered for {schema.name}: {reason}",
-            hint="register a kernel for Autograd",
+            f"a {what} cannot be registered for {schema.name}: {reason}",
+            hint="register a kernel for Autograd" if what == "backward" else "",
             operator=str(schema.name),
         )
 
 
-def _check_functions(schema: FunctionSchema, backward: object, setup_context: object) -> None:
-    for what, function in (("backward", backward), ("setup_context", setup_context)):
-        if not callable(function) and (function is not None or what == "backward"):
+def check_functions(
+    schema: FunctionSchema, name: str, derivative: object, setup_context: object
+) -> None:
+    """Raises RegistrationError for what cannot be called; ``name`` is that of ``derivative``."""
+    for what, function in ((name, derivative), ("setup_context", setup_context)):
+        if not callable(function) and (function is not None or what == name):
             raise RegistrationError(
                 f"{what} of {schema.name} is of type {type(function).__name__}, which cannot be "
                 "called; expected a function",
