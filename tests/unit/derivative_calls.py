@@ -286,8 +286,8 @@ def linalg_calls():
     yield Call("linalg_pinv.Tensor", real(3, 2), rtol=np.array(1, np.int64) * 0)
     zeros = np.zeros((3, 3))
     zeros[0, 0] = 1.0
-    yield Call("linalg_det", singular(), second=False)
-    yield Call("linalg_det", zeros, second=False)
+    yield Call("linalg_det", singular())
+    yield Call("linalg_det", zeros)
 
 
 def decomposition_calls():
@@ -302,6 +302,8 @@ def decomposition_calls():
         yield Call("linalg_qr", real(3, 3), mode=mode)
     yield Call("linalg_qr", real(2, 3, 2))
     yield Call("linalg_qr", complex_(3, 2))
+    yield Call("linalg_qr", real(2, 4))
+    yield Call("linalg_qr", complex_(2, 2, 3), mode="complete")
     yield Call("linalg_eigh", real(3, 3), prepare=hermitian)
     yield Call("linalg_eig", real(3, 3), prepare=far_apart)
     yield Call("linalg_svd", real(3, 3))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Tensor
+from opdispatch import AutogradError, Tensor, func, vmap
 from opdispatch import array_api as xp
 from opdispatch.array_derivatives import DERIVATIVES, VIEWS
 from opdispatch.array_derivatives.no_derivative import CONSTANT, NO_DERIVATIVE
@@ -124,7 +124,6 @@ def test_eigenvectors_of_any_phase_have_the_same_derivative():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: xp.linalg.qr(leaf(real(2, 3)))[0], "2 rows and 3 columns has no derivative"),
         (lambda: xp.linalg.qr(leaf(real(3, 2)), mode="complete")[1], "mode='complete'"),
         (lambda: xp.linalg.svd(leaf(real(3, 2)))[0], "full_matrices=True have no derivative"),
     ],
@@ -132,6 +131,57 @@ def test_eigenvectors_of_any_phase_have_the_same_derivative():
 def test_decompositions_that_are_not_unique_have_none(call, message):
     with pytest.raises(AutogradError, match=message):
         xp.sum(call()).backward()
+
+
+def test_the_gradient_of_eigh_is_hermitian_and_does_not_grow_as_values_come_together():
+    """Of the square root of a matrix, which depends on no vectors: sqrt'(A) is 1/2 on ones."""
+    near = 1e-9
+    a = leaf(np.array([[1, near, 0], [near, 1, 0], [0, 0, 2.0]]))
+    values, vectors = xp.linalg.eigh(a)
+    root = (vectors * xp.sqrt(values)) @ vectors.mT
+    [found] = grad(xp.sum(root[:2, :2] * xp.asarray([[1.0, 2.0], [4.0, 3.0]])), a)
+    np.testing.assert_array_equal(found.array, found.array.T)
+    np.testing.assert_allclose(found.array[:2, :2], [[0.5, 1.5], [1.5, 1.5]], rtol=1e-5)
+
+
+def test_the_second_derivative_of_eigvalsh_is_symmetric_at_values_that_are_near():
+    weights = Tensor(np.arange(9.0).reshape(3, 3))
+
+    def gradient(a):
+        return func.grad(lambda x: xp.sum(xp.linalg.eigvalsh(x) ** 2))(a)
+
+    a = np.array([[1, 1e-7, 0], [1e-7, 1, 0], [0, 0, 2.0]])
+    second = func.grad(lambda x: xp.sum(gradient(x) * weights))(a)
+    np.testing.assert_allclose(np.asarray(second), np.asarray(weights + weights.mT), atol=1e-6)
+
+
+def test_a_matrix_without_full_rank_spoils_the_gradient_of_qr_of_its_sample_alone():
+    x = np.stack([real(3, 3), np.diag([1.0, 0, 1]), np.zeros((3, 3)), real(3, 3, seed=4)])
+    each = vmap(func.grad(lambda a: xp.sum(xp.linalg.qr(a)[1])))(x)
+    assert xp.all(xp.isfinite(each), axis=(1, 2)).array.tolist() == [True, False, False, True]
+    np.testing.assert_allclose(
+        np.asarray(each[3]), np.asarray(func.grad(lambda a: xp.sum(xp.linalg.qr(a)[1]))(x[3]))
+    )
+
+
+def test_det_has_every_derivative_where_there_is_no_inverse():
+    zero, eye = np.zeros((3, 3)), np.eye(3)
+    batch = np.stack([zero, np.diag([1.0, 0, 0]), np.diag([1.0, 1, 0]), eye])
+    hessian = func.hessian(xp.linalg.det)
+    for each in (np.stack([np.asarray(hessian(x)) for x in batch]), vmap(hessian)(batch)):
+        np.testing.assert_allclose(np.asarray(each)[1, 1, 1, 2, 2], 1)
+        np.testing.assert_allclose(np.asarray(each)[1, 1, 2, 2, 1], -1)
+        np.testing.assert_allclose(np.asarray(each)[0], np.zeros((3, 3, 3, 3)))
+        np.testing.assert_allclose(np.asarray(each)[3, 0, 0, 1, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("x1", "x2", "want"),
+    [(1.0, -np.inf, 1), (-1.0, np.inf, 1), (1.0, np.inf, 0), (-1.0, -np.inf, 0), (5.0, -3.0, 2)],
+)
+def test_the_gradient_of_remainder_at_an_infinite_divisor(x1, x2, want):
+    for call in (lambda x: xp.remainder(Tensor(np.array(x1)), x), lambda x: xp.remainder(x1, x)):
+        assert float(func.grad(call)(x2)) == want
 
 
 @pytest.mark.parametrize("name", ["nextafter", "unique_values"])

@@ -26,13 +26,17 @@ def _sign(grad: Any, x: Any, result: Any) -> Any:
     return masked(size != 0, along)
 
 
+def _sign_forward(x_t: Any, x: Any, result: Any) -> Any:
+    return _sign(x_t, x, result) if x.dtype.kind == "c" else None
+
+
 def _abs_forward(x_t: Any, x: Any) -> Any:
     along = conj(xp.sign(x)) * x_t
     return xp.real(along) if x.dtype.kind == "c" else along
 
 
 def _acosh(grad: Any, x: Any) -> Any:
-    return grad / conj(xp.sqrt(x - 1) * xp.sqrt(x + 1))
+    return grad / conj(xp.sqrt(x - 1)) / conj(xp.sqrt(x + 1))  # one by one: one of them may be zero
 
 
 _CONSTANT: Formulas = {"x": zeros_like, RESULT: Forward.CONSTANT}
@@ -61,7 +65,7 @@ _UNARY: dict[str, Formulas] = {
     "real": {"x": lambda grad: grad, RESULT: Forward.LINEAR},
     "reciprocal": {"x": lambda grad, result: -grad * conj(result * result)},
     "round": _CONSTANT,
-    "sign": {"x": _sign, RESULT: lambda x_t, x, result: _sign(x_t, x, result)},
+    "sign": {"x": _sign, RESULT: _sign_forward},
     "sin": {"x": lambda grad, x: grad * conj(xp.cos(x))},
     "sinh": {"x": lambda grad, x: grad * conj(xp.cosh(x))},
     "sqrt": {"x": lambda grad, result: grad / (2 * conj(result))},
@@ -129,6 +133,18 @@ def _copysign(grad: Any, x1: Any, result: Any) -> Any:
     return grad * (xp.sign(x1) * xp.sign(result))
 
 
+def _floor_divided(x1: Any, x2: Any) -> Any:
+    """Return the number of times that ``remainder`` takes ``x2`` away from ``x1``.
+
+    That is once where the signs differ and ``x2`` is infinite, of which the standard's
+    ``floor_divide`` knows nothing; and not a number where ``x1`` is infinite.
+    """
+    infinite = (x2 == math.inf) | (x2 == -math.inf)
+    differ = ((x1 < 0) != (x2 < 0)) & (x1 != 0)
+    times = xp.where(infinite & differ, -1.0, xp.floor_divide(x1, x2))
+    return xp.where(((x1 == math.inf) | (x1 == -math.inf)) & (x2 != 0), math.nan, times)
+
+
 def _exchanged(formula: Formula) -> Formula:
     """The formula of the first of two for the second."""
     return lambda grad, x1, x2: formula(grad, x2, x1)
@@ -163,12 +179,50 @@ _OF_BOTH: dict[str, tuple[Formula, Formula]] = {
     "pow": (_pow_base, _pow_exponent),
     "remainder": (
         lambda grad: grad,
-        lambda grad, x1, x2: -grad * xp.floor_divide(x1, x2),
+        lambda grad, x1, x2: -grad * _floor_divided(x1, x2),
     ),
     "subtract": (lambda grad: grad, lambda grad: -grad),
 }
 
-_FORWARD = {"floor_divide": Forward.CONSTANT, "multiply": Forward.MULTILINEAR}
+
+def _maximum_forward(x1_t: Any, x2_t: Any, x1: Any, x2: Any) -> Any:
+    """Where one is NaN, the second counts, as in PyTorch."""
+    return _chosen(x1_t, x2_t, x1 > x2, x1 == x2)
+
+
+def _minimum_forward(x1_t: Any, x2_t: Any, x1: Any, x2: Any) -> Any:
+    return _chosen(x1_t, x2_t, x1 < x2, x1 == x2)
+
+
+def _chosen(x1_t: Any, x2_t: Any, first: Any, both: Any) -> Any:
+    parts = []
+    if x1_t is not None:
+        parts.append(masked(first | both, xp.where(both, x1_t / 2, x1_t)))
+    if x2_t is not None:
+        parts.append(xp.where(first, 0.0, xp.where(both, x2_t / 2, x2_t)))
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+
+def _copysign_forward(x1_t: Any, x1: Any, result: Any) -> Any:
+    return None if x1_t is None else _copysign(x1_t, x1, result)
+
+
+def _divide_forward(x1_t: Any, x2_t: Any, x2: Any, result: Any) -> Any:
+    """Divided last: a quotient may be too large where the tangent makes it small again."""
+    if x2_t is None:
+        return x1_t / x2
+    moved = x2_t * result
+    return (-moved if x1_t is None else x1_t - moved) / x2
+
+
+_FORWARD: dict[str, Any] = {
+    "copysign": _copysign_forward,
+    "divide": _divide_forward,
+    "floor_divide": Forward.CONSTANT,
+    "maximum": _maximum_forward,
+    "minimum": _minimum_forward,
+    "multiply": Forward.MULTILINEAR,
+}
 
 BINARY: dict[str, Formulas] = {
     f"{name}.{overload}": {RESULT: _FORWARD.get(name, Forward.ELEMENTWISE), **formulas}

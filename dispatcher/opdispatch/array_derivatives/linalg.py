@@ -16,7 +16,6 @@ from opdispatch.array_derivatives.namespace import (
     xp,
     zeros_like,
 )
-from opdispatch.array_derivatives.reductions import product_of_others
 from opdispatch.arrays import FakeArray
 from opdispatch.arrays.level_array import is_batched
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
@@ -33,13 +32,41 @@ def _inv(grad: Any, result: Any) -> Any:
 
 
 def _det(grad: Any, x: Any, result: Any) -> Any:
-    if not (is_batched(x) or _is_any(x, result == 0)):
+    singular = _is_singular(x, result)
+    if not (is_batched(x) or _is_any(x, singular)):
         return each_matrix(grad * conj(result)) * adjoint(xp.linalg.inv(x))
-    # Of a matrix without an inverse, or of which nobody can say: the matrix of its cofactors.
-    u, s, vh = xp.linalg.svd(x)
-    turn = xp.linalg.det(u) * xp.linalg.det(vh)
-    cofactors = xp.matmul(u * xp.expand_dims(product_of_others(s), axis=-2), vh)
-    return each_matrix(grad * conj(turn)) * cofactors
+    singular = each_matrix(singular)
+    regular = xp.linalg.inv(xp.where(singular, _eye(x), x))
+    adjugate = xp.where(singular, _adjugate(x), each_matrix(result) * regular)
+    return each_matrix(grad) * adjoint(adjugate)
+
+
+def _eye(x: Any) -> Any:
+    return xp.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+
+
+def _is_singular(x: Any, det: Any) -> Any:
+    """Return whether each matrix has no inverse, or none that has a correct digit."""
+    if 0 in x.shape:
+        return det == 0
+    inverse = xp.linalg.inv(xp.where(each_matrix(det == 0), _eye(x), x))
+    condition = xp.linalg.matrix_norm(x, ord=1) * xp.linalg.matrix_norm(inverse, ord=1)
+    return xp.logical_or(det == 0, condition * xp.finfo(x.dtype).eps > 0.1)
+
+
+def _adjugate(x: Any) -> Any:
+    """Return the transposed cofactors of matrices, also of those without an inverse.
+
+    By products and sums alone (Faddeev and Le Verrier), so that it has derivatives of every order
+    everywhere.
+    """
+    count = x.shape[-1]
+    eye = _eye(x)
+    power = xp.broadcast_to(eye, x.shape)
+    for n in range(1, count):
+        product = xp.matmul(x, power)
+        power = product - each_matrix(xp.linalg.trace(product)) / n * eye
+    return power if count % 2 else -power
 
 
 def _is_any(x: Any, condition: Any) -> bool:
@@ -72,8 +99,7 @@ def _inverse_or_nan(x: Any, log: Any) -> Any:
     if not (is_batched(x) or _is_any(x, xp.isinf(log))):
         return xp.linalg.inv(x)
     is_singular = each_matrix(xp.isinf(log))
-    eye = xp.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    return xp.where(is_singular, math.nan, xp.linalg.inv(xp.where(is_singular, eye, x)))
+    return xp.where(is_singular, math.nan, xp.linalg.inv(xp.where(is_singular, _eye(x), x)))
 
 
 def _solve_matrix(grad: Any, x1: Any, x2_shape: Any, result: Any) -> Any:

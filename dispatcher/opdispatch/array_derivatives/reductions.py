@@ -140,6 +140,8 @@ def _cumulative_prod(
     if not _cannot_divide(x, result):
         gradient = _sums_from_the_end(grad * conj(result), axis) / conj(x)
         return xp.reshape(gradient, given)
+    if x.shape[axis] == 0:
+        return xp.zeros_like(xp.reshape(x, given))
     # From the last element to the first: what comes after it is worth one sum for each.
     each_x, each_grad = xp.unstack(conj(x), axis=axis), xp.unstack(grad, axis=axis)
     before = xp.unstack(conj(result), axis=axis)

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
+from opdispatch.arrays.level_array import is_batched
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
@@ -205,8 +206,13 @@ class TableRule(ForwardRule):
             xp = namespace()
             grad = xp.ones_like(results[0])
             known = [find(args, tangents, results, grad) for find in finders]
+            gradient, tangent = _conj(formula(*known)), tangents[place]
+            finite = xp.isfinite(gradient)
+            if is_batched(gradient) or gradient.device == "meta" or not bool(xp.all(finite)):
+                # What does not move adds nothing, however steep it is there.
+                gradient = xp.where(xp.logical_or(finite, tangent != 0), gradient, 0.0)
             return xp.sum(
-                _conj(formula(*known)) * tangents[place],
+                gradient * tangent,
                 axis=tuple(_MATRIX) if axis is None else _axes(args[axis]),
                 keepdims=keepdims is not None and args[keepdims],
             )
