@@ -205,7 +205,7 @@ _NAMES_OF_MODULE = {
         "SchemaMismatchError",
         "WaitTimeoutError",
     ),
-    "opdispatch_wire.addresses": ("AddressError",),
+    "opdispatch_wire.addresses": ("AddressError", "UnsafeAddressError"),
     "opdispatch_wire.caller_tensors": ("TransferProgress",),
     "opdispatch_wire.errors": (
         "DaemonUnavailableError",

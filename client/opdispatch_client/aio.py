@@ -44,6 +44,7 @@ from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session import Session
 from opdispatch_client.session_base import SessionBase
+from opdispatch_wire.addresses import check_socket_owner
 from opdispatch_wire.asyncio_grpc import asyncio_channel
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.requirements_file import Requirements
@@ -129,6 +130,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
+        check_socket_owner(endpoint.address)
         GRPC_FORKS.note_use(endpoint.address, asyncio=True)
         self._channel = asyncio_channel(endpoint.target, endpoint.options)
         GRPC_FORKS.note_channel(self._channel)

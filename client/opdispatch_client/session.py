@@ -40,6 +40,7 @@ from opdispatch_client.remote_calls import RemoteCalls
 from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
 from opdispatch_client.session_base import SessionBase
+from opdispatch_wire.addresses import check_socket_owner
 from opdispatch_wire.errors import DeadlineExceededError
 from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.status import error_from_rpc
@@ -104,6 +105,7 @@ class Session(SessionBase, CallingSession):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
+        check_socket_owner(endpoint.address)
         GRPC_FORKS.note_use(endpoint.address, asyncio=False)
         self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
         self._calls = BlockingCalls(endpoint, self._channel, self._introduce)

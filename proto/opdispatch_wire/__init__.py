@@ -4,6 +4,7 @@
     kernel_errors  kernels' exceptions, of the built-in classes that they have
     printable   text of unknown origin, as a terminal or a log may show it
     addresses, address_forms   where a daemon listens: the forms that people write, the default
+    socket_owner  whose process listens at a unix socket
     channel     options of channels and servers, message limits, protocol version
     asyncio_grpc  servers and channels for asyncio, in which a busy loop hears of all that comes
     peer        how a client says who it is

@@ -35,6 +35,10 @@ class AddressFormError(ValueError):
         self.hint = hint
 
 
+class UnsafeAddressFormError(AddressFormError):
+    """Another user can answer at an address, or does; its form may be in order."""
+
+
 class UnixAddress(NamedTuple):
     """A unix socket."""
 
@@ -107,15 +111,27 @@ def default_address() -> str:
 
     It is OPDISPATCH_ADDRESS if that is set, else a unix socket in the user's runtime folder,
     else one in a folder of the user's own among the temporary files. Creates nothing.
-    Raises AddressFormError if that last folder exists but belongs to someone else.
+    Raises UnsafeAddressFormError if that folder exists but others can write to it.
     """
     if address := os.environ.get(ADDRESS_VARIABLE):
         return address
-    return f"unix://{_runtime_folder() / 'daemon.sock'}"
+    folder = _default_folder()
+    check_private_folder(folder)
+    return f"unix://{folder / 'daemon.sock'}"
+
+
+def check_socket_folder(folder: Path) -> None:
+    """Raises UnsafeAddressFormError for the default folder if others can put a socket there.
+
+    For the daemon, once the folder exists: it may have become another user's after
+    ``default_address`` has looked.
+    """
+    if folder == _default_folder():
+        check_private_folder(folder)
 
 
 def check_private_folder(folder: Path) -> None:
-    """Raises AddressFormError if others can put a socket into ``folder``.
+    """Raises UnsafeAddressFormError if others can put a socket into ``folder``.
 
     A folder that does not exist is fine: nobody can answer from there.
     """
@@ -124,24 +140,24 @@ def check_private_folder(folder: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISDIR(status.st_mode):
-        raise AddressFormError(f"{folder} should be a folder of your own, but is not a folder")
+        raise UnsafeAddressFormError(
+            f"{folder} should be a folder of your own, but is not a folder"
+        )
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise AddressFormError(
+        raise UnsafeAddressFormError(
             f"{folder} should be a folder that only you can write to, but belongs to user "
             f"{status.st_uid} with mode {stat.S_IMODE(status.st_mode):04o}",
             hint=f"set {ADDRESS_VARIABLE} or XDG_RUNTIME_DIR",
         )
 
 
-def _runtime_folder() -> Path:
+def _default_folder() -> Path:
     given = os.environ.get("XDG_RUNTIME_DIR")
     runtime = Path(given) if given else Path(f"/run/user/{os.getuid()}")
-    # Each is private by convention; without a login session there may be neither.
+    # Without a login session there may be neither.
     if runtime.is_absolute() and (given or runtime.is_dir()):
         return runtime / "opdispatch"
-    folder = Path(tempfile.gettempdir()) / f"opdispatch-{os.getuid()}"
-    check_private_folder(folder)
-    return folder
+    return Path(tempfile.gettempdir()) / f"opdispatch-{os.getuid()}"
 
 
 def _parse_unix(rest: str, address: str) -> UnixAddress:

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_wire import address_forms
+from opdispatch_wire import address_forms, socket_owner
 from opdispatch_wire.address_forms import (
     ADDRESS_VARIABLE,
     MAX_UNIX_PATH_BYTES,
     AddressFormError,
     TcpAddress,
     UnixAddress,
+    UnsafeAddressFormError,
 )
 
 __all__ = [
@@ -22,7 +23,10 @@ __all__ = [
     "AddressError",
     "TcpAddress",
     "UnixAddress",
+    "UnsafeAddressError",
     "check_private_folder",
+    "check_socket_folder",
+    "check_socket_owner",
     "default_address",
     "grpc_target",
     "is_loopback",
@@ -34,6 +38,15 @@ class AddressError(OpdispatchError, ValueError):
     """An address does not have one of the accepted forms, or must not be used."""
 
     code = "address"
+
+
+class UnsafeAddressError(AddressError):
+    """Another user can answer at an address, or does.
+
+    The address itself may be in order, and the user's own default.
+    """
+
+    code = "unsafe_address"
 
 
 def parse_address(address: str) -> UnixAddress | TcpAddress:
@@ -57,14 +70,14 @@ def default_address() -> str:
 
     It is OPDISPATCH_ADDRESS if that is set, else a unix socket in the user's runtime folder,
     else one in a folder of the user's own among the temporary files. Creates nothing.
-    Raises AddressError if that last folder exists but belongs to someone else.
+    Raises UnsafeAddressError if that folder exists but others can write to it.
     """
     with _errors_of_ours():
         return address_forms.default_address()
 
 
 def check_private_folder(folder: Path) -> None:
-    """Raises AddressError if others can put a socket into ``folder``.
+    """Raises UnsafeAddressError if others can put a socket into ``folder``.
 
     A folder that does not exist is fine: nobody can answer from there.
     """
@@ -72,9 +85,23 @@ def check_private_folder(folder: Path) -> None:
         address_forms.check_private_folder(folder)
 
 
+def check_socket_folder(folder: Path) -> None:
+    """``check_private_folder`` for the default folder; others are their owner's decision."""
+    with _errors_of_ours():
+        address_forms.check_socket_folder(folder)
+
+
+def check_socket_owner(address: str) -> None:
+    """Raises UnsafeAddressError if another user's process listens there: see ``socket_owner``."""
+    with _errors_of_ours():
+        socket_owner.check_socket_owner(address)
+
+
 @contextmanager
 def _errors_of_ours() -> Iterator[None]:
     try:
         yield
+    except UnsafeAddressFormError as error:
+        raise UnsafeAddressError(error.message, hint=error.hint) from None
     except AddressFormError as error:
         raise AddressError(error.message, hint=error.hint) from None

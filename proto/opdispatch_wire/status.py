@@ -66,6 +66,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "scalar_range": _C.INVALID_ARGUMENT,
     "wire": _C.INVALID_ARGUMENT,
     "address": _C.INVALID_ARGUMENT,
+    "unsafe_address": _C.FAILED_PRECONDITION,
     "registration": _C.INVALID_ARGUMENT,
     "schema": _C.INVALID_ARGUMENT,
     "schema_mismatch": _C.INVALID_ARGUMENT,

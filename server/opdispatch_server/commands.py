@@ -33,7 +33,7 @@ from opdispatch_server.configuration import (
 )
 from opdispatch_server.logs import FORMATS, LEVELS, configure_logging
 from opdispatch_server.processes.worker_plan import parse_workers
-from opdispatch_wire.addresses import AddressError, default_address
+from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.printable import printable_line, printable_message
 
@@ -264,10 +264,8 @@ def serve(
             log_level=log_level,
         )
         asyncio.run(_serve(configuration, template))
-    except AddressError as error:
-        _fail(str(error), WRONG_USAGE)
     except OpdispatchError as error:
-        _fail(str(error), FAILED, error.facts.get("traceback", ""))
+        _fail(str(error), _status_of(error), error.facts.get("traceback", ""))
     except (StartError, AddressInUseError, OSError) as error:
         _fail(str(error), FAILED)
 
@@ -346,7 +344,7 @@ def worker(
         )
     except (OpdispatchError, OSError) as error:
         print(f"opdispatch: {printable_message(str(error))}", file=sys.stderr)
-        status = WRONG_USAGE if isinstance(error, AddressError) else FAILED
+        status = _status_of(error)
     leave_process(status)
 
 
@@ -440,6 +438,12 @@ def _quiet_grpc() -> None:
     # gRPC's C core writes to stderr by itself; what matters comes to us as errors. It reads
     # the variable when it is first imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def _status_of(error: Exception) -> int:
+    """The exit code for an error: an address that is none can only have been written wrongly."""
+    is_usage = isinstance(error, AddressError) and not isinstance(error, UnsafeAddressError)
+    return WRONG_USAGE if is_usage else FAILED
 
 
 def _fail(message: str, status: int, traceback: str = "") -> NoReturn:

@@ -59,7 +59,7 @@ from opdispatch_server.serving.grpc_services import (
     add_interpreter_service,
     add_registry_service,
 )
-from opdispatch_server.serving.listeners import Listener, bind
+from opdispatch_server.serving.listeners import Listener, bind, warn_of_other_users
 from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.state.journal import Journal
@@ -228,7 +228,9 @@ class Daemon:
         bind(self._private, self._private_address, insecure=False)
         for address in self._configuration.listen:
             insecure = self._configuration.insecure
-            self._listeners.append(bind(self._public, address, insecure=insecure))
+            listener = bind(self._public, address, insecure=insecure)
+            self._listeners.append(listener)
+            warn_of_other_users(listener.address)
         await self._libraries.adopt()
         await self._private.start()
         await self._public.start()

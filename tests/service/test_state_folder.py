@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,3 +131,26 @@ def test_what_nothing_is_loaded_from_goes_when_asked(
         assert session.ops.const.get(X) == 3
         assert session.load(write_library("const", constant(1))).version == 5
         assert session.ops.const.get(X) == 1
+
+
+@pytest.mark.parametrize("taken", ["state", "state/journal", "state/journal/journal.sqlite3"])
+def test_a_state_folder_that_is_deleted_is_noticed_before_anything_is_acknowledged(
+    start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, taken: str
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        session.load(write_library("const", constant(1)))
+        path = tmp_path / taken
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name, text in (
+            ("const", constant(2)),
+            ("other", constant(3, namespace="other")),
+        ):
+            with pytest.raises(oc.JournalError):
+                session.load(write_library(name, text))
+        for change in (lambda: session.unload("const"), lambda: session.drain("worker-1")):
+            with pytest.raises(oc.JournalError, match="was deleted, moved or replaced"):
+                change()
+        assert [v.version for v in session.libraries(all_versions=True)] == [1]
+        assert session.ops.const.get(X) == 1
+        assert session.check_invariants() == []

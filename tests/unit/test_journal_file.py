@@ -161,3 +161,38 @@ def test_a_journal_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="No space left"):
         JournalFile.create(tmp_path / "journal")
     assert list(tmp_path.iterdir()) == []
+
+
+def replace_by_copy(path: Path) -> None:
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").replace(path)
+
+
+@pytest.mark.parametrize("name", [DATABASE, f"{DATABASE}-wal", LAST_EVENT])
+@pytest.mark.parametrize("take", [Path.unlink, replace_by_copy])
+def test_a_file_that_is_taken_away_is_noticed_before_a_change(folder: Path, name: str, take):
+    with closing(JournalFile(folder)) as journal:
+        journal.write("load", "image", {KEY: "1"})
+        take(folder / name)
+        for _ in range(2):
+            with pytest.raises(JournalError, match="was deleted, moved or replaced"):
+                journal.write("load", "image", {KEY: "2"})
+            with pytest.raises(JournalError, match="was deleted, moved or replaced"):
+                journal.check_place()
+        assert (journal.entries, journal.last_event) == ({KEY: "1"}, 1)
+
+
+def test_a_folder_that_comes_back_can_be_written_to_again(folder: Path, tmp_path: Path):
+    with closing(JournalFile(folder)) as journal:
+        journal.write("load", "image", {KEY: "1"})
+        folder.rename(tmp_path / "moved")
+        with pytest.raises(JournalError, match="nothing has changed"):
+            journal.write("load", "image", {KEY: "2"})
+        JournalFile.create(folder)  # as a daemon does that is started there
+        with pytest.raises(JournalError):
+            journal.write("load", "image", {KEY: "2"})
+        shutil.rmtree(folder)
+        (tmp_path / "moved").rename(folder)
+        journal.write("load", "image", {KEY: "3"})
+    with closing(JournalFile(folder)) as journal:
+        assert (journal.entries, journal.last_event) == ({KEY: "3"}, 2)

@@ -12,7 +12,9 @@ from opdispatch_wire.addresses import (
     AddressError,
     TcpAddress,
     UnixAddress,
+    UnsafeAddressError,
     check_private_folder,
+    check_socket_folder,
     default_address,
     grpc_target,
     is_loopback,
@@ -163,3 +165,16 @@ def test_a_temporary_folder_that_is_a_link_is_refused(without_login_session, tmp
     with pytest.raises(AddressError, match="is not a folder"):
         default_address()
     check_private_folder(tmp_path / "missing")
+
+
+def test_a_runtime_folder_that_others_can_write_to_is_refused(environment, tmp_path):
+    environment.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / "opdispatch"
+    folder.mkdir(mode=0o700)
+    assert default_address() == f"unix://{folder}/daemon.sock"
+    check_socket_folder(folder)
+    folder.chmod(0o777)
+    for check in (default_address, lambda: check_socket_folder(folder)):
+        with pytest.raises(UnsafeAddressError, match=r"mode 0777"):
+            check()
+    check_socket_folder(tmp_path)  # which is not the default one: its owner decides

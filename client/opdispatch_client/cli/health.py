@@ -57,13 +57,21 @@ def _check(settings: Settings, service: str, timeout: float | None) -> str:
     # but gRPC itself has to be installed.
     from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-    from opdispatch_wire.address_forms import AddressFormError, default_address, parse_address
+    from opdispatch_wire.address_forms import (
+        AddressFormError,
+        UnsafeAddressFormError,
+        default_address,
+        parse_address,
+    )
+    from opdispatch_wire.socket_owner import check_socket_owner
 
     try:
         address = settings.address or default_address()
         parsed = parse_address(address)
+        check_socket_owner(address)
     except AddressFormError as error:
-        raise UsageError(f"{error} ({error.hint})" if error.hint else str(error)) from None
+        cls = CommandError if isinstance(error, UnsafeAddressFormError) else UsageError
+        raise cls(f"{error} ({error.hint})" if error.hint else str(error)) from None
     options = [("grpc.enable_http_proxy", int(not parsed.is_loopback))]
     with grpc.insecure_channel(parsed.target, options=options) as channel:
         check: Any = channel.unary_unary(

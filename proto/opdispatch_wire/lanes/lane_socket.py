@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from pathlib import Path
 
 from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.socket_owner import is_trusted, peer_of
 
-_CREDENTIALS = struct.Struct("3i")
 _BACKLOG = 128
 # Room for a burst of small calls, and for a large one to be written in few steps.
 _BUFFER_BYTES = 1024 * 1024
@@ -56,13 +55,9 @@ def connect(path: str, timeout: float) -> socket.socket:
 
 
 def check_peer(connection: socket.socket, path: str) -> None:
-    """Raises RefusedError unless the other side is a process of our own user, or root's.
-
-    The system vouches for that (SO_PEERCRED, ``man 7 unix``).
-    """
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, user, _ = _CREDENTIALS.unpack(raw)
-    if user not in (os.geteuid(), 0):
+    """Raises RefusedError unless the other side is a process of our own user, or root's."""
+    pid, user = peer_of(connection)
+    if not is_trusted(user):
         raise RefusedError(
             f"the lane at {path} is for processes of user {os.geteuid()}, and process {pid} is "
             f"user {user}'s"

@@ -30,6 +30,7 @@ from opdispatch_server.environments.environment_build import (
 )
 from opdispatch_server.environments.interpreter_packages import ABI, write_packages
 from opdispatch_server.environments.library_home import LibraryHome
+from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 
@@ -232,7 +233,7 @@ def _digest_file(path: Path) -> str:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Holds the folder for this process alone. Raises BlockingIOError if another one does."""
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_lock_file(folder / _LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

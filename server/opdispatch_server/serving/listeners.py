@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import socket
 import stat
@@ -12,7 +13,17 @@ from pathlib import Path
 
 import grpc.aio
 
-from opdispatch_wire.addresses import AddressError, TcpAddress, UnixAddress, parse_address
+from opdispatch_server.lock_file import open_lock_file
+from opdispatch_wire.addresses import (
+    AddressError,
+    TcpAddress,
+    UnixAddress,
+    UnsafeAddressError,
+    check_socket_folder,
+    parse_address,
+)
+
+LOG = logging.getLogger("opdispatch.daemon")
 
 
 class AddressInUseError(OSError):
@@ -30,7 +41,7 @@ class SocketLock:
         """Takes the lock; raises AddressInUseError if a living daemon has it."""
         self._path = path.with_name(path.name + ".lock")
         while True:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_lock_file(self._path)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -54,7 +65,7 @@ class SocketLock:
 
     def _is_current(self) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(self._path.stat(), os.fstat(self._file))
+            return os.path.samestat(self._path.lstat(), os.fstat(self._file))
         return False
 
 
@@ -92,17 +103,37 @@ def bind(server: grpc.aio.Server, address: str, *, insecure: bool) -> Listener:
     return _bind_tcp(server, parsed)
 
 
+def warn_of_other_users(address: str) -> None:
+    """Logs who can reach a TCP address, if the daemon listens at one: it asks nobody who they are.
+
+    Loading a library runs its code as the daemon's user.
+    """
+    parsed = parse_address(address)
+    if isinstance(parsed, TcpAddress):
+        where = "of this machine" if parsed.is_loopback else "of every machine that reaches it"
+        LOG.warning(
+            "%s is open to any user %s, who can load and call libraries, and so run code as user "
+            "%d; at a unix socket, only that user and root can",
+            parsed,
+            where,
+            os.geteuid(),
+        )
+
+
 def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
     path = Path(parsed.path).absolute()
     address = str(parse_address(f"unix:{path}"))
     try:
         # Only a folder that is made here is made private: others are somebody's decision.
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_socket_folder(path.parent)
         lock = SocketLock(path)
     except AddressInUseError:
         raise
     except OSError as error:
-        raise AddressError(f"cannot listen on {address}: {error.strerror}") from error
+        # A link in the lock's place is nothing that the address could be blamed for.
+        cls = UnsafeAddressError if error.errno == errno.ELOOP else AddressError
+        raise cls(f"cannot listen on {address}: {error.strerror}") from error
     try:
         _remove_stale_socket(path)
         # The socket file appears with its final mode: there is no moment in which others
@@ -124,7 +155,7 @@ def _bind_unix(server: grpc.aio.Server, parsed: UnixAddress) -> Listener:
 def _remove_stale_socket(path: Path) -> None:
     """Removes the socket of a daemon that is no more; the caller holds the lock."""
     try:
-        mode = path.stat().st_mode
+        mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from opdispatch_server.lock_file import open_lock_file
 from opdispatch_wire.addresses import MAX_UNIX_PATH_BYTES, grpc_target
 
 _PREFIX = "opdispatch-run-"
@@ -34,7 +35,7 @@ class RunFolder:
         _remove_abandoned(parent)
         while True:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = open_lock_file(path / _LOCK)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (path / _LOCK).exists():
                 return cls(path, lock)
@@ -71,9 +72,9 @@ def _choose_parent() -> Path:
 def _remove_abandoned(parent: Path) -> None:
     for path in parent.glob(f"{_PREFIX}*"):
         try:
-            if path.stat().st_uid != os.getuid():
+            if path.lstat().st_uid != os.getuid():
                 continue
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            lock = open_lock_file(path / _LOCK, create=False)
         except OSError:
             continue  # being made or removed this moment, or not ours to read
         try:

@@ -83,8 +83,8 @@ class Journal:
     async def recording(self, event: str, record: LibraryRecord) -> AsyncIterator[None]:
         """Records what ``with``'s body does to a library; undoes that if the body raises.
 
-        Nothing is written if the journal says that already. ``event`` is what people call it:
-        "load v2". Raises JournalError before the body is run, if the disk refuses.
+        Nothing is written if the journal says that already, and is still there. ``event`` is what
+        people call it: "load v2". Raises JournalError before the body is run, if the disk refuses.
         """
         key = (LIBRARY, record.name)
         before = self._current.get(key)
@@ -93,6 +93,8 @@ class Journal:
         try:
             if after != before:
                 await self._write(event, record.name, {key: after})
+            else:
+                await self._check_place(event, record.name)
             recorded = True
             yield
         except BaseException as error:
@@ -125,12 +127,20 @@ class Journal:
             self._owed.update(changes)
             LOG.error("%s of %s failed and stays in the journal for now: %s", event, subject, error)
 
-    async def _write(self, event: str, subject: str, changes: Changes) -> None:
+    async def _check_place(self, event: str, subject: str) -> None:
+        file = self._open_file(event, subject)
+        await asyncio.get_running_loop().run_in_executor(self._writer, file.check_place)
+
+    def _open_file(self, event: str, subject: str) -> JournalFile:
         if self._file is None:
             raise JournalError(f"{event} of {subject} cannot be recorded: the journal is closed")
+        return self._file
+
+    async def _write(self, event: str, subject: str, changes: Changes) -> None:
+        file = self._open_file(event, subject)
         owed, self._owed = self._owed, {}
         writing = asyncio.get_running_loop().run_in_executor(
-            self._writer, self._file.write, event, subject, {**owed, **changes}
+            self._writer, file.write, event, subject, {**owed, **changes}
         )
 
         def note(written: asyncio.Future[None]) -> None:

@@ -12,6 +12,11 @@ Note [What the checks find]
 
     Whatever of this does not hold is a damaged journal, and nothing is served from one: an
     operator that is silently missing does more harm than a daemon that does not start.
+
+Note [A journal that is taken away]
+    An open file can be written to after its name has gone, or names another file: SQLite would
+    commit, and the next daemon find nothing. So the files that have the journal's names are
+    compared with those that were opened, within every transaction, right before it is committed.
 """
 
 from __future__ import annotations
@@ -80,6 +85,7 @@ class JournalFile:
                 self._database.execute("BEGIN")
                 self.entries, self._number, self._digest = self._read_checked(mark)
                 self._database.execute("COMMIT")
+                self._opened = self._files()
             except BaseException:
                 self._database.close()
                 raise
@@ -133,10 +139,13 @@ class JournalFile:
                     self._execute("INSERT INTO entry VALUES (?, ?, ?, ?)", *key, record, own)
             self._execute("UPDATE head SET number = ?, digest = ?", number, f"{digest:064x}")
             fault_point(FaultPoint.JOURNAL_BEGUN)
+            self.check_place()
             self._database.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, JournalError) as error:
             with suppress(sqlite3.Error):  # SQLite has rolled back by itself, if it could not go on
                 self._database.execute("ROLLBACK")
+            if isinstance(error, JournalError):
+                raise
             raise JournalError(
                 f"the change cannot be recorded in {self.folder}: {error}",
                 hint="nothing has changed; make room on that disk and try again",
@@ -150,6 +159,24 @@ class JournalFile:
         self._write_mark()
         fault_point(FaultPoint.JOURNAL_COMMITTED)
 
+    def check_place(self) -> None:
+        """Raises JournalError unless the open files still are the journal in ``folder``.
+
+        See Note [A journal that is taken away].
+        """
+        try:
+            is_there = self._files() == self._opened
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise JournalError(
+                f"the journal in {self.folder} was deleted, moved or replaced while the daemon "
+                "used it, so no change can be recorded",
+                hint="nothing has changed; put the state folder back, or stop the daemon and "
+                "start it again, without its libraries",
+                path=str(self.folder),
+            )
+
     def events(self) -> list[tuple[int, str, str, str]]:
         """What has happened, oldest first: number, time, what, and to whom."""
         return list(self._database.execute("SELECT * FROM event ORDER BY number"))
@@ -162,6 +189,11 @@ class JournalFile:
     def close(self) -> None:
         """Closes it. Idempotent."""
         self._database.close()
+
+    def _files(self) -> list[tuple[int, int]]:
+        """The identities of the files that have the database's names. Raises OSError."""
+        found = [(self.folder / name).stat() for name in (DATABASE, f"{DATABASE}-wal", LAST_EVENT)]
+        return [(each.st_dev, each.st_ino) for each in found]
 
     def _execute(self, statement: str, *values: object) -> None:
         self._database.execute(statement, values)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import DRAFT_PREFIX
+from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.state.journal_file import JournalFile, sync_path
 from opdispatch_wire.errors import JournalError
 
@@ -35,9 +36,8 @@ class StateFolder:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # The lock is on the open file: it goes with the process, however that ends, and
-            # no interpreter inherits it.
-            self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # The lock is on the open file: it goes with the process, however that ends.
+            self._lock = open_lock_file(path / _LOCK)
         except OSError as error:
             raise JournalError(
                 f"the state folder {path} cannot be used: {error.strerror}",

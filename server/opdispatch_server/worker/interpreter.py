@@ -45,7 +45,7 @@ from opdispatch_server.worker.kernel_streams import KernelStreams
 from opdispatch_server.worker.library_fetch import LibraryFetch, default_cache_folder
 from opdispatch_server.worker.lost_device import LostDevice
 from opdispatch_server.worker.program_execution import ProgramExecution
-from opdispatch_wire.addresses import grpc_target
+from opdispatch_wire.addresses import check_socket_owner, grpc_target
 from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server
 from opdispatch_wire.channel import (
     MAX_MESSAGE_BYTES_HIGHEST,
@@ -245,6 +245,7 @@ class Interpreter:
 
     async def _hold_session(self, address: str) -> None:
         daemon = self._settings.daemon
+        check_socket_owner(daemon)
         options = channel_options(self._limit, address=daemon)
         async with asyncio_channel(grpc_target(daemon), options) as channel:
             stub = interpreter_pb2_grpc.InterpreterServiceStub(channel)  # type: ignore[no-untyped-call]

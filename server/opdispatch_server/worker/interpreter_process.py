@@ -28,7 +28,7 @@ from opdispatch_server.processes.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
-from opdispatch_wire.addresses import AddressError, grpc_target, is_loopback
+from opdispatch_wire.addresses import AddressError, check_socket_owner, grpc_target, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION, channel_options
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.status import error_from_rpc
@@ -129,6 +129,7 @@ def _tell_of_trouble() -> None:
 
 
 def _ask_message_limit(daemon: str) -> int:
+    check_socket_owner(daemon)
     options = channel_options(address=daemon)
     with grpc.insecure_channel(grpc_target(daemon), options=options) as channel:
         stub = registry_pb2_grpc.RegistryServiceStub(channel)  # type: ignore[no-untyped-call]

@@ -1,0 +1,56 @@
+"""Whose process listens at a unix socket, asked before anything is sent there.
+
+Without the package ``opdispatch``, as ``address_forms``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+from opdispatch_wire.address_forms import UnixAddress, UnsafeAddressFormError, parse_address
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process and the user at the other end of a unix socket.
+
+    The system vouches for them (SO_PEERCRED, ``man 7 unix``).
+    """
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(raw)
+    return process, user
+
+
+def is_trusted(user: int) -> bool:
+    """Return whether a user may be at the other end: our own, or root."""
+    return user in (os.geteuid(), 0)
+
+
+def check_socket_owner(address: str) -> None:
+    """Raises UnsafeAddressFormError if another user's process listens at a unix socket.
+
+    gRPC does not ask, and a socket in a folder that others can write to could be anybody's. Of a
+    TCP port, and of a socket at which nothing listens, nothing is said. Does not wait.
+    """
+    parsed = parse_address(address)
+    if not isinstance(parsed, UnixAddress):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(parsed.path)
+            process, user = peer_of(probe)
+        except BlockingIOError:  # so many are waiting that it is not our turn
+            process, user = 0, Path(parsed.path).stat().st_uid
+        except OSError:
+            return  # gRPC says why nobody answers
+    if not is_trusted(user):
+        whose = f"process {process} of user {user}" if process else f"user {user}"
+        raise UnsafeAddressFormError(
+            f"{whose} listens at {parsed}; expected a daemon of user {os.geteuid()}, or of root",
+            hint="give the address of a daemon of your own",
+        )
