@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from opdispatch.named_results import make_results
 from opdispatch_client.remote_tensor import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import returns_of_reply
@@ -71,6 +72,11 @@ class ProgramCall:
         returns = returns_of_reply(reply, self._inputs, {}, memory, self._make)
         if reply.interpreter and not (self._keep is not None and self._keep.device):
             note_interpreter(self._inputs, reply.interpreter)
+        for each in reply.result_names:
+            place = each.output
+            values = returns[place] if place < len(returns) else None
+            if isinstance(values, list) and len(values) == len(each.names):
+                returns[place] = make_results(tuple(each.names), values)
         return returns
 
     def close(self) -> None:

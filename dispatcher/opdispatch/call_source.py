@@ -36,6 +36,7 @@ from opdispatch.argument_source import (
 )
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, SWITCHED_ON
+from opdispatch.named_results import result_class, result_names
 from opdispatch.schema_type import TENSOR, ListType
 
 _FIND_KERNEL = (
@@ -335,6 +336,13 @@ class CallSource:
                 if is_list
                 else f"_type(_r) is _tuple and _len(_r) == {len(returns)}"
             )
+            if names := result_names(self.schema):
+                self.globals |= {"_named": result_class(names), "_new": tuple.__new__}
+                # What another layer has named already stays what it is.
+                usual, new = (
+                    f"(_n := _type(_r) is _named) or {usual}",
+                    "_r if _n else _new(_named, _r)",
+                )
             return [
                 f"if {usual}:",
                 "    for _e in _r:",

@@ -120,7 +120,8 @@ class FlopCounterMode(TorchDispatchMode):
 def shapes_of(value: Any) -> Any:
     """``value`` with its shape in the place of each tensor: what a formula is given."""
     if isinstance(value, list | tuple):
-        return type(value)(map(shapes_of, value))
+        shapes = [shapes_of(each) for each in value]
+        return shapes if isinstance(value, list) else tuple(shapes)
     if isinstance(value, dict):
         return {name: shapes_of(each) for name, each in value.items()}
     if find_key_bits(value) is None:

@@ -14,6 +14,7 @@ from opdispatch.arrays import describe_type, key_bits_of
 from opdispatch.errors import ArgumentError, ReturnError
 from opdispatch.function_schema import NO_DEFAULT, Argument, FunctionSchema
 from opdispatch.generator import key_bits_of_generator
+from opdispatch.named_results import make_results, result_names
 from opdispatch.schema_type import is_generator
 
 
@@ -24,6 +25,7 @@ class Signature:
         "_converters",
         "_generators",
         "_places",
+        "_result_names",
         "_return_converters",
         "dispatching",
         "has_defaults",
@@ -45,6 +47,7 @@ class Signature:
         self._places = {argument.name: i for i, argument in enumerate(schema.arguments)}
         self._converters = tuple(converter_of(a.type) for a in schema.arguments)
         self._return_converters = tuple(converter_of(r.type) for r in schema.returns)
+        self._result_names = result_names(schema)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The stack of a call: every argument, in schema order, converted to its type.
@@ -119,6 +122,8 @@ class Signature:
     def unbox_returns(self, stack: Sequence[Any]) -> Any:
         """A stack of returns as what an unboxed call returns: None, the one, or a tuple.
 
+        It is a named tuple if the schema names them: see ``named_results``.
+
         Raises ReturnError if there are more or fewer values than the schema promises.
         """
         if len(stack) != len(self.schema.returns):
@@ -127,6 +132,8 @@ class Signature:
             )
         if len(stack) == 1:
             return stack[0]
+        if self._result_names:
+            return make_results(self._result_names, stack)
         return tuple(stack) if stack else None
 
     def check_returns(self, stack: Iterable[Any]) -> list[Any]:

@@ -36,6 +36,7 @@ from opdispatch.autograd.elsewhere import note_call
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, ReturnError
 from opdispatch.generator import Generator
+from opdispatch.named_results import make_results, result_names
 from opdispatch.tensor import Tensor
 from opdispatch.trace_line import TraceLine
 from opdispatch_wire.errors import WireError
@@ -242,6 +243,8 @@ def reply_of_returns(
             f"{schema.name} left a value that cannot be sent: {error.message}",
             operator=str(schema.name),
         ) from error
+    if names := result_names(schema):
+        reply.result_names.add(names=names)
     if trace:
         reply.trace.extend(trace_line_to_proto(line, interpreter=interpreter) for line in trace)
     return reply
@@ -254,7 +257,7 @@ def result_of_reply(
     memory: CallerTensorMemory | None = None,
     remote: DecodeRemote | None = None,
 ) -> Any:
-    """What the call returns to its caller: None, the one value, or a tuple.
+    """What the call returns: None, the one value, or a tuple, with names if the schema has them.
 
     ``args`` and ``kwargs`` are those of the call; arrays among them that the operator wrote to
     get their new contents; ``memory`` is that of the call, and ``remote`` makes what stands for
@@ -263,6 +266,8 @@ def result_of_reply(
     returns = returns_of_reply(reply, args, kwargs, memory, remote)
     if len(returns) == 1:
         return returns[0]
+    if reply.result_names and len(names := reply.result_names[0].names) == len(returns):
+        return make_results(tuple(names), returns)
     return tuple(returns) if returns else None
 
 

@@ -171,7 +171,7 @@ class KernelRef(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., registration: _Optional[int] = ..., dispatch_keys: _Optional[int] = ...) -> None: ...
 
 class CallReply(_message.Message):
-    __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "has_waited", "has_history", "chunk")
+    __slots__ = ("id", "returns", "error", "mutations", "generators", "trace", "interpreter", "route", "profile", "has_waited", "has_history", "result_names", "chunk")
     ID_FIELD_NUMBER: _ClassVar[int]
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class CallReply(_message.Message):
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     HAS_WAITED_FIELD_NUMBER: _ClassVar[int]
     HAS_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    RESULT_NAMES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     id: int
     returns: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
@@ -195,8 +196,17 @@ class CallReply(_message.Message):
     profile: _profile_pb2.Profile
     has_waited: bool
     has_history: bool
+    result_names: _containers.RepeatedCompositeFieldContainer[ResultNames]
     chunk: Chunk
-    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., generators: _Optional[_Iterable[_Union[GeneratorUse, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., profile: _Optional[_Union[_profile_pb2.Profile, _Mapping]] = ..., has_waited: _Optional[bool] = ..., has_history: _Optional[bool] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., returns: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., mutations: _Optional[_Iterable[_Union[Mutation, _Mapping]]] = ..., generators: _Optional[_Iterable[_Union[GeneratorUse, _Mapping]]] = ..., trace: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., interpreter: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., profile: _Optional[_Union[_profile_pb2.Profile, _Mapping]] = ..., has_waited: _Optional[bool] = ..., has_history: _Optional[bool] = ..., result_names: _Optional[_Iterable[_Union[ResultNames, _Mapping]]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+
+class ResultNames(_message.Message):
+    __slots__ = ("output", "names")
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    output: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, output: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Mutation(_message.Message):
     __slots__ = ("argument", "item", "value")

@@ -19,6 +19,7 @@ from opdispatch.errors import (
     OperatorNotFoundError,
     ReturnError,
 )
+from opdispatch.named_results import names_of_results
 from opdispatch.tensor import Tensor
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.values.device_exports import DeviceExports
@@ -188,6 +189,8 @@ class ProgramExecution:
         tensors: CalleeTensors | None,
     ) -> None:
         for i, output in enumerate(outputs):
+            if names := names_of_results(results[i]):
+                reply.result_names.add(output=i, names=names)
             if output.keep:
                 if keep is None:
                     raise WireError(f"$.program.outputs[{i}] is to be kept, and $.keep is absent")
