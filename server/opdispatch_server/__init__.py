@@ -30,7 +30,8 @@ Both:
     registration_codec                          how registrations travel
     lifted_kernels                              kernels that are registered below others
     devices                                     what kernels can use
-    logs, log_fields, log_relay                 log records, their fields, and how they travel
+    logs, log_fields, log_relay,
+    log_repetition                              log records, their fields, how they travel, how many
     fork_guard                                  what a library that forks must not take along
     full_collections                            when the garbage collector goes through everything
     loop_slices                                 long work that lets the event loop go on

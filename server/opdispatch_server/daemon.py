@@ -42,6 +42,7 @@ from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.load_request import reading_load_request
 from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.processes.process_watch import ProcessEnd
@@ -218,7 +219,7 @@ class Daemon:
             await self._start()
             on_ready(self._addresses())
             await self._stop.wait()
-            LOG.info("stopping")
+            LOG.info("stopping", extra=fields(Event.DAEMON_STOPPING))
         finally:
             leases.cancel()
             await self._shut_down()
@@ -265,7 +266,10 @@ class Daemon:
                 "the log has their output"
             )
         if not await self._libraries.restore(RESTORE_WAIT):
-            LOG.warning("some libraries are still being loaded; they serve when they are")
+            LOG.warning(
+                "some libraries are still being loaded; they serve when they are",
+                extra=fields(Event.LIBRARY_RESTORED),
+            )
         for source in self._configuration.libraries:
             await self._load(source)
 
@@ -281,7 +285,9 @@ class Daemon:
         self._value_leases.stop()
         self._routes.end()
         if not await self._router.drain(CALLS_GRACE):
-            LOG.warning("calls that are still running are cut off")
+            LOG.warning(
+                "calls that are still running are cut off", extra=fields(Event.CALLS_CUT_OFF)
+            )
         await self._libraries.stop()
         await self._environments.stop()
         self._interpreters.stop()

@@ -58,6 +58,18 @@ class Event(enum.StrEnum):
     INTERPRETER_FAILED = "interpreter_failed"
     INTERPRETER_OUTPUT = "interpreter_output"
     KERNEL_ERROR = "kernel_error"
+    DEVICE_LOST = "device_lost"
+    VALUE_BY_HOST = "value_by_host"
+    LANE_CLOSED = "lane_closed"
+    LANE_SLOW = "lane_slow"
+    ADDRESS_OPEN = "address_open"
+    CONNECTION_REFUSED = "connection_refused"
+    CALLS_CUT_OFF = "calls_cut_off"
+    ENVIRONMENT_FAILED = "environment_failed"
+    JOURNAL_FAILED = "journal_failed"
+    DAEMON_STOPPING = "daemon_stopping"
+    DAEMON_LOST = "daemon_lost"
+    DAEMON_MET = "daemon_met"
     INTERNAL_ERROR = "internal_error"
 
 

@@ -17,6 +17,7 @@ from typing import TextIO
 
 from opdispatch_server.log_fields import fields_of, traceback_of
 from opdispatch_server.log_relay import RelayLines
+from opdispatch_server.log_repetition import FloodFilter
 from opdispatch_wire.printable import escape_in_json, printable_line, printable_lines
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -36,6 +37,7 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     handler = logging.StreamHandler(target)
     formatters = {"human": HumanLines, "json": JsonLines, RELAY: RelayLines}
     handler.setFormatter(formatters[log_format]())
+    handler.addFilter(FloodFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import io
 import json
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import opdispatch_server
 from opdispatch_server.log_fields import FIELDS, TRACEBACK, Event, fields
+from opdispatch_server.log_repetition import FloodFilter
 from opdispatch_server.logs import configure_logging
 
 
@@ -61,6 +64,45 @@ def test_every_field_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     section = text[text.index("### Logs") :]
     assert [name for name in (*FIELDS, TRACEBACK) if f"`{name}`" not in section] == []
+
+
+def test_every_record_of_ours_has_fields() -> None:
+    """A call of ``LOG`` without ``extra=`` is a record that programs cannot read."""
+    bare = [
+        f"{path}:{node.lineno}"
+        for path in Path(opdispatch_server.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) == "LOG"
+        and "extra" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert bare == []
+
+
+def test_flood_of_records_that_are_alike_is_a_few_lines() -> None:
+    now = 0.0
+    flood = FloodFilter(lambda: now)
+    passed = []
+    for number in range(10_000):
+        about = fields(Event.INTERNAL_ERROR, operator="a::f")
+        values = {"msg": "the call of %s failed", "args": (number,), **about}
+        record = logging.makeLogRecord(values)
+        if flood.filter(record):
+            passed.append(record)
+        now += 0.01
+    assert len(passed) < 10
+    assert passed[0].getMessage() == "the call of 0 failed"
+    assert "like it were left out before)" in passed[-1].getMessage()
+    told = sum(1 + getattr(record, "left_out", 0) for record in passed)
+    assert told + next(iter(flood._known.values())).left_out == 10_000
+
+
+def test_no_death_and_no_change_is_ever_left_out() -> None:
+    flood = FloodFilter(lambda: 0.0)
+    for event in (Event.INTERPRETER_ENDED, Event.LIBRARY_UNLOADED, Event.KERNEL_ERROR):
+        record = logging.makeLogRecord({"msg": "the same", **fields(event)})
+        assert all(flood.filter(record) for _ in range(100))
 
 
 def test_what_grpc_says_of_cancelled_calls_is_left_out_and_nothing_else(

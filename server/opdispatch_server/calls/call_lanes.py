@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from opdispatch_server.calls.byte_budget import ByteBudget
 from opdispatch_server.calls.call_router import CallRouter
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_server.serving.lane_listener import LaneListener
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
@@ -111,7 +112,7 @@ class CallLane:
         try:
             self._take_frame(kind, payload)
         except WireError as error:
-            LOG.warning("a lane is closed: %s", error)
+            LOG.warning("a lane is closed: %s", error, extra=fields(Event.LANE_CLOSED))
             self._stream.send(FrameKind.REFUSAL, lane_messages.refusal(error))
             raise
 

@@ -31,6 +31,7 @@ from opdispatch_server.environments.environment_build import (
 from opdispatch_server.environments.interpreter_packages import ABI, write_packages
 from opdispatch_server.environments.library_home import LibraryHome
 from opdispatch_server.lock_file import open_lock_file
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import DeadlineExceededError, LibraryLoadError
 
@@ -106,7 +107,9 @@ class EnvironmentStore:
     def _built(self, key: str, task: asyncio.Task[Environment]) -> None:
         del self._builds[key]
         if not task.cancelled() and (error := task.exception()) is not None:
-            LOG.warning("%s", error)  # also if nobody waits for it any more
+            LOG.warning(
+                "%s", error, extra=fields(Event.ENVIRONMENT_FAILED)
+            )  # also if nobody waits for it any more
 
     def _find(self, key: str, home: LibraryHome) -> Environment | None:
         if not self._packages.exists():  # the first time: most daemons never need it

@@ -18,6 +18,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreters.interpreter_lane import InterpreterLane
 from opdispatch_server.interpreters.leases import Lease
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.processes.process_watch import ProcessEnd
 from opdispatch_server.serving.message_limit import internal_message_limit
@@ -189,7 +190,12 @@ class InterpreterSession:
                 # Large tensors of streams go this way; all else has passed a limit already.
                 self._take_lane(await AsyncLane.connect(path, MAX_MESSAGE_BYTES_HIGHEST))
             except (OSError, TimeoutError, OpdispatchError) as error:
-                LOG.warning("interpreter %s is called over gRPC: %s", self.name, error)
+                LOG.warning(
+                    "interpreter %s is called over gRPC: %s",
+                    self.name,
+                    error,
+                    extra=fields(Event.LANE_SLOW, interpreter=self.name),
+                )
             else:
                 self.lane_path = path
                 return

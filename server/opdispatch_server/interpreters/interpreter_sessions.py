@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from opdispatch_server.changes import Changes
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import InterpreterNotFoundError
 
 LOG = logging.getLogger("opdispatch.interpreters")
@@ -95,7 +96,11 @@ class InterpreterSessions:
         try:
             await self.on_joined(session)
         except Exception as error:  # whatever it is, this interpreter cannot be used
-            LOG.exception("interpreter %s could not be made ready", session.name)
+            LOG.exception(
+                "interpreter %s could not be made ready",
+                session.name,
+                extra=fields(Event.INTERPRETER_FAILED, interpreter=session.name),
+            )
             session.end(f"it could not be made ready ({type(error).__name__})")
             return
         session.ready = session.alive

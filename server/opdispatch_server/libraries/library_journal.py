@@ -12,6 +12,7 @@ from typing import Any
 from opdispatch_server.libraries.library_catalog import KEPT_VERSIONS, LibraryCatalog
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.library_code.module_file import digest_module
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.state.journal_record import LibraryRecord, VersionRecord
 
@@ -152,7 +153,12 @@ def _version_from_record(name: str, record: VersionRecord, load_id: int) -> Libr
     if source.is_module and not source.home.has_environment:
         sha256 = digest_module(source.label)
         if sha256 not in ("", source.sha256):
-            LOG.warning("module %s is not what it was when %s was loaded", source.label, name)
+            LOG.warning(
+                "module %s is not what it was when %s was loaded",
+                source.label,
+                name,
+                extra=fields(Event.LIBRARY_RESTORED, library=name),
+            )
             source = replace(source, sha256=sha256)
     version = LibraryVersion(name, record.version, load_id, source)
     version.loaded_at = record.loaded_at

@@ -376,7 +376,12 @@ class LibraryRegistry:
                 try:
                     await self._journal.record_drained(name, drained=False)
                 except JournalError as error:  # it has ended all the same
-                    LOG.error("interpreter %s is no longer drained: %s", name, error)
+                    LOG.error(
+                        "interpreter %s is no longer drained: %s",
+                        name,
+                        error,
+                        extra=fields(Event.JOURNAL_FAILED, interpreter=name),
+                    )
             self.placement.end_draining(name)
 
     async def _give_up(self, version: LibraryVersion, error: OpdispatchError) -> None:
@@ -414,7 +419,9 @@ class LibraryRegistry:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if not isinstance(error, OpdispatchError):  # whoever asked is told those
-            LOG.error("a library was not tidied up", exc_info=error)
+            LOG.error(
+                "a library was not tidied up", exc_info=error, extra=fields(Event.INTERNAL_ERROR)
+            )
 
 
 def _about(event: Event, interpreter: str) -> dict[str, object]:

@@ -420,7 +420,11 @@ async def _start_process(
         try:
             return await template.start(command.arguments, stdin=stdin, output=output)
         except TemplateLostError as error:
-            LOG.warning("%s; an interpreter is started without it", error)
+            LOG.warning(
+                "%s; an interpreter is started without it",
+                error,
+                extra=fields(Event.INTERPRETER_FAILED),
+            )
     return await asyncio.create_subprocess_exec(
         *command.python,
         *command.arguments,

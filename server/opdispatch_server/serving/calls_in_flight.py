@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.status_answers import forget_frames
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
@@ -235,7 +236,12 @@ class CallsInFlight:
             return None
         except Exception as error:
             if not isinstance(error, OpdispatchError):
-                LOG.error("the call of %s failed", request.operator, exc_info=error)
+                LOG.error(
+                    "the call of %s failed",
+                    request.operator,
+                    exc_info=error,
+                    extra=fields(Event.INTERNAL_ERROR, operator=request.operator, call=request.id),
+                )
             reply = execution_pb2.CallReply(error=status_from_error(error))
             forget_frames(error)
             return reply

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import RefusedError
 from opdispatch_wire.lanes import lane_socket
 
@@ -56,7 +57,12 @@ class LaneListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                LOG.error("no connection can be taken at %s: %s", self.path, error)
+                LOG.error(
+                    "no connection can be taken at %s: %s",
+                    self.path,
+                    error,
+                    extra=fields(Event.CONNECTION_REFUSED),
+                )
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(_EXHAUSTED_WAIT, self._listen)
                 return
@@ -64,7 +70,9 @@ class LaneListener:
                 lane_socket.check_peer(connection, self.path)
                 lane_socket.widen(connection)
             except (RefusedError, OSError) as error:
-                LOG.warning("a connection was refused: %s", error)
+                LOG.warning(
+                    "a connection was refused: %s", error, extra=fields(Event.CONNECTION_REFUSED)
+                )
                 connection.close()
                 continue
             self._on_connection(connection)

@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc.aio
 
 from opdispatch_server.lock_file import open_lock_file
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.addresses import (
     AddressError,
     TcpAddress,
@@ -117,6 +118,7 @@ def warn_of_other_users(address: str) -> None:
             parsed,
             where,
             os.geteuid(),
+            extra=fields(Event.ADDRESS_OPEN),
         )
 
 

@@ -13,6 +13,7 @@ import grpc.aio
 from google.rpc import status_pb2
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_wire.status import end_with, find_status_code, status_from_error
 
@@ -91,7 +92,7 @@ def _answer(error: Exception, what: str, context: Context) -> None:
         end_with(context, error.status, error.code)
     else:
         if not isinstance(error, OpdispatchError):
-            LOG.error("%s failed", what, exc_info=error)
+            LOG.error("%s failed", what, exc_info=error, extra=fields(Event.INTERNAL_ERROR))
         end_with(context, status_from_error(error), find_status_code(error))
     forget_frames(error)
 

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.shielded import shielded
 from opdispatch_server.state.journal_file import Changes, JournalFile
 from opdispatch_server.state.journal_record import (
@@ -125,7 +126,13 @@ class Journal:
         except JournalError as error:
             self._current.update(changes)
             self._owed.update(changes)
-            LOG.error("%s of %s failed and stays in the journal for now: %s", event, subject, error)
+            LOG.error(
+                "%s of %s failed and stays in the journal for now: %s",
+                event,
+                subject,
+                error,
+                extra=fields(Event.JOURNAL_FAILED),
+            )
 
     async def _check_place(self, event: str, subject: str) -> None:
         file = self._open_file(event, subject)

@@ -27,6 +27,7 @@ from typing import Any
 from opdispatch.arrays import backend_of_device, find_backend
 from opdispatch.errors import DeviceError, DeviceLostError
 from opdispatch.tensor import Tensor
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.v1 import values_pb2
 
@@ -66,7 +67,9 @@ class DeviceExports:
         except DeviceLostError:
             raise
         except DeviceError as error:
-            LOG.debug("a value goes by way of the host: %s", error)
+            LOG.debug(
+                "a value goes by way of the host: %s", error, extra=fields(Event.VALUE_BY_HOST)
+            )
             memory = None
         if memory is None:
             self.drop(lease)

@@ -14,6 +14,7 @@ from opdispatch.arrays import DeviceMemory, backend_of_device
 from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError, OpdispatchError
 from opdispatch.tensor import Tensor
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.values.device_exports import find_device_id
 from opdispatch_server.values.device_moves import put_on_host
 from opdispatch_wire.addresses import grpc_target
@@ -129,7 +130,9 @@ class PeerValues:
             except (DeviceMemoryError, DeviceLostError):
                 raise
             except (DeviceError, RemoteValueGoneError) as error:
-                LOG.warning("a value comes by way of the host: %s", error)
+                LOG.warning(
+                    "a value comes by way of the host: %s", error, extra=fields(Event.VALUE_BY_HOST)
+                )
                 reply, tensors = self._ask(message, b"", timeout, at)
             else:
                 return Fetched(value, reply.has_history)

@@ -17,6 +17,7 @@ from opdispatch.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.trace_line import TraceSink
 from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.addresses import grpc_target
@@ -187,7 +188,9 @@ class DaemonLane:
                     patience=patience,
                 )
             except (OSError, OpdispatchError) as error:
-                LOG.info("kernels call the daemon over gRPC: %s", error)
+                LOG.info(
+                    "kernels call the daemon over gRPC: %s", error, extra=fields(Event.LANE_SLOW)
+                )
         return None
 
     def _encode(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
 from opdispatch_server.worker.kernel_streams import KernelStreams
@@ -32,7 +33,12 @@ class DirectListener:
             try:
                 self._listeners.append(self._bind(host, rules))
             except (AddressError, OSError) as error:
-                LOG.warning("clients at %s call through the daemon alone: %s", host, error)
+                LOG.warning(
+                    "clients at %s call through the daemon alone: %s",
+                    host,
+                    error,
+                    extra=fields(Event.LANE_SLOW),
+                )
         if self._listeners:
             await self._server.start()
         addresses = [listener.address for listener in self._listeners]

@@ -24,6 +24,7 @@ from opdispatch.tensor_operators import keep_private
 from opdispatch_server.devices import take_devices
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.process_watch import process_space
 from opdispatch_server.serving.grpc_services import add_execution_service
 from opdispatch_server.serving.listeners import bind
@@ -333,7 +334,9 @@ class Interpreter:
             self._predecessor = None
         self._name = welcome.name
         self.met_daemon = True
-        LOG.debug("welcome as %s", self._name)
+        LOG.debug(
+            "welcome as %s", self._name, extra=fields(Event.DAEMON_MET, interpreter=self._name)
+        )
 
     async def _begin(self, session: Session, welcome: pb.Welcome) -> None:
         # Nothing that the daemon says is read before that, so no library is there yet whose kernels
@@ -377,7 +380,7 @@ class Interpreter:
             await self._fetch.fetch(stub, message.fetch)
         except Exception as error:  # an instruction is always answered
             if not isinstance(error, OpdispatchError):
-                LOG.exception("instruction fetch failed")
+                LOG.exception("instruction fetch failed", extra=fields(Event.INTERNAL_ERROR))
             return pb.InterpreterMessage(
                 instruction_id=message.instruction_id, failed=status_from_error(error)
             )
@@ -430,7 +433,11 @@ class Interpreter:
             return run_on_device((), self._libraries.obey, message)
         except BaseException as error:  # an instruction is always answered
             if not isinstance(error, OpdispatchError):
-                LOG.exception("instruction %s failed", message.WhichOneof("kind"))
+                LOG.exception(
+                    "instruction %s failed",
+                    message.WhichOneof("kind"),
+                    extra=fields(Event.INTERNAL_ERROR, interpreter=self._name),
+                )
             return pb.InterpreterMessage(
                 instruction_id=message.instruction_id, failed=status_from_error(error)
             )

@@ -23,6 +23,7 @@ import grpc
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.logs import RELAY, configure_logging
 from opdispatch_server.processes.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         asyncio.run(_serve(settings))
     except (OpdispatchError, OSError) as error:
-        LOG.error("%s", error)
+        LOG.error("%s", error, extra=fields(Event.INTERPRETER_ENDED))
         # Not of its subclasses: the memory of a device may come back.
         leave_process(NO_DEVICE_STATUS if type(error) is DeviceError else 1)
     leave_process(0)

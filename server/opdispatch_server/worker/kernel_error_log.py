@@ -3,12 +3,8 @@
 Kernels fail calls in the interpreter, whichever way these came: clients that call it directly pass
 the daemon by. So this is where errors are logged and counted.
 
-Note [Errors that are alike]
-    Errors of one operator and one class of exception are alike. The first is logged at once. What
-    follows within a pause is counted; when that is over, the last of them is logged, with the
-    number of those that were left out, and the next pause is twice as long. So the lines and
-    their ``left_out`` add up to the number of errors, and the lines of a flood grow with the
-    logarithm of its length. After a pause without any, the next one is a first one.
+Errors of one operator and one class of exception are alike. See Note [Records that are alike]; what
+was left out is logged when its pause is over, though no other one follows.
 """
 
 from __future__ import annotations
@@ -24,13 +20,10 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.log_relay import cut
+from opdispatch_server.log_repetition import Repetition
 from opdispatch_wire.v1 import interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.kernels")
-
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 64.0
-"""Seconds between two lines that are alike."""
 
 # Classes of exceptions that are told apart for one operator, and all that are remembered: a kernel
 # may make a class for each call.
@@ -68,12 +61,9 @@ class FailedCall:
 
 
 @dataclass(slots=True)
-class _Alike:
-    """What is known of errors that are alike."""
+class _Alike(Repetition):
+    """What is known of errors that are alike; the last of those that were left out."""
 
-    pause: float
-    next_at: float
-    left_out: int = 0
     last: FailedCall | None = None
 
 
@@ -107,9 +97,7 @@ class KernelErrorLog:
             now = self._clock()
             alike = self._find(call, to_log)
             alike.last, alike.left_out = call, alike.left_out + 1
-            if now >= alike.next_at:
-                if now >= alike.next_at + alike.pause:  # there was none for a while
-                    alike.pause = FIRST_PAUSE / 2
+            if alike.is_due(now):
                 to_log.append(_next_line(alike, now))
         self._log(to_log)
         self.on_news()
@@ -124,7 +112,7 @@ class KernelErrorLog:
             to_log = [
                 _next_line(alike, now)
                 for alike in self._alike.values()
-                if alike.left_out and (all_of_them or now >= alike.next_at)
+                if alike.left_out and (all_of_them or alike.is_due(now))
             ]
             due = [alike.next_at for alike in self._alike.values() if alike.left_out]
         self._log(to_log)
@@ -149,7 +137,7 @@ class KernelErrorLog:
             key = (call.operator, "")
         alike = self._alike.get(key)
         if alike is None:
-            alike = self._alike[key] = _Alike(FIRST_PAUSE / 2, float("-inf"))
+            alike = self._alike[key] = _Alike()
             self._classes[call.operator] += 1
         self._alike.move_to_end(key)
         while len(self._alike) > _MOST_REMEMBERED:
@@ -185,9 +173,6 @@ class KernelErrorLog:
 
 def _next_line(alike: _Alike, now: float) -> tuple[FailedCall, int]:
     """Return the last error of those alike, and how many before it were left out."""
-    last, left_out = alike.last, alike.left_out - 1
+    last, alike.last = alike.last, None
     assert last is not None, "what is left out has a last one"
-    alike.last, alike.left_out = None, 0
-    alike.pause = min(2 * alike.pause, LONGEST_PAUSE)
-    alike.next_at = now + alike.pause
-    return last, left_out
+    return last, alike.log_one(now) - 1

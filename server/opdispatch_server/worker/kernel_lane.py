@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.worker.call_rules import CallRules
 from opdispatch_server.worker.kernel_execution import KernelExecution
 from opdispatch_server.worker.lane_call import LaneCall
@@ -110,7 +111,11 @@ class KernelLane:
         try:
             self._start_thread(1)
         except RuntimeError as error:  # of threading: the system's limit is reached
-            LOG.warning("a connection is ended, which no thread can read: %s", error)
+            LOG.warning(
+                "a connection is ended, which no thread can read: %s",
+                error,
+                extra=fields(Event.LANE_CLOSED),
+            )
             self._end(1)
 
     def close(self) -> None:
@@ -143,7 +148,7 @@ class KernelLane:
                 self._serve(turn)
                 turn = self._turn.rest()
         except OpdispatchError as error:
-            LOG.warning("a lane is closed: %s", error)
+            LOG.warning("a lane is closed: %s", error, extra=fields(Event.LANE_CLOSED))
             self._writer.put(FrameKind.REFUSAL, lane_messages.refusal(error))
             # Not only flushed: another thread may be writing a reply, and ``_end`` would take
             # the connection from it before it comes to this.
@@ -152,7 +157,7 @@ class KernelLane:
         except (EOFError, OSError):
             self._end(turn)
         except BaseException:
-            LOG.exception("a lane is closed")
+            LOG.exception("a lane is closed", extra=fields(Event.LANE_CLOSED))
             self._end(turn)
 
     def _end(self, turn: int | None) -> None:
@@ -308,7 +313,14 @@ class KernelLane:
             return reply
         except BaseException as error:  # a call is always answered
             if not isinstance(error, OpdispatchError):
-                LOG.error("the call of %s failed", call.request.operator, exc_info=error)
+                LOG.error(
+                    "the call of %s failed",
+                    call.request.operator,
+                    exc_info=error,
+                    extra=fields(
+                        Event.INTERNAL_ERROR, operator=call.request.operator, call=call.request.id
+                    ),
+                )
             return _failure(call.request, error)
 
     # -- the connection -------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from opdispatch.errors import DeviceLostError
+from opdispatch_server.log_fields import Event, fields
 
 LOG = logging.getLogger("opdispatch.interpreter")
 
@@ -36,5 +37,5 @@ class LostDevice:
     def _take(self, error: DeviceLostError) -> None:
         if self.error is None:
             self.error = error
-            LOG.error("%s; this interpreter ends", error)
+            LOG.error("%s; this interpreter ends", error, extra=fields(Event.DEVICE_LOST))
             asyncio.get_running_loop().call_later(LAST_WORDS_WAIT, self._end)

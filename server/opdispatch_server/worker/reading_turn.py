@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from opdispatch_server.call_context import KERNEL_THREADS
+from opdispatch_server.log_fields import Event, fields
 
 LOG = logging.getLogger("opdispatch.lane")
 
@@ -162,7 +163,11 @@ class ReadingTurn:
             if rest is not None:
                 _wake(rest, turn)
             if is_news:
-                LOG.warning("a lane waits for its kernels to end before it is read: %s", error)
+                LOG.warning(
+                    "a lane waits for its kernels to end before it is read: %s",
+                    error,
+                    extra=fields(Event.LANE_SLOW),
+                )
         else:
             with self._mutex:
                 self._lacks_threads = False

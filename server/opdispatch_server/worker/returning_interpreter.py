@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Callable
 
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
 from opdispatch_wire.errors import DaemonUnavailableError, DeadlineExceededError, RefusedError
 
@@ -61,7 +62,7 @@ class ReturningInterpreter:
                 if session is not None and session.met_daemon and not session.may_come_back:
                     raise  # it has been told to end, however often it had come back before
                 if session is not None and session.may_come_back and self._patience:
-                    LOG.warning("%s; looking for it again", error)
+                    LOG.warning("%s; looking for it again", error, extra=fields(Event.DAEMON_LOST))
                     lost_at, pause = loop.time(), FIRST_PAUSE
                     self._name = session.name
                     self._vanished = session

@@ -1,0 +1,97 @@
+"""How often records that are alike are logged: each at first, then ever fewer of them.
+
+Note [Records that are alike]
+    The first is logged at once. What follows within a pause is counted; the next that is logged
+    says how many were left out, and the pause after it is twice as long. So the lines and their
+    ``left_out`` add up to the number of records, and the lines of a flood grow with the logarithm
+    of its length. After a pause in which there was none, the next one is a first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from opdispatch_server.log_fields import Event
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 64.0
+"""Seconds between two lines that are alike."""
+
+_MOST_REMEMBERED = 1024
+
+FLOODS: Final = frozenset(
+    {
+        Event.INTERNAL_ERROR,
+        Event.LANE_CLOSED,
+        Event.CONNECTION_REFUSED,
+        Event.LIBRARY_LOAD_FAILED,
+        Event.VALUE_BY_HOST,
+    }
+)
+"""What callers can bring about as often as they like."""
+
+
+@dataclass(slots=True)
+class Repetition:
+    """What is known of records that are alike. See Note [Records that are alike]."""
+
+    pause: float = FIRST_PAUSE / 2
+    next_at: float = float("-inf")
+    left_out: int = 0
+
+    def is_due(self, now: float) -> bool:
+        """Return whether one may be logged now."""
+        return now >= self.next_at
+
+    def log_one(self, now: float) -> int:
+        """Note that one is logged now; return how many were left out before it."""
+        if now >= self.next_at + self.pause:  # there was none for a while
+            self.pause = FIRST_PAUSE / 2
+        left_out, self.left_out = self.left_out, 0
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        self.next_at = now + self.pause
+        return left_out
+
+
+class FloodFilter(logging.Filter):
+    """Lets few of many records through that are alike, of the events in ``FLOODS``.
+
+    ``_lock`` guards ``_known``: handlers filter before they take a lock of their own.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[object, ...], Repetition] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is to be logged; it says how many before it were not."""
+        event = getattr(record, "event", "")
+        if event not in FLOODS:
+            return True
+        error = type(record.exc_info[1]).__name__ if record.exc_info else ""
+        about = tuple(getattr(record, name, "") for name in ("operator", "library", "interpreter"))
+        key = (event, record.msg if record.args else "", error, *about)
+        already = getattr(record, "left_out", 0)  # by an interpreter
+        with self._lock:
+            known = self._known.setdefault(key, Repetition())
+            self._known.move_to_end(key)
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.popitem(last=False)
+            now = self._clock()
+            if not known.is_due(now):
+                known.left_out += 1 + already
+                return False
+            left_out = known.log_one(now)
+        if left_out:
+            record.left_out = left_out + already
+            record.msg = f"{record.getMessage()} ({left_out} like it were left out before)"
+            record.args = ()
+        return True
