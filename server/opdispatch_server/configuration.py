@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
+from opdispatch_wire.shared_memory.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from opdispatch_wire.library_source import LoadSource
@@ -67,9 +68,8 @@ def default_state_folder() -> Path:
 
 
 def default_call_bytes() -> int:
-    """8 GiB, or a quarter of the machine's memory where that is less."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(CALL_BYTES_AT_MOST, memory // 4)
+    """8 GiB, or a quarter of the memory that the daemon may have where that is less."""
+    return min(CALL_BYTES_AT_MOST, memory_limit() // 4)
 
 
 def default_worker_count() -> int:

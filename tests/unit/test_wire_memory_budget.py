@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from opdispatch_wire.shared_memory.lane_memory import CalleeLaneMemory
-from opdispatch_wire.shared_memory.memory_budget import MemoryBudget, quarter_of_memory
+from opdispatch_wire.shared_memory.memory_budget import MemoryBudget
+from opdispatch_wire.shared_memory.memory_limit import memory_limit
 from opdispatch_wire.shared_memory.shared_mapping import PAGE
 from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 
@@ -25,7 +26,7 @@ def test_no_more_is_taken_than_there_is():
     assert budget.left == 0
     budget.give_back(3)
     assert budget.left == 3
-    assert MemoryBudget().left == quarter_of_memory() > PAGE
+    assert MemoryBudget().left == memory_limit() // 4 > PAGE
 
 
 def test_arenas_share_one_and_give_back_what_they_have_when_they_end():

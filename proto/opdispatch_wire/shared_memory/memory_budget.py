@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
-
-def quarter_of_memory() -> int:
-    """A quarter of the machine's memory, in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+from opdispatch_wire.shared_memory.memory_limit import memory_limit
 
 
 class MemoryBudget:
@@ -20,8 +16,8 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        """At most ``limit`` bytes: a quarter of the machine's memory unless told otherwise."""
-        self.limit = quarter_of_memory() if limit is None else limit
+        """At most ``limit`` bytes: a quarter of ``memory_limit`` unless told otherwise."""
+        self.limit = memory_limit() // 4 if limit is None else limit
         self._lock = threading.Lock()
         self._taken = 0
 
