@@ -20,7 +20,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     local_dispatch_key_set, dispatch_trace,
     observed_range, mode_decorator, grad_mode,
     autocast_mode, dtype_promotion,
-    torch_dispatch_mode, tracing_state          what a task has switched on
+    torch_dispatch_mode, tracing_state,
+    fake_impl                                   what a task has switched on
     arrays/                                     arrays of any library as tensors
     generator                                   where random numbers come from
     autograd/                                   the graph of what was called, and the way back
@@ -48,10 +49,14 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     dispatcher                                  all operators
     overload_types, ops, python_signature,
     library_arguments, library,
-    autocast_registration, fake_registration,
+    operator_definition, registration_target,
+    autocast_registration,
+    autograd_registration, fake_registration,
+    kernel_registration,
     torch_dispatch_registration,
-    vmap_registration, jvp_registration, custom_operator,
-    safe_kernel_function                        how they are called and registered
+    vmap_registration, jvp_registration,
+    backend_selection, result_checks,
+    custom_operator, safe_kernel_function       how they are called and registered
     func                                        vmap, grad and kin, by the names of torch.func
     tracing/                                    graphs of what was called
     logging_mode, array_flops, flop_counter     modes that show what is called, and what it takes
@@ -147,7 +152,7 @@ from opdispatch.arrays import (
 )
 from opdispatch.generator import Generator, default_generator, manual_seed
 from opdispatch.tensor import Tensor
-from opdispatch.infer_schema import infer_schema
+from opdispatch.infer_schema import Device, infer_schema
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.registration_listener import RegistrationListener
@@ -163,17 +168,18 @@ from opdispatch.library import (
     fallthrough_kernel,
     impl,
     ops,
-    register_autograd,
 )
 # isort: on
 
 if TYPE_CHECKING:
     from opdispatch import array_api, func
     from opdispatch.autocast_registration import register_autocast
+    from opdispatch.autograd_registration import register_autograd
     from opdispatch.custom_operator import CustomOpDef, custom_op
     from opdispatch.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
     from opdispatch.dtype_promotion import numpy_dtype_promotion
-    from opdispatch.fake_registration import register_fake
+    from opdispatch.fake_impl import get_ctx
+    from opdispatch.fake_registration import impl_abstract, register_fake
     from opdispatch.flop_counter import FlopCounterMode, register_flop_formula
     from opdispatch.functionalities.cpu_fallback import (
         CpuFallbackWarning,
@@ -182,6 +188,7 @@ if TYPE_CHECKING:
     )
     from opdispatch.functorch.vmap import vmap
     from opdispatch.jvp_registration import register_jvp
+    from opdispatch.kernel_registration import register_kernel
     from opdispatch.layout_creation import (
         nested_tensor,
         nested_tensor_from_jagged,
@@ -213,6 +220,7 @@ __all__ = [
     "CpuFallbackWarning",
     "CustomOpDef",
     "DataDependentOutputError",
+    "Device",
     "DeviceError",
     "DeviceLostError",
     "DeviceMemory",
@@ -282,8 +290,10 @@ __all__ = [
     "func",
     "functionalize",
     "get_autocast_dtype",
+    "get_ctx",
     "get_kernel",
     "impl",
+    "impl_abstract",
     "infer_schema",
     "inference_mode",
     "is_autocast_cache_enabled",
@@ -310,6 +320,7 @@ __all__ = [
     "register_fake",
     "register_flop_formula",
     "register_jvp",
+    "register_kernel",
     "register_torch_dispatch",
     "register_vmap",
     "save_graph",
@@ -331,13 +342,16 @@ _LATER = {
     "func": (),
     "profiler": ("profile", "record_function"),
     "autocast_registration": ("register_autocast",),
+    "autograd_registration": ("register_autograd",),
     "custom_operator": ("CustomOpDef", "custom_op"),
     "dispatch_trace": ("capture_dispatch_trace", "show_dispatch_trace"),
     "dtype_promotion": ("numpy_dtype_promotion",),
-    "fake_registration": ("register_fake",),
+    "fake_impl": ("get_ctx",),
+    "fake_registration": ("impl_abstract", "register_fake"),
     "flop_counter": ("FlopCounterMode", "register_flop_formula"),
     "functionalities.cpu_fallback": ("CpuFallbackWarning", "cpu_fallback", "cpu_fallback_counts"),
     "functorch.vmap": ("vmap",),
+    "kernel_registration": ("register_kernel",),
     "layout_creation": (
         "nested_tensor",
         "nested_tensor_from_jagged",

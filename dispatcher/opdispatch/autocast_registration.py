@@ -8,12 +8,13 @@ from opdispatch.autocast_mode import autocast_key
 from opdispatch.functionalities.autocast import cast_inputs as make_policy
 from opdispatch.functionalities.autocast import make_autocast_kernel
 from opdispatch.library import Library
-from opdispatch.operator_handle import OperatorHandle
+from opdispatch.operator_definition import OperatorLike
 from opdispatch.registration import RegistrationHandle
+from opdispatch.registration_target import target_of
 
 
 def register_autocast(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     device_type: str,
     cast_inputs: Any,
     /,
@@ -23,16 +24,14 @@ def register_autocast(
     """Has `autocast` cast the tensors of an operator: its kernel for the device's Autocast key.
 
     In a block, floating-point tensors of ``device_type`` but those of float64 are cast to the dtype
-    ``cast_inputs``, and the operator runs with autocast off. ``op`` is an operator, or its name,
-    ``"image::sobel"``. It is undone with ``lib``; without one, it stays. Raises ArgumentError for a
-    device type that has no Autocast key and for what is no dtype of numbers, and
-    OperatorNotFoundError.
+    ``cast_inputs``, and the operator runs with autocast off. ``op`` is an operator, its name,
+    ``"image::sobel"``, or what ``custom_op`` has defined. It is undone with ``lib``; without one,
+    it stays. Raises ArgumentError for a device type that has no Autocast key and for what is no
+    dtype of numbers, and OperatorNotFoundError.
 
     Mirrors ``torch.library.register_autocast``; keyword-only arguments are cast as well.
     """
     key = autocast_key(device_type)
     kernel = make_autocast_kernel(make_policy(cast_inputs), device_type)
-    namespace = str(op.name if isinstance(op, OperatorHandle) else op).partition("::")[0]
-    library = lib or Library(namespace, "FRAGMENT")
-    handle = library.dispatcher.get_schema(op.name if isinstance(op, OperatorHandle) else op)
-    return library.impl(handle, kernel, key)
+    name, library = target_of(op, lib)
+    return library.impl(library.dispatcher.get_schema(name), kernel, key)

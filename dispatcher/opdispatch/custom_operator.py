@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import functools
+import logging
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import numpy as np
-
 from opdispatch.autocast_registration import register_autocast
+from opdispatch.backend_selection import backend_select, has_tensors
 from opdispatch.dispatch_key import key_of_device_type
-from opdispatch.errors import ReturnError, SchemaError
-from opdispatch.fake_registration import register_fake
+from opdispatch.errors import NoKernelError, SchemaError
 from opdispatch.function_schema import OperatorName
+from opdispatch.functionalities.autograd import make_writing_kernel
 from opdispatch.infer_schema import infer_schema
 from opdispatch.jvp_registration import register_jvp
-from opdispatch.library import Library, ops
+from opdispatch.library import Library
+from opdispatch.operator_definition import DEFINITIONS, OperatorDefinition
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import RegistrationHandle
-from opdispatch.tensor import Tensor
+from opdispatch.result_checks import result_check
+from opdispatch.schema_tags import RETURNS_WRITTEN
+from opdispatch.tag import Tag, tags_of
 from opdispatch.vmap_registration import register_vmap
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# What a later definition of the same name undoes, by that name. Guarded by the dispatcher's mutex.
-_libraries: dict[str, Library] = {}
+LOG = logging.getLogger("opdispatch")
 
 
 @overload
@@ -68,9 +71,10 @@ def custom_op(
     Without ``fn`` it is a decorator. Its schema is that of ``infer_schema``, or ``schema``, such as
     ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it writes to.
     With the tag "inplace" or "out", it returns these. The kernel is for ``device_types``, ``"cpu"``
-    for instance; without them, for all devices. A definition of the same name replaces the one
-    before. Returns a CustomOpDef, which is called as the operator is. Raises SchemaError,
-    DuplicateDefinitionError if somebody else has defined it, and as ``Library.define`` does. As
+    for instance; without them, for all devices with elements: for those without, ``register_fake``
+    says what it returns. A definition of the same name replaces the one before. Returns a
+    CustomOpDef, which is called as the operator is. Raises SchemaError, DuplicateDefinitionError if
+    somebody else has defined it, and as ``Library.define`` does. As
     ``torch.library.custom_op``.
     """
 
@@ -80,7 +84,7 @@ def custom_op(
     return decorate if fn is None else decorate(fn)
 
 
-class CustomOpDef(Generic[P, R]):
+class CustomOpDef(OperatorDefinition, Generic[P, R]):
     """An operator that ``custom_op`` has defined: called as such, and added to by its methods."""
 
     def __init__(
@@ -93,12 +97,17 @@ class CustomOpDef(Generic[P, R]):
         tags: str | Sequence[str],
     ) -> None:
         parsed = OperatorName.parse(name)
-        if not parsed.namespace or parsed.overload_name:
+        if not parsed.namespace:
             raise SchemaError(f"the name of a custom operator is 'namespace::name', not {name!r}")
         self._name = name
         self._fn = fn
+        self._fake: Callable[..., Any] | None = None
+        self._device_types: set[str | None] = set()
+        """Those that have a kernel."""
         self._disabled: set[str | None] = set()
         self._rules: dict[type, RegistrationHandle] = {}
+        if not isinstance(mutates_args, str):
+            mutates_args = frozenset(mutates_args)
         if (text := schema) is None:
             text = infer_schema(fn, mutates_args=mutates_args, tags=tags)
         self._library = Library(parsed.namespace, "FRAGMENT")
@@ -106,25 +115,29 @@ class CustomOpDef(Generic[P, R]):
         # Whoever began a transaction, such as the loader of a library, undoes it as a whole.
         is_own = not dispatcher.in_transaction
         with dispatcher.transaction():
-            before = _libraries.get(name) if is_own else None
-            if before is not None:
-                dispatcher.undo(*reversed(before.handles))
+            before = DEFINITIONS.get(name) if is_own else None
+            if isinstance(before, CustomOpDef):
+                dispatcher.undo(*reversed(before._library.handles))
+            tags = (*tags_of(tags), Tag.pt2_compliant_tag)
             self._library.define(f"{name}{text}", tags=tags)
-            self._schema = dispatcher.get_schema(name).schema
+            self._op = dispatcher.get_schema(name)
+            self._schema = self._op.schema
+            self._check = result_check(self._schema, tags)
             if schema is not None:
                 self._check_mutated(mutates_args)
+            self._library.register_fake(name, self._call_fake)
             self.register_kernel(device_types, fn)
-            if (fake := _trivial_fake(self.overload)) is not None:
-                self.register_fake(fake)
+            if self._schema.is_mutable:
+                kernel = make_writing_kernel(has_derivative=Tag.out not in tags)
+                self._library.impl(name, kernel, "Autograd")
             if is_own:
-                _libraries[name] = self._library
-        if before is not None:
-            before.close()
-        self._packet = getattr(getattr(ops, parsed.namespace), name.partition("::")[2])
+                DEFINITIONS[name] = self
+        if isinstance(before, CustomOpDef):
+            before._library.close()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the operator, through the dispatcher."""
-        result: R = self._packet(*args, **kwargs)
+        result: R = self._op(*args, **kwargs)
         return result
 
     def __repr__(self) -> str:
@@ -134,6 +147,8 @@ class CustomOpDef(Generic[P, R]):
     def overload(self) -> OperatorHandle:
         """The operator itself. Raises OperatorNotFoundError if it is not there any more."""
         return self._library.dispatcher.get_schema(self._name)
+
+    _opoverload = overload  # PyTorch's name
 
     @typing.overload
     def register_kernel(
@@ -147,7 +162,9 @@ class CustomOpDef(Generic[P, R]):
         """Registers a kernel for types of devices; None is every type that has none of its own.
 
         Without ``fn`` it is a decorator. It covers one that is there. What it returns must not
-        share memory with an argument, unless the schema says so: that is a ReturnError.
+        share memory with an argument, unless the schema says so: that is a ReturnError. A call
+        without tensors is for the device that its argument ``device`` says. Raises SchemaError if
+        an operator without tensors has no such argument, and DispatchKeyError.
         """
         types: Sequence[str | None] = (
             [device_types]
@@ -160,14 +177,41 @@ class CustomOpDef(Generic[P, R]):
                 for each in dict.fromkeys(types):
                     key = "CompositeExplicitAutograd" if each is None else key_of_device_type(each)
                     self._library.impl(self._name, self._checked(fn, each), key)
+                if device_types is not None and not has_tensors(self._schema):
+                    select = backend_select(self._op, self._device_types)
+                    self._library.impl(self._name, select, "BackendSelect", with_keyset=True)
+            self._device_types.update(types)
             return fn
 
         return decorate if fn is None else decorate(fn)
 
     def register_fake(self, fn: F, /) -> F:
-        """Registers what it returns for tensors without elements: see ``register_fake``."""
-        register_fake(self._name, fn, lib=self._library)
+        """Registers what it returns for tensors without elements: see ``register_fake``.
+
+        It replaces the one before; a kernel for ``"meta"`` comes before both. Warns if the operator
+        returns what it writes to by its tag, which says all that there is to know.
+        """
+        if tag := next((tag for tag in RETURNS_WRITTEN if tag in self._op.tags), ""):
+            warnings.warn(
+                f"{self._name} has the tag {tag!r}, and needs no fake kernel: this one is used in "
+                "the place of that which follows from the tag",
+                stacklevel=2,
+            )
+        self._fake = fn
         return fn
+
+    def _call_fake(self, *args: Any, **kwargs: Any) -> Any:
+        """The kernel for tensors without elements. Raises NoKernelError if none is known."""
+        fake = self._fake or _trivial_fake(self._op)
+        if fake is None:
+            raise NoKernelError(
+                f"{self._name} has no fake kernel, which says what it returns for tensors without "
+                "elements",
+                hint=f"register one with @opdispatch.register_fake({self._name!r})",
+                operator=self._name,
+                key="Meta",
+            )
+        return fake(*args, **kwargs)
 
     def register_autograd(
         self,
@@ -242,9 +286,15 @@ class CustomOpDef(Generic[P, R]):
     def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
         """A block in which the kernel for a type of devices is on, or off, for all threads.
 
-        While it is off, the function that ``custom_op`` was given runs in its place.
+        While it is off, the function that ``custom_op`` was given runs in its place. Logs a warning
+        where there is no such kernel, and where it is on, or off, already.
         """
         before = device_type in self._disabled
+        if device_type not in self._device_types:
+            LOG.warning("%s has no kernel for %s to be switched", self._name, device_type)
+        elif before is not enabled:
+            word = "on" if enabled else "off"
+            LOG.warning("the kernel of %s for %s is %s already", self._name, device_type, word)
         self._set_enabled(device_type, enabled)
         try:
             yield
@@ -254,8 +304,8 @@ class CustomOpDef(Generic[P, R]):
     def close(self) -> None:
         """Undoes the definition, and all that was registered for it here. Idempotent."""
         with self._library.dispatcher.transaction():
-            if _libraries.get(self._name) is self._library:
-                del _libraries[self._name]
+            if DEFINITIONS.get(self._name) is self:
+                del DEFINITIONS[self._name]
             self._library.close()
 
     def _set_enabled(self, device_type: str, enabled: bool) -> None:
@@ -279,22 +329,10 @@ class CustomOpDef(Generic[P, R]):
         def kernel(*args: Any, **kwargs: Any) -> Any:
             chosen = self._fn if device_type in self._disabled else fn
             result = chosen(*args, **kwargs)
-            self._check_memory(result, (*args, *kwargs.values()))
+            self._check(args, kwargs, result)
             return result
 
         return kernel
-
-    def _check_memory(self, result: Any, arguments: Sequence[Any]) -> None:
-        results = result if isinstance(result, tuple) else (result,)
-        for declared, each in zip(self._schema.returns, results, strict=False):
-            if declared.alias_info is None and any(
-                _is_in(made, given) for made in _arrays(each) for given in _arrays(arguments)
-            ):
-                raise ReturnError(
-                    f"the kernel of {self._name} returned an argument, or what shares its memory",
-                    hint="return a copy",
-                    operator=self._name,
-                )
 
 
 def _trivial_fake(op: OperatorHandle) -> Callable[..., Any] | None:
@@ -312,20 +350,3 @@ def _trivial_fake(op: OperatorHandle) -> Callable[..., Any] | None:
             kwargs[first] if first is not None else tuple(kwargs[name] for name in names)
         )
     return None
-
-
-def _arrays(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _arrays(each)
-    elif isinstance(value, Tensor):
-        yield value.array
-    elif hasattr(type(value), "shape"):
-        yield value
-
-
-def _is_in(made: Any, given: Any) -> bool:
-    """Whether two arrays are one, or of NumPy's, may lie in the same memory."""
-    if isinstance(made, np.ndarray) and isinstance(given, np.ndarray):
-        return made is given or np.may_share_memory(made, given)
-    return made is given

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from opdispatch.function_schema import OperatorName
 from opdispatch.library import Library
-from opdispatch.operator_handle import OperatorHandle
+from opdispatch.operator_definition import OperatorLike
+from opdispatch.registration_target import definition_for, target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
 def register_fake(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     func: None = None,
     /,
     *,
@@ -23,7 +24,7 @@ def register_fake(
 ) -> Callable[[F], F]: ...
 @overload
 def register_fake(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     func: F,
     /,
     *,
@@ -31,7 +32,7 @@ def register_fake(
     allow_override: bool = True,
 ) -> F: ...
 def register_fake(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     func: Callable[..., Any] | None = None,
     /,
     *,
@@ -45,13 +46,30 @@ def register_fake(
     tensors on ``meta``: ``array_api.empty_like(x)``, ``Tensor(MetaArray(shape, dtype))``. Results
     of fake tensors pretend to be on the device of the arguments. It is undone with ``lib``; without
     one, it stays. A kernel for Meta that is there is covered; with ``allow_override=False`` it is a
-    DuplicateDefinitionError. Raises RegistrationError. As ``torch.library.register_fake``.
+    DuplicateDefinitionError. Raises RegistrationError, also for an operator that is not defined, or
+    is what it calls. ``op`` may be what ``custom_op`` has defined, whose ``register_fake`` it then
+    is. As ``torch.library.register_fake``.
     """
-    name = str(op.name) if isinstance(op, OperatorHandle) else op
-    library = lib or Library(OperatorName.parse(name).namespace, "FRAGMENT")
+    if (definition := definition_for(op, lib)) is not None:
+        return definition.register_fake if func is None else definition.register_fake(func)
+    name, library = target_of(op, lib)
 
     def decorate(fn: F) -> F:
-        library.impl(name, fn, "Meta", allow_override=allow_override)
+        library.register_fake(name, fn, allow_override=allow_override)
         return fn
 
     return decorate if func is None else decorate(func)
+
+
+def impl_abstract(
+    qualname: OperatorLike,
+    func: Callable[..., Any] | None = None,
+    *,
+    lib: Library | None = None,
+    _stacklevel: int = 1,
+) -> Any:
+    """``register_fake``, by the name that PyTorch had for it before 2.4. Warns."""
+    warnings.warn("impl_abstract was renamed to register_fake", FutureWarning, stacklevel=2)
+    return (
+        register_fake(qualname, lib=lib) if func is None else register_fake(qualname, func, lib=lib)
+    )

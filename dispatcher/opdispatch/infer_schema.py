@@ -28,6 +28,7 @@ from opdispatch.schema_tags import RETURNS_WRITTEN, checked_tags
 from opdispatch.schema_type import (
     BOOL,
     COMPLEX,
+    DEVICE,
     FLOAT,
     GENERATOR,
     SCALAR,
@@ -43,13 +44,16 @@ from opdispatch.schema_type import (
 from opdispatch.tag import tags_of
 from opdispatch.tensor import Tensor
 
+Device = typing.NewType("Device", str)
+"""As an annotation: an argument for the text of a device, such as ``"cuda:1"``."""
+
 UNKNOWN: Final = "unknown"
 """As ``mutates_args``: every tensor argument may be written to."""
 
 _NUMBERS = {int, float, complex, bool}
 _LISTS = {list, collections.abc.Sequence}
 _READABLE = (
-    "numpy.ndarray, opdispatch.Tensor, int, float, complex, bool, str, numpy.dtype, "
+    "numpy.ndarray, opdispatch.Tensor, int, float, complex, bool, str, numpy.dtype, Device, "
     "numpy.random.Generator, int | float | bool, and X | None, list[X] or Sequence[X] of these"
 )
 
@@ -317,6 +321,7 @@ def _types() -> dict[object, SchemaType]:
         str: STR,
         np.dtype: SCALAR_TYPE,
         np.random.Generator: GENERATOR,
+        Device: DEVICE,
         numbers.Number: SCALAR,
         numbers.Real: SCALAR,
     }

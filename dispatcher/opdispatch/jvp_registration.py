@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from opdispatch.library import Library
-from opdispatch.operator_handle import OperatorHandle
+from opdispatch.operator_definition import OperatorLike
 from opdispatch.registration import RegistrationHandle
+from opdispatch.registration_target import target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _Setup = Callable[..., Any] | None
@@ -15,7 +16,7 @@ _Setup = Callable[..., Any] | None
 
 @overload
 def register_jvp(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     jvp: None = None,
     /,
     *,
@@ -24,7 +25,7 @@ def register_jvp(
 ) -> Callable[[F], F]: ...
 @overload
 def register_jvp(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     jvp: Callable[..., Any],
     /,
     *,
@@ -32,14 +33,14 @@ def register_jvp(
     lib: Library | None = None,
 ) -> RegistrationHandle: ...
 def register_jvp(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     jvp: Callable[..., Any] | None = None,
     /,
     *,
     setup_context: _Setup = None,
     lib: Library | None = None,
 ) -> Any:
-    """Register the forward-mode derivative of an operator, ``"image::sobel"`` or a handle.
+    """Register the forward-mode derivative of an operator: its name, a handle or a CustomOpDef.
 
     ``jvp(ctx, *tangents)`` gets a tangent for each positional argument: zeros for tensors that do
     not move, None for what is no tensor of floating-point or complex numbers, a list for a list. It
@@ -60,6 +61,5 @@ def register_jvp(
             return function
 
         return decorate
-    name = str(op.name if isinstance(op, OperatorHandle) else op)
-    library = lib or Library(name.partition("::")[0], "FRAGMENT")
+    name, library = target_of(op, lib)
     return library.register_jvp(name, jvp, setup_context=setup_context)

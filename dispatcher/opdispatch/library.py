@@ -22,6 +22,7 @@ from opdispatch.errors import (
     RegistrationError,
     SchemaError,
 )
+from opdispatch.fake_impl import fake_kernel
 from opdispatch.function_schema import OperatorName
 from opdispatch.functionalities.registered_autograd import make_registered_kernel
 from opdispatch.functionalities.registered_jvp import make_registered_jvp_kernel
@@ -226,6 +227,39 @@ class Library:
 
     _register_torch_dispatch_rule = register_torch_dispatch  # PyTorch's name
 
+    def register_fake(
+        self, op_name: str | OperatorHandle, fn: Callable[..., Any], *, allow_override: bool = True
+    ) -> RegistrationHandle:
+        """Registers what an operator returns for tensors without elements.
+
+        See ``opdispatch.register_fake``. Raises RegistrationError for an operator that is not
+        defined, or is what it calls: its kernel for CompositeImplicitAutograd runs on any tensors.
+        """
+        name = self._qualify(op_name)
+        if (op := self.dispatcher.find_schema(name)) is None:
+            missing = self.dispatcher.not_found(str(name))
+            raise RegistrationError(missing.message, hint=missing.hint, **missing.facts)
+        if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
+            raise RegistrationError(
+                f"{name} has a kernel for CompositeImplicitAutograd, and needs none for tensors "
+                "without elements: it is what it calls",
+                hint="register fake kernels for the operators that it calls",
+                operator=str(name),
+            )
+        kernel = fake_kernel(str(name), fn)
+        return self.impl(op_name, kernel, "Meta", allow_override=allow_override)
+
+    def _register_fake(
+        self,
+        op_name: str,
+        fn: Callable[..., Any],
+        _stacklevel: int = 1,
+        *,
+        allow_override: bool = True,
+    ) -> None:
+        """``register_fake``, by PyTorch's name; where it was called is found without a level."""
+        self.register_fake(op_name, fn, allow_override=allow_override)
+
     @property
     def handles(self) -> Sequence[RegistrationHandle]:
         """What it has registered, in order."""
@@ -403,28 +437,6 @@ def _(
     return decorate
 
 
-def register_autograd(
-    op: str | OperatorHandle,
-    backward: Callable[..., Any],
-    /,
-    *,
-    setup_context: Callable[..., Any] | None = None,
-    lib: Library | None = None,
-) -> None:
-    """Registers the derivative of an operator, ``"image::sobel"`` or a handle.
-
-    ``backward(ctx, *grads)`` is given the gradients of the results, and returns one for each
-    positional argument, None for what is no tensor; a list for a list of tensors.
-    ``setup_context(ctx, inputs, output)`` keeps what it needs with ``ctx.save_for_backward``, or as
-    attributes of ``ctx``; of an operator with keyword-only arguments, they come by the name
-    ``keyword_only_inputs``. It is undone with ``lib``; without one, it stays. Raises
-    OperatorNotFoundError, RegistrationError. As ``torch.library.register_autograd``.
-    """
-    name = str(op.name) if isinstance(op, OperatorHandle) else op
-    library = lib or Library(namespace_of(name), "FRAGMENT")
-    library.register_autograd(name, backward, setup_context=setup_context)
-
-
 __all__ = [
     "Library",
     "default_dispatcher",
@@ -433,5 +445,4 @@ __all__ = [
     "impl",
     "infer_schema",
     "ops",
-    "register_autograd",
 ]

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from opdispatch.library import Library
-from opdispatch.library_arguments import namespace_of
-from opdispatch.operator_handle import OperatorHandle
+from opdispatch.operator_definition import OperatorLike
+from opdispatch.registration_target import definition_for, target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
 def register_torch_dispatch(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     torch_dispatch_class: type,
     func: None = None,
     /,
@@ -23,7 +23,7 @@ def register_torch_dispatch(
 ) -> Callable[[F], F]: ...
 @overload
 def register_torch_dispatch(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     torch_dispatch_class: type,
     func: F,
     /,
@@ -31,7 +31,7 @@ def register_torch_dispatch(
     lib: Library | None = None,
 ) -> F: ...
 def register_torch_dispatch(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     torch_dispatch_class: type,
     func: Callable[..., Any] | None = None,
     /,
@@ -43,12 +43,15 @@ def register_torch_dispatch(
     ``func(mode, func, types, args, kwargs)`` is called in the place of the ``__torch_dispatch__``
     of a TorchDispatchMode of just that class, and ``func(cls, func, types, args, kwargs)`` in that
     of a class of tensors; NotImplemented leaves the call to the next one. Without ``func`` it is a
-    decorator. ``op`` is an operator or its name, ``"image::sobel"``, and need not be defined yet.
-    It is undone with ``lib``; without one, it stays. Raises KernelTypeError for another class,
-    DuplicateDefinitionError if there is one already. As ``torch.library.register_torch_dispatch``.
+    decorator. ``op`` is an operator, its name, ``"image::sobel"``, which need not be defined yet,
+    or what ``custom_op`` has defined. It is undone with ``lib``; without one, it stays. Raises
+    KernelTypeError for another class, DuplicateDefinitionError if there is one already. As
+    ``torch.library.register_torch_dispatch``.
     """
-    name = str(op.name) if isinstance(op, OperatorHandle) else op
-    library = lib or Library(namespace_of(name), "FRAGMENT")
+    if (definition := definition_for(op, lib)) is not None:
+        register = definition.register_torch_dispatch
+        return register(torch_dispatch_class, func) if func else register(torch_dispatch_class)
+    name, library = target_of(op, lib)
 
     def decorate(fn: F) -> F:
         library.register_torch_dispatch(name, torch_dispatch_class, fn)

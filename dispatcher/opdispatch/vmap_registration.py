@@ -8,28 +8,29 @@ from typing import Any, TypeVar, overload
 from opdispatch.errors import KernelTypeError, RegistrationError, TransformError
 from opdispatch.functionalities.batching_rule import BatchedCall, make_batching_kernel
 from opdispatch.library import Library
-from opdispatch.operator_handle import OperatorHandle
+from opdispatch.operator_definition import OperatorLike
 from opdispatch.registration import RegistrationHandle
+from opdispatch.registration_target import target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @overload
 def register_vmap(
-    op: str | OperatorHandle, func: None = None, /, *, lib: Library | None = None
+    op: OperatorLike, func: None = None, /, *, lib: Library | None = None
 ) -> Callable[[F], F]: ...
 @overload
 def register_vmap(
-    op: str | OperatorHandle, func: Callable[..., Any], /, *, lib: Library | None = None
+    op: OperatorLike, func: Callable[..., Any], /, *, lib: Library | None = None
 ) -> RegistrationHandle: ...
 def register_vmap(
-    op: str | OperatorHandle,
+    op: OperatorLike,
     func: Callable[..., Any] | None = None,
     /,
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Registers the batching rule of an operator, ``"image::sobel"`` or a handle.
+    """Registers the batching rule of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
 
     ``func(info, in_dims, *args, **kwargs)`` is called when a tensor is batched. ``info`` has the
     ``batch_size`` and the ``randomness``; ``in_dims`` says for each positional argument where its
@@ -51,12 +52,11 @@ def register_vmap(
 
 
 def _register(
-    op: str | OperatorHandle, func: Callable[..., Any], lib: Library | None
+    op: OperatorLike, func: Callable[..., Any], lib: Library | None
 ) -> RegistrationHandle:
     if not callable(func):
         raise KernelTypeError(f"a batching rule must be callable, and {func!r} is not")
-    name = str(op.name if isinstance(op, OperatorHandle) else op)
-    library = lib or Library(name.partition("::")[0], "FRAGMENT")
+    name, library = target_of(op, lib)
     handle = library.dispatcher.get_schema(name)
     schema = handle.schema
     if named := [a.name for a in schema.arguments if a.kwarg_only and a.type.dispatches]:

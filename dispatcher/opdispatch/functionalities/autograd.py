@@ -27,7 +27,11 @@ from opdispatch.autograd.variable import (
     facts_of,
     version_of,
 )
-from opdispatch.autograd.view_nodes import check_may_be_written_to, rebase_history
+from opdispatch.autograd.view_nodes import (
+    check_may_be_written_to,
+    is_of_leaf,
+    rebase_history,
+)
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.errors import AutogradError
@@ -157,6 +161,33 @@ def requires_gradients(stack: Sequence[Any]) -> bool:
 
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator's kernel below the Autograd keys. See above."""
+    _redispatch(op, keys, stack, writes_to_leaves=False)
+
+
+def make_writing_kernel(*, has_derivative: bool) -> KernelFunction:
+    """A kernel for Autograd of an operator of ``custom_op`` that writes.
+
+    A leaf may be written to, and stays one, without a history: as in PyTorch, which leaves it to
+    the kernel. What is returned of it is another tensor, made by the call. An operator that has the
+    tag "out" has no derivative, and refuses arguments that require gradients.
+    """
+
+    def record(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+        if not has_derivative and requires_gradients(stack):
+            raise AutogradError(
+                f"{op.name} writes its results to keyword-only arguments, and has no derivative, "
+                "but one of its arguments requires gradients",
+                hint="call it under no_grad, or with detached tensors",
+                operator=str(op.name),
+            )
+        _redispatch(op, keys, stack, writes_to_leaves=True)
+
+    return KernelFunction.from_boxed(record)
+
+
+def _redispatch(
+    op: OperatorHandle, keys: DispatchKeySet, stack: list[Any], *, writes_to_leaves: bool
+) -> None:
     is_recorded = requires_gradients(stack)
     if not is_recorded and not op.may_write:
         op.redispatch_boxed(BELOW[keys.bits], stack)
@@ -171,7 +202,8 @@ def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: l
         return
     schema = signature.schema
     given = flat_list(stack)
-    for tensor in written:
+    recorded = [each for each in written if not (writes_to_leaves and is_of_leaf(each))]
+    for tensor in recorded:
         check_may_be_written_to(tensor)
     node = NotImplementedNode(op.name, given, len(schema.returns) or 1)
     token = go_below_autograd()
@@ -180,11 +212,14 @@ def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: l
     finally:
         LOCAL_STATE.reset(token)
     _count_writes(written, versions)
-    for tensor in written:
+    for tensor in recorded:
         if tensor.array.dtype.kind in DIFFERENTIABLE_KINDS:
             rebase_history(tensor, node)
     for place, returned in enumerate(schema.returns):
-        is_written = returned.alias_info is not None and returned.alias_info.is_write
+        if writes_to_leaves:
+            is_written = any(stack[place] is each for each in recorded)
+        else:
+            is_written = returned.alias_info is not None and returned.alias_info.is_write
         if not is_written and returned.type.dispatches:
             stack[place] = _with_history(stack[place], node, place, given)
 

@@ -27,6 +27,7 @@ from opdispatch.arrays import (
 from opdispatch.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError, NoKernelError
+from opdispatch.fake_impl import fake_call
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.generator import Generator, default_generator
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
@@ -61,7 +62,8 @@ def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
     results = arguments.on_meta
     with ForceDispatchKeyGuard(included - _FAKE, excluded | _FAKE):
         try:
-            op.redispatch_boxed(_META, results)
+            with fake_call(str(op.name)):
+                op.redispatch_boxed(_META, results)
         except NoKernelError as error:
             if error.facts.get("operator") != str(op.name) or error.facts.get("key") != "Meta":
                 raise

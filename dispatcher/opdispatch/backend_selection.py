@@ -1,0 +1,57 @@
+"""Operators without tensors, which are called for a device: a kernel for the key BackendSelect.
+
+Mirrors ``_register_backend_select_dispatcher`` of ``torch/_library/custom_ops.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from opdispatch.arrays import split_device
+from opdispatch.dispatch_key import key_of_device_type
+from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.errors import NoKernelError, SchemaError
+from opdispatch.function_schema import FunctionSchema
+from opdispatch.functionalities.derivative import has_tensors as type_has_tensors
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.schema_type import DEVICE
+
+
+def has_tensors(schema: FunctionSchema) -> bool:
+    """Whether an argument may be a tensor, or a list of them."""
+    return any(type_has_tensors(argument.type) for argument in schema.arguments)
+
+
+def backend_select(op: OperatorHandle, device_types: Collection[str | None]) -> Callable[..., Any]:
+    """A kernel that goes on for the device that the argument ``device`` says.
+
+    ``device_types`` are those that have a kernel, when it is called: for others, it raises
+    NoKernelError. Raises SchemaError if there is no such argument.
+    """
+    name, schema = str(op.name), op.schema
+    place = next(
+        (n for n, a in enumerate(schema.arguments) if a.name == "device" and a.type == DEVICE), None
+    )
+    if place is None:
+        raise SchemaError(
+            f"{schema} takes no tensors, and a kernel of it for a type of devices needs an "
+            "argument that says for which it is called",
+            hint="add `device: Device`",
+            operator=name,
+        )
+
+    def select(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        device = args[place] if place < len(args) else kwargs["device"]
+        kind = split_device(device)[0]
+        if kind not in device_types:
+            known = ", ".join(sorted(filter(None, device_types)))
+            raise NoKernelError(
+                f"{name} has no kernel for the device type {kind!r}; it has one for {known}",
+                hint="register one with register_kernel",
+                operator=name,
+                key=str(key_of_device_type(kind)),
+            )
+        return op.redispatch(DispatchKeySet.of(key_of_device_type(kind)), *args, **kwargs)
+
+    return select

@@ -1,0 +1,88 @@
+"""Kernels for tensors without elements, and what they may ask of the call: ``get_ctx``.
+
+Mirrors ``torch/_library/fake_impl.py``. There are no symbolic sizes here: an operator whose results
+have as many elements as the values of its arguments say has a fake kernel that says just that.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+from opdispatch.errors import ArgumentError, DataDependentOutputError
+
+
+class FakeImplCtx:
+    """The call that a fake kernel is run for."""
+
+    def __init__(self, operator: str, *, is_fake: bool) -> None:
+        self.operator = operator
+        self.is_fake = is_fake
+        """Whether it is a call with fake tensors, and not with tensors on ``meta``."""
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
+        """Says that a size depends on values: raises DataDependentOutputError.
+
+        ``min`` and ``max`` are its least and its greatest value. Raises ArgumentError for bounds
+        that no size has.
+        """
+        if min < 0 or (max is not None and max < min):
+            raise ArgumentError(
+                f"a size of {self.operator} between {min} and {max} was asked for; expected bounds "
+                "of 0 or more, in order",
+                operator=self.operator,
+            )
+        raise self._refusal("fake tensors have none")
+
+    def _refusal(self, why: str) -> DataDependentOutputError:
+        return DataDependentOutputError(
+            f"the shape of what {self.operator} returns depends on the values of its arguments, "
+            f"and {why}",
+            hint="call it with tensors that have elements",
+            operator=self.operator,
+        )
+
+
+_CTX: ContextVar[FakeImplCtx | None] = ContextVar("opdispatch_fake_impl_ctx", default=None)
+
+
+def get_ctx() -> FakeImplCtx | None:
+    """The call that the running fake kernel is for; None outside of fake kernels.
+
+    Raises DataDependentOutputError in a call with tensors on ``meta``, as PyTorch does: it is only
+    asked by who needs to know values. As ``torch.library.get_ctx``.
+    """
+    ctx = _CTX.get()
+    if ctx is not None and not ctx.is_fake:
+        raise ctx._refusal("tensors on meta have none")
+    return ctx
+
+
+@contextmanager
+def fake_call(operator: str) -> Iterator[None]:
+    """A block that runs the kernel of a call with fake tensors."""
+    token = _CTX.set(FakeImplCtx(operator, is_fake=True))
+    try:
+        yield
+    finally:
+        _CTX.reset(token)
+
+
+def fake_kernel(operator: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel for Meta out of a function for ``register_fake``."""
+
+    @functools.wraps(fn)
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        ctx = _CTX.get()
+        if ctx is not None and ctx.operator == operator and ctx.is_fake:
+            return fn(*args, **kwargs)
+        token = _CTX.set(FakeImplCtx(operator, is_fake=False))
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            _CTX.reset(token)
+
+    return kernel
