@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check fix bench gpu peers conformance stress protos clean
+.PHONY: help demo test lint types check fix bench gpu peers installs conformance stress protos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -69,6 +69,9 @@ gpu: $(VENV)/.stamp-dev $(VENV)/.stamp-cuda$(CUDA) ## the tests and the benchmar
 peers: ## install Ray and Triton, for `make bench` to compare with
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python $(INSTALL) 'ray>=2.40' 'nvidia-pytriton>=0.7'
+
+installs: $(VENV)/.stamp-dev ## opdispatch beside kserve, mlserver, tritonclient and ray, in fresh environments
+	@OPDISPATCH_INSTALLS=1 $(BIN)/python -m pytest tests/installs $(ARGS)
 
 # Apart from the rest, so that CI can tell "torch could not be installed" from a failure.
 .venv-conformance/.torch:

@@ -52,8 +52,11 @@ def _leave_earlier_modules_alone() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what needs a GPU, and says what is missing, where none can be used.
 
-    `make gpu` is for machines that have one: there, nothing is passed over.
+    `make gpu` is for machines that have one: there, nothing is passed over. What installs packages
+    is for `make installs`.
     """
+    if item.get_closest_marker("installs") and not os.environ.get("OPDISPATCH_INSTALLS"):
+        pytest.skip("`make installs` runs it")
     if item.get_closest_marker("gpu") is None or not (why := _absence_of_gpus()):
         return
     give_up = pytest.fail if os.environ.get("OPDISPATCH_REQUIRE_GPU") else pytest.skip

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         RefusedError,
         RemoteLimitError,
         RemoteValueGoneError,
+        ResourceLimitError,
         WireError,
     )
 
@@ -148,6 +149,7 @@ __all__ = [
     "RemoteLimitError",
     "RemoteTensor",
     "RemoteValueGoneError",
+    "ResourceLimitError",
     "ReturnError",
     "RolledBack",
     "ScalarRangeError",
@@ -223,6 +225,7 @@ _NAMES_OF_MODULE = {
         "RefusedError",
         "RemoteLimitError",
         "RemoteValueGoneError",
+        "ResourceLimitError",
         "WireError",
     ),
 }

@@ -2,6 +2,7 @@
 
     errors      what the service raises on purpose, beside the dispatcher's own errors
     kernel_errors  kernels' exceptions, of the built-in classes that they have
+    resource_limits  errors of the system that mean that something has run out
     printable   text of unknown origin, as a terminal or a log may show it
     addresses, address_forms   where a daemon listens: the forms that people write, the default
     socket_owner  whose process listens at a unix socket

@@ -14,6 +14,7 @@ OpdispatchError                      (opdispatch.errors)
 │   └── QueueFullError               as many calls wait as may; says when to try again
 ├── RemoteValueGoneError             a remote tensor is not there any more, or never was
 ├── RemoteLimitError                 a session keeps as many remote values as it may
+├── ResourceLimitError               a process has no descriptors, memory or threads left
 ├── EventLoopError                   an asyncio session is used in an event loop not its own
 ├── JournalError                     the daemon's journal cannot be used, or not written to
 └── WireError                        a value or message is malformed
@@ -138,6 +139,16 @@ class RemoteLimitError(OpdispatchError, MemoryError):
     """
 
     code = "remote_limit"
+
+
+class ResourceLimitError(OpdispatchError, OSError):
+    """A process of the service has run out of something that the system gives it.
+
+    ``facts["resource"]`` names it, such as "file descriptors". It was not a kernel that asked for
+    it: what a kernel raises is a KernelError.
+    """
+
+    code = "resource_limit"
 
 
 class EventLoopError(OpdispatchError, RuntimeError):

@@ -32,6 +32,7 @@ from opdispatch_wire.errors import (
 )
 from opdispatch_wire.kernel_errors import kernel_error
 from opdispatch_wire.printable import printable_line, printable_lines
+from opdispatch_wire.resource_limits import find_resource_limit
 
 DOMAIN = "opdispatch"
 INTERNAL_REASON = "INTERNAL"
@@ -99,6 +100,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "queue_full": _C.RESOURCE_EXHAUSTED,
     "remote_value_gone": _C.NOT_FOUND,
     "remote_limit": _C.RESOURCE_EXHAUSTED,
+    "resource_limit": _C.RESOURCE_EXHAUSTED,
 }
 
 
@@ -120,8 +122,10 @@ def find_status_code(error: BaseException) -> grpc.StatusCode:
 def status_from_error(error: BaseException) -> status_pb2.Status:
     """The status of an error, at most ``MAX_STATUS_BYTES`` long when serialised.
 
-    Of an error that is not ours, only the type is told: the rest may be nobody's business.
+    Of an error that is not ours, only the type is told: the rest may be nobody's business. What the
+    system refuses for want of a resource becomes a ResourceLimitError.
     """
+    error = find_resource_limit(error) or error
     status = status_pb2.Status(code=find_status_code(error).value[0])
     info = error_details_pb2.ErrorInfo(domain=DOMAIN)
     traceback = ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import sys
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -341,7 +342,10 @@ def _default_key_bits(message: values_pb2.Tensor) -> int:
 
 def refuse_masked(array: Any, *, at: str) -> None:
     """Raises WireError for an array of NumPy's with a mask, which no other process is told of."""
-    if isinstance(array, np.ma.MaskedArray):
+    # NumPy imports it when it is first asked for, which needs a descriptor: there is no such array
+    # before that.
+    masked = sys.modules.get("numpy.ma")
+    if masked is not None and isinstance(array, masked.MaskedArray):
         raise WireError(
             f"{at}: a masked array would lose its mask; "
             "pass value.filled(...), or value.data and value.mask"

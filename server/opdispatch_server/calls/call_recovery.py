@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.calls.interpreter_gate import QueueLimits
@@ -59,6 +60,16 @@ class CallRecovery:
         Raises ``error`` at the ``deadline``, a time of the loop, and QueueFullError if too many
         wait.
         """
+        await self.wait_for(lambda: self._settling.wait(affects), error, size, deadline)
+
+    async def wait_for(
+        self,
+        settled: Callable[[], Coroutine[Any, Any, None]],
+        error: OpdispatchError,
+        size: int,
+        deadline: float,
+    ) -> None:
+        """Wait until ``settled`` returns. Raises as ``wait``."""
         if self._is_closed:
             raise error
         if len(self._waiting) >= self._limits.calls or self._bytes + size > self._limits.bytes:
@@ -68,7 +79,7 @@ class CallRecovery:
         try:
             async with scope:
                 self._waiting.add(scope)
-                await self._settling.wait(affects)
+                await settled()
                 await asyncio.sleep(0)  # its time ends also if there was nothing to wait for
         except TimeoutError:
             raise error from None

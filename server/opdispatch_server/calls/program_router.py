@@ -11,7 +11,7 @@ from opdispatch.arrays import split_device
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.calls.admission import Admission
-from opdispatch_server.calls.call_recovery import CallRecovery, LibraryAwayError
+from opdispatch_server.calls.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.calls.interpreter_gate import Slot, SlotKind
 from opdispatch_server.calls.kernel_runs import KernelRuns, RunningKernel
 from opdispatch_server.calls.program_plans import ProgramPlan, ProgramPlans
@@ -73,10 +73,9 @@ class ProgramRouter:
         self._find_waiting = libraries.catalog.find_waiting
         self._recovery = recovery
         self._plans = ProgramPlans(operators, libraries.catalog.newest)
-        self._is_draining = libraries.placement.is_draining
+        self._placement = libraries.placement
         self._sessions = sessions
         self._devices = libraries.devices
-        self._absence_of = libraries.placement.absence_of
         self._admission = admission
         self._runs = runs
         self._table = table
@@ -97,7 +96,7 @@ class ProgramRouter:
         request.ClearField("device_memory")  # only interpreters say it, and to each other
         if parent is not None:
             raise WireError("$.program comes from clients, and not from kernels")
-        runs = 0
+        runs, patience = 0, 0.0
         while True:
             remote = RemotePart(self._table, request)
             inputs = await self._look_at_inputs(request, remote)
@@ -116,10 +115,18 @@ class ProgramRouter:
                 remote.check_room(copied + sum(map(_inline_bytes, inputs)))
             elif device:
                 raise WireError("$.keep.device is of a program with steps; expected one without")
-            if device and not request.keep.on:
-                session = self._choose_for_device(device, remote)
-            else:
-                session = self._choose(plan, remote, request.keep.on, inputs)
+            try:
+                if device and not request.keep.on:
+                    session = self._choose_for_device(device, remote)
+                else:
+                    session = self._choose(plan, remote, request.keep.on, inputs)
+            except (InterpreterNotFoundError, DeviceError) as error:
+                if not self._placement.is_coming(request.keep.on):
+                    raise
+                patience = patience or _end_of_patience(context)
+                change, size = self._placement.wait_for_change, context.size_of(request)
+                await self._recovery.wait_for(change, error, size, patience)
+                continue
             request.operator = plan.description
             runs += 1
             try:
@@ -197,14 +204,14 @@ class ProgramRouter:
         try:
             split_device(device)
         except DeviceError:
-            raise self._absence_of(device) from None
+            raise self._placement.absence_of(device) from None
         can_have, homes = self._devices.can_have([device]), remote.homes
         for home in sorted(homes, key=lambda home: homes[home], reverse=True):
             if can_have(home):
                 return home
         session = self._choose_for_new(remote, can_have)
         if not can_have(session):
-            raise self._absence_of(device)
+            raise self._placement.absence_of(device)
         return session
 
     def _choose_for_new(
@@ -214,7 +221,7 @@ class ProgramRouter:
         libraries are, and then where the client has put the last one. Raises
         InterpreterNotFoundError.
         """
-        ready = [each for each in self._sessions.ready() if not self._is_draining(each)]
+        ready = [each for each in self._sessions.ready() if not self._placement.is_draining(each)]
         if not ready:
             raise InterpreterNotFoundError("there is no interpreter that could keep a value")
         libraries = dict.fromkeys(ready, 0)
@@ -308,6 +315,14 @@ class ProgramRouter:
         if len(slots) < 2:
             return slots[0] if slots else None
         return SharedSlots(slots)
+
+
+def _end_of_patience(context: CallContext) -> float:
+    """Until when a call may wait for an interpreter, as a time of the loop."""
+    seconds = RECOVERY_WAIT
+    if context.timeout is not None:
+        seconds = min(seconds, with_last_words(context.timeout))
+    return asyncio.get_running_loop().time() + seconds
 
 
 def _inline_bytes(value: Any) -> int:

@@ -132,6 +132,14 @@ class Placement:
         """Has everybody who waits look again: interpreters have come, gone, or are free."""
         self._changes.note()
 
+    async def wait_for_change(self) -> None:
+        """Wait until interpreters have come, gone, or are free. Look first, and again after it."""
+        await self._changes.wait()
+
+    def is_coming(self, name: str = "") -> bool:
+        """Return whether an interpreter is about to be ready: the one of that name, or any."""
+        return self._pools.is_coming(name)
+
     def get(self, name: str) -> InterpreterSession:
         """The interpreter of that name, if libraries may go there. Raises as ``claim``."""
         session = self._sessions.get_ready(name)

@@ -1,0 +1,33 @@
+"""What the system refuses to a process of ours: descriptors, memory, space, threads."""
+
+from __future__ import annotations
+
+import errno
+
+from opdispatch_wire.errors import ResourceLimitError
+
+_RESOURCES = {
+    errno.EMFILE: "file descriptors",
+    errno.ENFILE: "files that the system may have open",
+    errno.ENOMEM: "memory",
+    errno.ENOBUFS: "buffers for sockets",
+    errno.ENOSPC: "space on its disk",
+    errno.EDQUOT: "disk quota",
+}
+
+
+def find_resource_limit(error: BaseException) -> ResourceLimitError | None:
+    """Return the error to tell a caller if ``error`` means that something has run out, or None."""
+    if isinstance(error, OSError) and error.errno in _RESOURCES:
+        resource, why = _RESOURCES[error.errno], error.strerror or "refused"
+    elif type(error) is MemoryError:
+        resource, why = "memory", str(error) or "refused"
+    elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        resource, why = "threads", str(error)
+    else:
+        return None
+    return ResourceLimitError(
+        f"the process that was to do it has no {resource} left: {why}",
+        hint="raise the limit, or find out what uses them up; the log has the traceback",
+        resource=resource,
+    )

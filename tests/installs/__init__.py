@@ -1,0 +1,1 @@
+"""Installing from a registry, which takes minutes: `make installs` runs these."""
