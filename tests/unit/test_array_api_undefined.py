@@ -6,12 +6,13 @@ Each was found by calling all functions at random, beside array-api-strict.
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from opdispatch import ArgumentError, AutogradError, DeviceError, Tensor
+from opdispatch import ArgumentError, AutogradError, DeviceError, Tensor, func, vmap
 from opdispatch import array_api as xp
 
 
@@ -215,6 +216,36 @@ def test_a_diagonal_beyond_a_matrix_is_empty():
     for offset in (2**31, -(2**40), 2**62):
         assert xp.linalg.diagonal(MATRIX, offset=offset).shape == (0,)
         assert xp.linalg.trace(MATRIX, offset=offset) == 0
+
+
+def _grid_of(x: Any, *, device: str | None = None) -> Any:
+    return xp.meshgrid(xp.asarray(x, device=device), xp.arange(3.0, device=device))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: _grid_of(np.ones((2, 2))),
+        lambda: _grid_of(np.ones((2, 2)), device="meta"),
+        lambda: vmap(_grid_of)(np.ones((4, 2, 2))),
+        lambda: func.jvp(_grid_of, (np.ones((2, 2)),), (np.ones((2, 2)),)),
+    ],
+)
+def test_meshgrid_refuses_matrices(call: Any):
+    with pytest.raises(ArgumentError, match="meshgrid is of vectors, not of shape"):
+        call()
+
+
+def test_clip_allocates_its_result_alone():
+    """A second temporary costs page faults, which are most of its time in a fresh process."""
+    x = Tensor(np.zeros(100_000))
+    xp.clip(x, -1.0, 1.0)
+    tracemalloc.start()
+    try:
+        xp.clip(x, -1.0, 1.0)
+        assert tracemalloc.get_traced_memory()[1] < 1.1 * x.array.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

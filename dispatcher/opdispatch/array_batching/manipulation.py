@@ -17,7 +17,7 @@ from opdispatch.array_batching.alignment import (
 )
 from opdispatch.array_batching.reductions import along_axis
 from opdispatch.array_derivatives.namespace import xp
-from opdispatch.array_operators.meta_shapes import broadcast, refusal
+from opdispatch.array_operators.meta_shapes import broadcast, refusal, show
 from opdispatch.errors import TransformError
 from opdispatch.functionalities.batching_rule import BatchedCall, Rule
 
@@ -153,6 +153,9 @@ def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
     """
     if indexing not in ("xy", "ij"):
         raise refusal("meshgrid", f"is of indexing 'xy' or 'ij', not {indexing!r}")
+    for each in arrays:
+        if each.ndim > 1:
+            raise refusal("meshgrid", f"is of vectors, not of shape {show(each.shape)}")
     count = len(arrays)
     vectors = [xp.reshape(each, (-1,)) for each in arrays]
     axes = list(range(count))

@@ -155,7 +155,9 @@ def _solve_or_nan(r: Any, right: Any) -> Any:
     singular = xp.any(_diagonal(r) == 0, axis=-1, keepdims=True)
     singular = xp.expand_dims(singular, axis=-1)
     regular = xp.where(singular, xp.eye(r.shape[-1], dtype=r.dtype, device=r.device), r)
-    return xp.where(singular, math.nan, xp.linalg.solve(regular, right))
+    # A factor, so that derivatives are not a number, too.
+    found = xp.linalg.solve(regular, right)
+    return found * xp.where(singular, math.nan, xp.ones_like(found))
 
 
 def _check_qr(shape: Sequence[int], mode: str) -> None:

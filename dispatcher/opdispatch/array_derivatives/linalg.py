@@ -99,7 +99,9 @@ def _inverse_or_nan(x: Any, log: Any) -> Any:
     if not (is_batched(x) or _is_any(x, xp.isinf(log))):
         return xp.linalg.inv(x)
     is_singular = each_matrix(xp.isinf(log))
-    return xp.where(is_singular, math.nan, xp.linalg.inv(xp.where(is_singular, _eye(x), x)))
+    inverse = xp.linalg.inv(xp.where(is_singular, _eye(x), x))
+    # A factor, so that derivatives are not a number, too.
+    return inverse * xp.where(is_singular, math.nan, xp.ones_like(inverse))
 
 
 def _solve_matrix(grad: Any, x1: Any, x2_shape: Any, result: Any) -> Any:

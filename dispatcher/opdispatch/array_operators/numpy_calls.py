@@ -153,7 +153,10 @@ NUMPY_CALLS: Final = {
     "repeat.Tensor": NumpyCall("x.repeat(repeats, axis)", _ARE_FEW_AND_SMALL),
     "roll": NumpyCall("np.roll(x, {shift}, {axis})", "x.ndim"),
     "diff": NumpyCall("np.diff(x, n, axis)", "n == 1 and prepend is None and append is None"),
-    "meshgrid": NumpyCall("[*np.meshgrid(*arrays, indexing=indexing)]", "arrays"),
+    "meshgrid": NumpyCall(
+        "[*np.meshgrid(*arrays, indexing=indexing)]",
+        "arrays and max([each.ndim for each in arrays]) < 2",
+    ),
     "floor_divide.Tensor": NumpyCall(
         f"r if {_QUOTIENT}.dtype.kind != 'f'"
         " or r.size == x2.size and isfinite(vdot(r, x2)) else function(x1, x2)",
@@ -165,7 +168,8 @@ NUMPY_CALLS: Final = {
         "x1.size and isfinite(x2)",
     ),
     "clip": NumpyCall(
-        "np.maximum(x, min) if max is None else np.minimum(np.maximum(x, min), max)",
+        # One pass: a second temporary makes malloc give pages back, and fault on them again.
+        "x.clip(min, max)",
         "x.dtype.kind == 'f' and type(min) is float and (max is None or type(max) is float)",
     ),
     "sign": NumpyCall("np.sign(x)", "x.dtype.kind != 'c'"),

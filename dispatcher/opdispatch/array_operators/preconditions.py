@@ -218,12 +218,19 @@ def _qr(x: Any, *, mode: str = "reduced") -> None:
         raise refusal("linalg_qr", f"has the modes 'reduced' and 'complete', not {mode!r}")
 
 
+def _meshgrid(arrays: Sequence[Any], *, indexing: str = "xy") -> None:
+    for each in arrays:
+        if len(each.shape) > 1:
+            raise refusal("meshgrid", f"is of vectors, not of shape {show(each.shape)}")
+
+
 _CHECKS: dict[str, Check] = {
     "arange": _arange,
     "clip": _clip,
     "full": _full,
     "full_like": _full_like,
     "linspace": _linspace,
+    "meshgrid": _meshgrid,
     "permute_dims": _permute_dims,
     "std": _real("std", "correction"),
     "var": _real("var", "correction"),
