@@ -37,6 +37,9 @@ from opdispatch.waiting import wait_until
 
 LOG = logging.getLogger("opdispatch")
 
+_NAMED = 3
+"""How many operators of a namespace an error names."""
+
 
 class Dispatcher:
     """Takes registrations, finds operators, waits for others. Every method is thread-safe."""
@@ -252,8 +255,12 @@ class Dispatcher:
                 hint="did you forget to define it?",
                 operator=name,
             )
+        within = [str(each) for each in known if each.name.partition("::")[0] == name]
         close = similar_operators(name, known)
         hint = f"did you mean {' or '.join(close)}?" if close else ""
+        if within:
+            more = ", ..." if len(within) > _NAMED else ""
+            hint = f"that is a namespace, which has {', '.join(within[:_NAMED])}{more}"
         return OperatorNotFoundError(f"there is no operator {name}", hint=hint, operator=name)
 
     def operators(self) -> list[OperatorName]:

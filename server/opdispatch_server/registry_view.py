@@ -177,7 +177,7 @@ class RegistryView:
             return op
         raise OperatorNotFoundError(
             f"there is no operator {name}",
-            hint=self._catalog.explain_absence(name),
+            hint=self._catalog.explain_absence(name) or self._dispatcher.not_found(name).hint,
             operator=name,
         )
 

@@ -77,6 +77,7 @@ def test_a_library_that_fails_shows_where(run: RunCommand, tmp_path: Path):
         ("stall", "namespace stall is in library 'kiosk'"),
         ("stall::", "namespace stall:: is in library 'kiosk'"),
         ("stall::hello", "operator stall::hello is in library 'kiosk'"),
+        ("hello", "operator hello is in library 'kiosk'"),
         ("stand.py", "what was loaded from stand.py is in library 'kiosk'"),
         ("./stand.py", "what was loaded from stand.py is in library 'kiosk'"),
         ("kisok", "did you mean 'kiosk'?"),
@@ -96,6 +97,21 @@ def test_name_that_is_no_librarys_says_which_library_is_meant(
         assert failed.err.endswith(f" ({hint})\n")
     finally:
         run("unload", "kiosk")
+
+
+@pytest.mark.parametrize("command", ["describe", "table", "call"])
+def test_name_that_is_no_operators_says_which_one_is_meant(run: RunCommand, command: str):
+    failed = run(command, "shop::edge")
+    assert "there is no operator shop::edge (did you mean shop::edges" in failed.err
+    failed = run(command, "shop")
+    assert "there is no operator shop (that is a namespace, which has shop::" in failed.err
+
+
+def test_argument_that_is_written_as_an_option_says_how_to_write_it(run: RunCommand):
+    failed = run("call", "shop::edges", "[[1]]", "--normalize", "false")
+    assert (failed.code, failed.out) == (2, "")
+    assert "an argument of the operator is written normalize=VALUE" in failed.err
+    assert "--output" in run("call", "shop::edges", "[[1]]", "--outputt", "x").err
 
 
 def test_the_lists_show_what_is_there(run: RunCommand):

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from opdispatch_client.cli.argument_words import is_negative_number
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.operators import PANEL, Operator
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.outcome import PARSER_ERROR, UsageError
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import FunctionSchema
@@ -40,7 +40,17 @@ class _CallCommand(TyperCommand):
             is_value = place > 0 and args[place - 1] in with_value
             mark = _NUMBER_MARK if is_negative_number(arg) and not is_value else ""
             marked.append(mark + arg)
-        return super().parse_args(ctx, marked)
+        try:
+            return super().parse_args(ctx, marked)
+        except PARSER_ERROR as error:
+            option = getattr(error, "option_name", "")
+            if not option.startswith("--") or getattr(error, "possibilities", None):
+                raise
+            name = option.lstrip("-").replace("-", "_")
+            raise UsageError(
+                f"no such option: {option}; an argument of the operator is written {name}=VALUE "
+                "(see `opdispatch call --help`)"
+            ) from None
 
 
 def call(

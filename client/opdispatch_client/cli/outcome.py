@@ -38,7 +38,7 @@ class UsageError(CommandError):
 
 # What typer itself raises for a wrong command line. The class is public only by way of its
 # subclass BadParameter.
-_PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
+PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 
 
 def report_failure(error: Exception, *, debug: bool) -> Exit:
@@ -46,7 +46,7 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
     from opdispatch.errors import OpdispatchError
 
     remote = ""
-    if isinstance(error, _PARSER_ERROR):
+    if isinstance(error, PARSER_ERROR):
         code, message = Exit.USAGE, _describe_parser_error(error)
     elif isinstance(error, CommandError):
         code, message = error.exit_code, str(error)

@@ -167,7 +167,8 @@ class LibraryCatalog:
         operator, source = name.partition(".")[0], PurePath(name).name
         kinds: dict[str, Callable[[LibraryVersion], bool]] = {
             f"operator {name}": lambda v: any(
-                each == name or each.partition(".")[0] == operator for each in v.operators
+                operator in (each.partition(".")[0], _without_namespace(each)) or each == name
+                for each in v.operators
             ),
             f"namespace {name}": lambda v: any(
                 each.partition("::")[0] == name.removesuffix("::") for each in v.operators
@@ -189,3 +190,7 @@ def _current(versions: list[LibraryVersion]) -> LibraryVersion:
     """The last one, unless that is on its way out and the one below has taken its place."""
     in_force = (VersionState.ACTIVE, VersionState.WAITING)
     return next((v for v in reversed(versions) if v.state in in_force), versions[-1])
+
+
+def _without_namespace(operator: str) -> str:
+    return operator.partition("::")[2].partition(".")[0]
