@@ -7,6 +7,7 @@ from typing import Any
 
 from opdispatch.errors import KernelTypeError, SchemaError
 from opdispatch.kernel_function import KernelFunction, fallthrough_kernel
+from opdispatch.tensor import handles_operators
 
 
 def namespace_of(qualname: object) -> str:
@@ -28,8 +29,7 @@ def kernel_of(fn: Callable[..., Any] | KernelFunction, *, with_keyset: bool) -> 
 
 def check_rule(torch_dispatch_class: object, func: object) -> None:
     """Raises KernelTypeError unless modes or tensors of the class are asked, and it is callable."""
-    is_class = isinstance(torch_dispatch_class, type)
-    if not is_class or not hasattr(torch_dispatch_class, "__torch_dispatch__"):
+    if not isinstance(torch_dispatch_class, type) or not handles_operators(torch_dispatch_class):
         raise KernelTypeError(
             f"a rule is for a class of modes or of tensors that has a __torch_dispatch__, and "
             f"{torch_dispatch_class!r} is none"

@@ -236,7 +236,10 @@ class Registry:
             case "library":
                 namespace = registration.namespace
                 what = f"the namespace {namespace!r} has a library of kind DEF"
-                hint = "a FRAGMENT library can add operators to it"
+                hint = "a FRAGMENT library can add operators to it; where a module is loaded anew, "
+                hint += (
+                    "close the old library first, or use custom_op, which replaces what it defined"
+                )
                 self._refuse_second(self.namespaces.get(namespace), registration, what, hint)
             case "def":
                 assert registration.schema is not None
@@ -267,6 +270,8 @@ class Registry:
     ) -> None:
         if taken:
             first = taken[0].registration
+            if first.site and first.site == registration.site:  # a module that is loaded anew
+                hint = "close the old library first, or use custom_op, which replaces its own"
             raise DuplicateDefinitionError(
                 f"{what} already, {first.debug}; the second one was {registration.debug}",
                 hint=hint,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,10 @@ from opdispatch.tensor_names import NAMED_BIT, TensorNames, names_of_new
 from opdispatch.tensor_operators import TensorOperators, namespace
 from opdispatch.tracing_state import is_traced, note_reading
 
+if TYPE_CHECKING:
+    from opdispatch.operator_handle import OperatorHandle
+
+T = TypeVar("T", bound="Tensor")
 _OPERATORS = "opdispatch.array_api.operators"
 _AUTOCAST_KEYS = {
     backend: DispatchKey[f"Autocast{backend.name}"]
@@ -125,6 +129,8 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         if not is_below and "key_bits" not in vars(cls):
             type.__setattr__(cls, "key_bits", _KEY_BITS_OF_CLASSES)
             cls._is_plain = False
+        if "__new__" in vars(cls) and cls.__init__ is Tensor.__init__:
+            type.__setattr__(cls, "__init__", _init_unless_made)
 
     __slots__ = (
         "__weakref__",
@@ -249,7 +255,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         array = self.array
         if isinstance(array, LevelArray):
             array = array.detached()
-        detached = self._over(array, self.key_bits, getattr(self, "__dict__", None))
+        detached = self._over(array, self.key_bits, None if self._is_plain else self._attributes())
         meta_of(detached).counter = counter_of(self)
         if self.key_bits & NAMED_BIT:
             detached._names = self.names
@@ -260,12 +266,82 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         cls, array: Any, key_bits: int | None, attributes: dict[str, Any] | None = None
     ) -> Self:
         """A tensor of this class, whatever its ``__init__`` takes; ``attributes`` are its own."""
-        tensor = cls.__new__(cls)
+        tensor: Self = object.__new__(cls)
         keys = None if key_bits is None else DispatchKeySet(key_bits)
         Tensor.__init__(tensor, array, keys=keys)
-        if attributes:
-            vars(tensor).update(attributes)
+        for name, value in (attributes or {}).items():
+            setattr(tensor, name, value)
         return tensor
+
+    def _attributes(self) -> dict[str, Any]:
+        """What its class has added to it: in ``__dict__``, and in slots of its own."""
+        found = dict(getattr(self, "__dict__", {}))
+        for cls in type(self).__mro__:
+            if cls is Tensor:
+                break
+            names = vars(cls).get("__slots__", ())
+            for name in (names,) if isinstance(names, str) else names:
+                if name not in ("__dict__", "__weakref__") and hasattr(self, name):
+                    found[name] = getattr(self, name)
+        return found
+
+    @staticmethod
+    def _make_subclass(cls: type[T], data: Any, require_grad: bool = False) -> T:
+        """A tensor of the class ``cls`` over the elements of another one, for its ``__new__``.
+
+        Raises AutogradError if they cannot require gradients, and are to. As
+        ``torch.Tensor._make_subclass``.
+        """
+        array = data.array if isinstance(data, Tensor) else _plain_array(data)
+        check_differentiable(array.dtype, require_grad)
+        made = cls._over(array, None)
+        made.requires_grad_flag = require_grad
+        return made
+
+    @staticmethod
+    def _make_wrapper_subclass(
+        cls: type[T],
+        size: Sequence[int],
+        *,
+        dtype: Any = np.float32,
+        device: str = "cpu",
+        requires_grad: bool = False,
+        **others: Any,
+    ) -> T:
+        """A tensor of the class ``cls`` without elements: what it wraps, the class alone knows.
+
+        It has the keys of tensors on ``device``, so that its ``__torch_dispatch__`` is asked for
+        every operator; kernels cannot have its elements. ``others`` are the strides, the layout and
+        what else PyTorch's takes, of which nothing is kept. Raises ArgumentError for a class that
+        handles no operators. As ``torch.Tensor._make_wrapper_subclass``.
+        """
+        if not handles_operators(cls):
+            raise ArgumentError(
+                f"{cls.__qualname__} must define __torch_dispatch__: its tensors would have no "
+                "elements, and nobody to say what operators do with them"
+            )
+        array = FakeArray(tuple(size), dtype, device)
+        check_differentiable(array.dtype, requires_grad)
+        made = cls._over(array, _bits_of_tensor(array.key_bits & ~FAKE_BIT))
+        made.requires_grad_flag = requires_grad
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: OperatorHandle,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Calls an operator with the key Python, and all above it, switched off.
+
+        For ``super().__torch_dispatch__(func, types, args, kwargs)`` in a class that handles
+        operators: kernels get its tensors as plain ones, and no gradients are recorded. A class
+        that defines none of its own handles none.
+        """
+        python = importlib.import_module("opdispatch.functionalities.python")
+        return python.call_below_python(func, args, kwargs or {})
 
     def __copy__(self) -> Tensor:
         """A leaf over the same elements, which shares their version."""
@@ -286,7 +362,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         memo[id(self)] = copied
         if self.grad is not None:
             meta_of(copied).grad = copy.deepcopy(self.grad, memo)
-        for name, value in (attributes[0] if attributes else {}).items():
+        for name, value in self._attributes().items() if attributes else ():
             setattr(copied, name, copy.deepcopy(value, memo))
         return copied
 
@@ -296,8 +372,12 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         names = self.names if self.key_bits & NAMED_BIT else None
         keys = None if self.is_inference() else self.key_bits
         state = (type(self), self.array, keys, names, self.requires_grad_flag)
-        attributes = getattr(self, "__dict__", None)
-        return (_rebuilt, state, attributes) if attributes else (_rebuilt, state)
+        attributes = self._attributes()
+        if not attributes:
+            return (_rebuilt, state)
+        if getattr(self, "__dict__", None) == attributes:
+            return (_rebuilt, state, attributes)
+        return (_rebuilt, state, (None, attributes))  # of slots
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
@@ -326,6 +406,24 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in facts.items())
         elements = self._describe_array() if self._other_layout else str(self.array)
         return f"<table>{rows}</table><pre>{html.escape(elements)}</pre>"
+
+
+def handles_operators(cls: type) -> bool:
+    """Whether calls with its instances are handed to its ``__torch_dispatch__``.
+
+    That of ``Tensor`` handles nothing: it is for those to fall back on that are derived from it.
+    """
+    own = getattr(cls, "__torch_dispatch__", None)
+    return own is not None and getattr(own, "__func__", own) is not _HANDLES_NOTHING
+
+
+_HANDLES_NOTHING = Tensor.__dict__["__torch_dispatch__"].__func__
+
+
+def _init_unless_made(self: Tensor, *args: Any, **kwargs: Any) -> None:
+    """``Tensor.__init__``, unless ``__new__`` has made all of the tensor."""
+    if not hasattr(self, "array"):
+        Tensor.__init__(self, *args, **kwargs)
 
 
 _PYTHON = DispatchKeySet.of(DispatchKey.Python, DispatchKey.PythonTLSSnapshot).bits

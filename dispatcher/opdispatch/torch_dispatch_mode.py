@@ -131,6 +131,13 @@ class TorchDispatchMode:
         raise NotImplementedError(f"{type(self).__qualname__} does not define __torch_dispatch__")
 
     def __enter__(self) -> Self:
+        handler = type(self).__torch_dispatch__
+        if getattr(handler, "__self__", None) is type(self):
+            raise ArgumentError(
+                f"{type(self).__qualname__}.__torch_dispatch__ is a classmethod; expected a plain "
+                "method, which is called with the mode that was entered",
+                hint="a classmethod is for classes of tensors",
+            )
         self._stack.push(self)
         return self
 

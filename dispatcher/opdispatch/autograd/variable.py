@@ -310,6 +310,16 @@ class Variable:
         meta_of(self).grad = value
 
     @property
+    def _base(self) -> Any:
+        """The tensor that it is a view of, and itself no view; None for what is none."""
+        meta = self.autograd_meta
+        return None if meta is None or meta.view is None else meta.view.base
+
+    def _is_view(self) -> bool:
+        """Whether it has a ``_base``."""
+        return self._base is not None
+
+    @property
     def _version(self) -> int:
         """How often its elements were written to, by operators that say so."""
         return version_of(self)

@@ -38,7 +38,7 @@ from opdispatch.errors import AutogradError
 from opdispatch.grad_mode import AUTOGRAD_STATE
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, LOCAL_STATE, LocalState
-from opdispatch.tensor import Tensor
+from opdispatch.tensor import Tensor, handles_operators
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import OperatorName
@@ -130,7 +130,7 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
     What a class that handles operators itself has made of it is that class's own affair.
     """
     if not isinstance(result, Tensor):
-        if hasattr(type(result), "__torch_dispatch__"):
+        if handles_operators(type(result)):
             return result
         result = Tensor(result)
     else:

@@ -44,7 +44,7 @@ from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.schema_type import SCALAR, ListType, SchemaType
-from opdispatch.tensor import Tensor
+from opdispatch.tensor import Tensor, handles_operators
 
 Formula = Callable[..., Any]
 
@@ -213,7 +213,7 @@ class FormulaNode(Node):
             return [self._unpacked_tensors(each) for each in kept]
         if type(kept) is PackedTensor:
             return kept.unpack()
-        if find_key_bits(kept) is not None and not hasattr(type(kept), "__torch_dispatch__"):
+        if find_key_bits(kept) is not None and not handles_operators(type(kept)):
             return Tensor(kept)  # so that whatever a formula does with it is dispatched
         return kept
 
@@ -243,6 +243,6 @@ def _packed(kept: Any, hooks: SavedTensorHooks) -> Any:
         return pack_tensor(kept, hooks)
     if type(kept) is list:
         return [_packed(each, hooks) for each in kept]
-    if find_key_bits(kept) is not None and not hasattr(type(kept), "__torch_dispatch__"):
+    if find_key_bits(kept) is not None and not handles_operators(type(kept)):
         return pack_tensor((Tensor(kept), 0), hooks)
     return kept

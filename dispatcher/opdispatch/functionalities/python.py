@@ -38,7 +38,7 @@ from opdispatch.errors import ArgumentError
 from opdispatch.functionalities.below import redispatch_below
 from opdispatch.kernel_function import KernelFunction
 from opdispatch.local_dispatch_key_set import ForceDispatchKeyGuard, local_dispatch_key_set
-from opdispatch.tensor import Tensor, of_plain_class
+from opdispatch.tensor import Tensor, handles_operators, of_plain_class
 from opdispatch.torch_dispatch_mode import (
     ABOVE_PYTHON,
     BELOW_PYTHON,
@@ -70,14 +70,28 @@ def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any
             "Python", f"{op.name} arrived at Python without a tensor whose class could handle it"
         )
     if not asked and not types:
-        given = {id(plain): tensor for tensor, plain in _make_plain(stack)}
-        included, excluded = local_dispatch_key_set()
-        with ForceDispatchKeyGuard(included.remove(_K.Python), excluded | ABOVE_PYTHON):
-            op.redispatch_boxed(keys & BELOW_PYTHON, stack)
-        if given:  # what was written to is returned as it was given
-            stack[:] = [given.get(id(value), value) for value in stack]
+        _redispatch_plain(op, keys, stack)
     elif not _ask_classes(op, types, stack):
         raise _nobody(op, [*asked, *(cls.__qualname__ for cls in types)])
+
+
+def call_below_python(op: OperatorHandle, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A call as if no class and no mode handled operators. See ``Tensor.__torch_dispatch__``."""
+    signature = op.call_signature
+    stack = signature.bind(args, kwargs)
+    _redispatch_plain(op, op.dispatch_keys(stack), stack)
+    return signature.unbox_returns(stack)
+
+
+def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
+    """Goes on below Python, with tensors of classes as plain ones, and every key above off."""
+    given = {id(plain): tensor for tensor, plain in _make_plain(stack)}
+    included, excluded = local_dispatch_key_set()
+    included -= DispatchKeySet.of(_K.Python, _K.PythonTLSSnapshot)
+    with ForceDispatchKeyGuard(included, excluded | ABOVE_PYTHON):
+        op.redispatch_boxed(keys & BELOW_PYTHON, stack)
+    if given:  # what was written to is returned as it was given
+        stack[:] = [given.get(id(value), value) for value in stack]
 
 
 def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
@@ -159,7 +173,7 @@ def _handling(tensors: list[Any]) -> list[type[Any]]:
     """The classes that handle operators, each before those that it is derived from."""
     types: list[type[Any]] = []
     for cls in map(type, tensors):
-        if cls not in types and hasattr(cls, "__torch_dispatch__"):
+        if cls not in types and handles_operators(cls):
             place = next((n for n, other in enumerate(types) if issubclass(cls, other)), len(types))
             types.insert(place, cls)
     return types

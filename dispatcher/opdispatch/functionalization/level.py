@@ -28,7 +28,7 @@ from opdispatch.functorch.dynamic_layer import (
     bits_off_but_for,
     next_level,
 )
-from opdispatch.tensor import Tensor
+from opdispatch.tensor import Tensor, handles_operators
 
 if TYPE_CHECKING:
     from opdispatch.operator_handle import OperatorHandle
@@ -168,7 +168,7 @@ def _has_elements(value: Any) -> bool:
     """Whether it is a tensor or a plain array, and none of a class that handles operators."""
     if isinstance(value, Tensor):
         return True
-    return find_key_bits(value) is not None and not hasattr(type(value), "__torch_dispatch__")
+    return find_key_bits(value) is not None and not handles_operators(type(value))
 
 
 def _mapped(values: Any, change: Any) -> Any:
