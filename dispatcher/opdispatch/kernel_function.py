@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from opdispatch import read_only_arguments
 from opdispatch.boxing import (
     boxed_from_unboxed,
     elide_defaults,
@@ -22,6 +23,7 @@ from opdispatch.boxing import (
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import KernelTypeError
 from opdispatch.function_schema import FunctionSchema, OperatorName
+from opdispatch.read_only_arguments import with_read_only_arguments
 from opdispatch.schema_parser import parse_schema
 
 if TYPE_CHECKING:
@@ -180,7 +182,10 @@ class KernelFunction:
         signature, adapted = op.call_signature, self._adapted
         if adapted is None or adapted[0] is not signature:
             adapted = self._adapted = (signature, self.adapt(signature))
-        return partial(adapted[1], keys) if self.with_keyset else adapted[1]
+        function = partial(adapted[1], keys) if self.with_keyset else adapted[1]
+        if read_only_arguments.STRICT:
+            return with_read_only_arguments(function, signature.schema, keys)
+        return function
 
     def adapt(self, signature: Signature) -> UnboxedFunction:
         """Its function as one that can be called with every argument of ``signature``.
