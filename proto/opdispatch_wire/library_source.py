@@ -74,9 +74,9 @@ def load_source(
             )
         request.module = source
         return LoadSource(request)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     content: LibraryContent
-    if path.is_dir():
+    if os.path.isdir(path):
         content = FolderContent(_check_package(path.resolve()))
         request.filename = f"{_as_text(path.resolve().name)}.zip"
     else:
@@ -113,7 +113,7 @@ def _absolute_path(python: str | os.PathLike[str]) -> str:
     text = os.fspath(python)
     found = text if os.sep in text else shutil.which(text) or text
     # Not resolved: the Python of a virtual environment is a link.
-    return str(Path(found).expanduser().absolute())
+    return str(Path(os.path.expanduser(found)).absolute())
 
 
 def _as_text(filename: str) -> str:
@@ -138,7 +138,7 @@ def _check_package(folder: Path) -> Path:
 
 
 def _check_file(path: Path) -> Path:
-    if not path.exists():
+    if not os.path.exists(path):
         raise LibraryLoadError(f"there is no file {str(path)!r}")
     if path.suffix.lower() not in _SUFFIXES:
         raise LibraryLoadError(

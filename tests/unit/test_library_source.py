@@ -128,3 +128,11 @@ def test_content_is_never_in_memory_whole(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    "name", ["~nobody-of-this-name/a.py", "a" * 300 + ".py", "a/" * 3000, "a\0.py"]
+)
+def test_a_path_that_no_file_can_have_is_a_file_that_is_missing(name: str):
+    with pytest.raises(LibraryLoadError, match="there is no file"):
+        load_source(name)

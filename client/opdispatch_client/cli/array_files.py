@@ -6,6 +6,7 @@ Images need Pillow, which the extra ``opdispatch[image]`` installs.
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,8 +54,8 @@ def read_arrays(spec: str) -> dict[str, Array]:
     head, separator, tail = spec.rpartition(".npz:")
     if separator:
         text, name = f"{head}.npz", tail
-    path = Path(text).expanduser()
-    if not path.exists():
+    path = Path(os.path.expanduser(text))
+    if not os.path.exists(path):  # of a name that is too long, Path.exists raises an error
         raise UsageError(f"there is no file {text!r}")
     try:
         # NumPy leaves files open that it opens itself and cannot read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from opdispatch_client.cli.outcome import UsageError
@@ -15,7 +16,8 @@ def read_text(name: str) -> str:
     """
     shown = "standard input" if name == "-" else repr(name)
     try:
-        content = read_standard_input() if name == "-" else Path(name).expanduser().read_bytes()
+        path = Path(os.path.expanduser(name))
+        content = read_standard_input() if name == "-" else path.read_bytes()
         return content.decode()
     except FileNotFoundError:
         hint = f"a text that begins with @ is written '\"@{name}\"'"

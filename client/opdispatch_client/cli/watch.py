@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +26,8 @@ def load_and_watch(source: str, load: Callable[[], None], *, debug: bool) -> Non
 
     What fails is said, and the next change tried. Raises UsageError if there is no such file.
     """
-    path = Path(source).expanduser()
-    if not path.exists():
+    path = Path(os.path.expanduser(source))
+    if not os.path.exists(path):
         raise UsageError(f"--watch needs a file or folder; there is no {source!r}")
     changes = watch_path(path)
     print_remark(f"watching {source} (Ctrl-C ends this)")

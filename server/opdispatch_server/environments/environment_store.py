@@ -222,8 +222,11 @@ def _local_files(home: LibraryHome) -> Iterator[Path]:
     """The files that are named as requirements: what is in them counts, too."""
     for line in home.requirements:
         _, at, url = line.partition(" @ ")
-        place = unquote(urlsplit(url.split(" ;")[0].strip()).path) if at else line
-        path = Path(place).expanduser()
+        try:
+            place = unquote(urlsplit(url.split(" ;")[0].strip()).path) if at else line
+        except ValueError:
+            continue  # no URL; the installer says so
+        path = Path(os.path.expanduser(place))
         if (not at or url.startswith("file:")) and path.is_absolute() and path.is_file():
             yield path
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from opdispatch_server.environments.script_metadata import read_script_metadata
 from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_wire.requirements_file import check_line, requirement_line
 from opdispatch_wire.v1 import registry_pb2
 
 REQUIREMENTS_LIMIT = 1000
-_LINE_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def read_home(
             "can be installed for it",
             hint="give either requirements or the Python of an environment",
         )
-    _check_line(environment.python, "the path of a Python")
+    check_line(environment.python, "the path of a Python")
     if environment.python and not Path(environment.python).is_absolute():
         raise LibraryLoadError(
             f"{environment.python!r} is not the absolute path of a Python on the daemon's machine"
@@ -116,30 +116,13 @@ def normalise_requirements(lines: Iterable[str]) -> tuple[str, ...]:
     """
     found = set()
     for line in lines:
-        text = _check_line(line, "a requirement")
-        if bare := re.sub(r"(^|\s)#.*$", "", text).strip():
-            found.add(_normalise_line(bare))
+        if text := requirement_line(line):
+            found.add(_normalise_line(text))
     if len(found) > REQUIREMENTS_LIMIT:
         raise LibraryLoadError(
             f"{len(found)} lines of requirements are too many; the limit is {REQUIREMENTS_LIMIT}"
         )
     return tuple(sorted(found))
-
-
-def _check_line(text: str, what: str) -> str:
-    """Return the text without blanks at its ends. Raises LibraryLoadError for more than a line.
-
-    An installer separates lines where ``str.splitlines`` does, not only at newlines.
-    """
-    text = text.strip()
-    if len(text) > _LINE_LIMIT:
-        raise LibraryLoadError(
-            f"{text[:80]!r}... is not {what}: it has {len(text)} characters, and the limit "
-            f"is {_LINE_LIMIT}"
-        )
-    if len(text.splitlines()) > 1 or "\0" in text:
-        raise LibraryLoadError(f"{text[:80]!r} is not {what}: it is more than one line")
-    return text
 
 
 def _normalise_line(text: str) -> str:
@@ -191,7 +174,7 @@ def _check_python_version(home: LibraryHome) -> LibraryHome:
         return home
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    _check_line(home.requires_python, "a range of versions")
+    check_line(home.requires_python, "a range of versions")
     try:
         wanted = SpecifierSet(home.requires_python)
     except InvalidSpecifier as error:
