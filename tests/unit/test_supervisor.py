@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from opdispatch_server.processes.supervisor import Supervisor
+from opdispatch_server.processes.supervisor import Supervisor, WorkerCommand
 
 # It ends when the daemon's end of its standard input is closed.
-COMMAND = (sys.executable, "-c", "import sys; sys.stdin.read()")
+COMMAND = WorkerCommand((sys.executable, "-c", "import sys; sys.stdin.read()"), (), is_own=False)
 
 
 @pytest.fixture(autouse=True)
