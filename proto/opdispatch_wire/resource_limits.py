@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_wire.errors import ResourceLimitError
 
 _RESOURCES = {
@@ -17,7 +18,12 @@ _RESOURCES = {
 
 
 def find_resource_limit(error: BaseException) -> ResourceLimitError | None:
-    """Return the error to tell a caller if ``error`` means that something has run out, or None."""
+    """Return the error to tell a caller if ``error`` means that something has run out, or None.
+
+    What a kernel has raised in its interpreter is no matter of this process.
+    """
+    if isinstance(error, OpdispatchError):
+        return None
     if isinstance(error, OSError) and error.errno in _RESOURCES:
         resource, why = _RESOURCES[error.errno], error.strerror or "refused"
     elif type(error) is MemoryError:

@@ -355,6 +355,28 @@ def test_debug_shows_both_tracebacks(run: RunCommand):
         assert failed.err.splitlines()[-1].startswith("opdispatch: the kernel of shop::fail")
 
 
+@pytest.mark.parametrize("name", ["BrokenPipeError", "EOFError", "FileNotFoundError"])
+def test_error_of_a_kernel_is_not_taken_for_one_of_the_terminal(
+    run: RunCommand, tmp_path: Path, name: str
+):
+    library = tmp_path / "raising.py"
+    library.write_text(
+        "import errno\n"
+        "from opdispatch import Library\n"
+        'lib = Library("raising", "DEF")\n'
+        'lib.define("fail() -> ()")\n'
+        "def fail():\n"
+        f"    raise {name}(errno.EPIPE, 'no good')\n"
+        'lib.impl("fail", fail, "CompositeExplicitAutograd")\n'
+    )
+    assert run("load", str(library)).code == 0
+    outcome = run("call", "raising::fail")
+    run("unload", "raising")
+    assert outcome.code == 1
+    assert f"raised {name}" in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
 def test_common_options_may_stand_before_the_command(run: RunCommand):
     assert json.loads(run("--json", "ops", "shop::edges").out)
     # After the command, they win.

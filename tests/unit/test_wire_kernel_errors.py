@@ -136,6 +136,12 @@ def test_attributes_that_programs_read_are_those_of_the_original(original, attri
             assert getattr(error, name) == getattr(original, name)
 
 
+def test_resource_that_a_kernel_has_used_up_is_no_matter_of_a_process_that_passes_it_on():
+    error = sent(OSError(24, "Too many open files"), passes=3)
+    assert isinstance(error, KernelError)
+    assert error.errno == 24
+
+
 def test_unicode_error_has_an_object_of_its_type():
     assert sent(make(UnicodeDecodeError)).object == b""
     assert sent(make(UnicodeEncodeError)).object == ""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opdispatch_client.cli.outcome import Exit
+from opdispatch_client.cli.outcome import Exit, RequestFailedError
 
 if TYPE_CHECKING:
     from opdispatch_client.session import Session
@@ -116,7 +116,7 @@ def add_command(
     def command(**values: Any) -> None:
         settings = settings_of(values.pop("context"))
         settings.update(**{option: values.pop(option) for option in COMMON_OPTIONS})
-        with _quiet_broken_pipe():
+        with _quiet_broken_pipe(), _past_click():
             function(settings, **values)
             sys.stdout.flush()
 
@@ -133,6 +133,19 @@ def add_command(
 def settings_of(context: typer.Context) -> Settings:
     """The settings of this run of the command line."""
     return context.ensure_object(Settings)
+
+
+@contextmanager
+def _past_click() -> Iterator[None]:
+    """A block whose errors of ours are not taken for those of the terminal."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        from opdispatch.errors import OpdispatchError  # which most commands need not import
+
+        if isinstance(error, OpdispatchError):
+            raise RequestFailedError from error
+        raise
 
 
 @contextmanager

@@ -36,6 +36,14 @@ class UsageError(CommandError):
     exit_code: Exit = Exit.USAGE
 
 
+class RequestFailedError(Exception):
+    """Carries an error of ours, its cause, past Click.
+
+    A KernelError may be an EOFError or a BrokenPipeError, too. Click would take it for one of the
+    terminal's, and end without a word.
+    """
+
+
 # What typer itself raises for a wrong command line. The class is public only by way of its
 # subclass BadParameter.
 PARSER_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]
@@ -46,6 +54,8 @@ def report_failure(error: Exception, *, debug: bool) -> Exit:
     from opdispatch.errors import OpdispatchError
 
     remote = ""
+    if isinstance(error, RequestFailedError) and isinstance(error.__cause__, OpdispatchError):
+        error = error.__cause__
     if isinstance(error, PARSER_ERROR):
         code, message = Exit.USAGE, _describe_parser_error(error)
     elif isinstance(error, CommandError):
