@@ -48,7 +48,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     registry, waiting, similar_names,
     dispatcher                                  all operators
     overload_types, ops, python_signature,
-    library_arguments, library,
+    library_arguments, unload_hooks, library,
     operator_definition, registration_target,
     autocast_registration,
     autograd_registration, fake_registration,

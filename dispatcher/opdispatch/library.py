@@ -34,6 +34,7 @@ from opdispatch.ops import Ops
 from opdispatch.registration import Registration, RegistrationHandle
 from opdispatch.schema_parser import parse_schema
 from opdispatch.schema_tags import checked_tags
+from opdispatch.unload_hooks import UnloadHooks
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["DEF", "IMPL", "FRAGMENT"]
@@ -92,6 +93,7 @@ class Library:
         self.dispatcher = dispatcher or _default_dispatcher
         self._handles: list[RegistrationHandle] = []
         self._closed = False
+        self._unload_hooks = UnloadHooks()
         if kind == "DEF":
             self._keep(self.dispatcher.register_library(ns, site=caller_site()))
 
@@ -268,11 +270,28 @@ class Library:
     def close(self) -> None:
         """Undoes everything the library has registered, in one publication. Idempotent.
 
+        Then the functions that it was given by ``on_unload`` are called.
+
         A closed library registers nothing more: it raises RegistrationError.
         """
         self._closed = True
         self.dispatcher.undo(*reversed(self._handles))
         self._handles.clear()
+        self._unload_hooks.run()
+
+    def on_unload(self, fn: Callable[[], Any]) -> Callable[[], Any]:
+        """Have ``fn()`` called once when the library goes: to close files, or to release a device.
+
+        In process, that is when it is closed. In a service it is when the library has been
+        unloaded or a new version has taken its place, and its last call has ended; and when the
+        interpreter stops in order, but not when it dies. Then it has a limited time, in a thread of
+        its own. What it raises is logged. Several are called in reverse order. Returns ``fn``, so
+        that it can be a decorator. Raises RegistrationError if the library has gone.
+        """
+        self._check_open()
+        if not self._unload_hooks.add(fn):
+            raise RegistrationError(f"the library of {self.ns!r} has been unloaded")
+        return fn
 
     _destroy = close  # PyTorch's name
 

@@ -87,7 +87,7 @@ LARGE_CALLS_BYTES = 40 * 2**20
 # The parts of the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
 SERVER_GRACE = 0.25
-WORKERS_GRACE = 1.0
+WORKERS_GRACE = 1.75
 
 
 class StartError(RuntimeError):

@@ -294,16 +294,18 @@ class Mirror(_message.Message):
     def __init__(self, load_id: _Optional[int] = ..., name: _Optional[str] = ..., batch: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., above: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RegistrationBatch(_message.Message):
-    __slots__ = ("registrations", "sha256", "max_concurrency", "device_types")
+    __slots__ = ("registrations", "sha256", "max_concurrency", "device_types", "has_unload_hooks")
     REGISTRATIONS_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_TYPES_FIELD_NUMBER: _ClassVar[int]
+    HAS_UNLOAD_HOOKS_FIELD_NUMBER: _ClassVar[int]
     registrations: _containers.RepeatedCompositeFieldContainer[Registration]
     sha256: str
     max_concurrency: int
     device_types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., sha256: _Optional[str] = ..., max_concurrency: _Optional[int] = ..., device_types: _Optional[_Iterable[str]] = ...) -> None: ...
+    has_unload_hooks: bool
+    def __init__(self, registrations: _Optional[_Iterable[_Union[Registration, _Mapping]]] = ..., sha256: _Optional[str] = ..., max_concurrency: _Optional[int] = ..., device_types: _Optional[_Iterable[str]] = ..., has_unload_hooks: _Optional[bool] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("site", "namespace", "definition", "implementation", "fallback")

@@ -324,7 +324,8 @@ class LibraryRegistry:
         for version in too_old:
             version.state = VersionState.GONE
             self._start(self._retire_when_idle(version, keep=False))
-        self._start(self._retire_when_idle(replaced, keep=True))
+        keep = not replaced.batch.has_unload_hooks
+        self._start(self._retire_when_idle(replaced, keep=keep))
 
     async def _release(self, versions: list[LibraryVersion]) -> None:
         """Lets unloaded versions go: now, or when their calls have finished.

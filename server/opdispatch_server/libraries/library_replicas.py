@@ -26,6 +26,7 @@ from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
     InterpreterNotFoundError,
+    LibraryNotFoundError,
 )
 
 LOG = logging.getLogger("opdispatch.libraries")
@@ -262,16 +263,18 @@ class LibraryReplicas:
         try:
             await self._pools.provide_for(version)
             session = await self._placement.claim_holder(version)
-            if session is None:
-                if version.pool is None:
-                    await self._wait_for_interpreters()
-                version.start_over(self._catalog.new_load_id())
-                await self.bring_up_locked(version, top, recording)
-                return
-            try:
-                await self._transaction.bring_back(version, session, top, recording)
-            finally:
-                self._placement.release(session)
+            if session is not None:
+                try:
+                    await self._transaction.bring_back(version, session, top, recording)
+                    return
+                except LibraryNotFoundError:
+                    pass  # its last call has ended meanwhile, and its code has gone with that
+                finally:
+                    self._placement.release(session)
+            if version.pool is None:
+                await self._wait_for_interpreters()
+            version.start_over(self._catalog.new_load_id())
+            await self.bring_up_locked(version, top, recording)
         except BaseException:
             version.interpreters_wanted = wanted
             raise

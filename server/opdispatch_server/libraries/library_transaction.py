@@ -44,6 +44,7 @@ from opdispatch_wire.errors import (
     DeadlineExceededError,
     InterpreterDiedError,
     LibraryLoadError,
+    LibraryNotFoundError,
 )
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
@@ -219,10 +220,15 @@ class LibraryTransaction:
     ) -> None:
         """Publishes a kept version again, in the place of ``replaced``. As ``publish``.
 
-        ``session`` holds it, and imports nothing now; other replicas follow.
+        ``session`` holds it, and imports nothing now; other replicas follow. Raises
+        LibraryNotFoundError, too, if it does not any more.
         """
         restore = pb.Restore(load_id=version.load_id)
         async with self._order, AsyncExitStack() as recorded:
+            if version.find_replica(session) is None:
+                raise LibraryNotFoundError(
+                    f"interpreter {session.name} has just let go of {version}"
+                )
             with self._collections.spared():
                 await asyncio.to_thread(
                     self._operators.check, version.registrations, replaced.handles
@@ -289,6 +295,8 @@ class LibraryTransaction:
             if version.is_active or version.load_id != load_id:
                 return
             following = self._followers.retire_everywhere(version, keep=keep)
+            if not keep:
+                version.replicas = []  # a rollback has it imported again
         await finish(following)
 
     async def find_disagreements(

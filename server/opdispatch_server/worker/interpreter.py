@@ -71,6 +71,10 @@ _NEWS_PAUSE = 0.05
 LAST_CALLS_WAIT = 2.0
 
 
+STOP_SECONDS = 0.75
+"""How long what libraries have given to ``on_unload`` may take then."""
+
+
 class InterpreterSettings(NamedTuple):
     """Where an interpreter belongs. Without a ``name`` the daemon chooses one.
 
@@ -189,6 +193,7 @@ class Interpreter:
             await server.stop(grace=None)
             if not self.may_come_back:
                 await self._end_direct_calls()
+                await asyncio.to_thread(self._libraries.close, STOP_SECONDS)
             lanes.close()
             self._lane.close()
             self._peers.close()

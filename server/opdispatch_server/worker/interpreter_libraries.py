@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import reprlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import ModuleType
 from opdispatch import Dispatcher, KernelFunction
 from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
+from opdispatch.unload_hooks import collected_unload_hooks, run_unload_hooks
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
 from opdispatch_server.library_code.module_file import digest_module
@@ -31,8 +33,8 @@ from opdispatch_server.library_code.user_traceback import (
 from opdispatch_server.lifted_kernels import LiftedKernels
 from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto, rules_last
-from opdispatch_server.worker.loaded_library import LoadedLibrary
-from opdispatch_wire.errors import LibraryLoadError, RefusedError
+from opdispatch_server.worker.loaded_library import UNLOAD_SECONDS, LoadedLibrary, gone_error
+from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 # Numbers for the modules of uploads. Not the load ids: another daemon counts those anew.
@@ -67,10 +69,7 @@ class InterpreterLibraries:
         """The version with code that has this load id. Raises RefusedError if it is gone."""
         library = self._libraries.get(load_id)
         if library is None or library.imported is None:
-            raise RefusedError(
-                f"the interpreter does not hold the library of load {load_id}",
-                hint="it has just been unloaded; try again",
-            )
+            raise gone_error(load_id)
         return library
 
     def drop_all(self) -> None:
@@ -80,6 +79,22 @@ class InterpreterLibraries:
             _, library = self._libraries.popitem()  # the newest first
             library.retire(self.dispatcher)
             library.release()
+
+    def close(self, seconds: float) -> None:
+        """Call what libraries have given to ``on_unload``: the process ends.
+
+        Each has so many seconds, and all of them at the same time.
+        """
+        self._abandon_staged()
+        threads = [
+            threading.Thread(target=library.unload, args=(seconds,), daemon=True)
+            for library in self._libraries.values()
+            if library.imported is not None
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * seconds)
 
     def obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
         """Carries out one instruction. Raises OpdispatchError: then nothing has changed."""
@@ -125,10 +140,11 @@ class InterpreterLibraries:
                     for handle in library.handles:
                         handle.close()
             try:
-                with collected_backends() as backends:
+                with collected_unload_hooks() as hooks, collected_backends() as backends:
                     imported.run()
             except BaseException as error:  # sys.exit() too must not end the interpreter
                 failure = _load_error(error, stage, imported)
+                run_unload_hooks(hooks, UNLOAD_SECONDS)
                 imported.abandon()
                 raise failure from error
             registrations = rules_last(dict.fromkeys(transaction.registrations))
@@ -139,10 +155,12 @@ class InterpreterLibraries:
             batch = batch_to_proto(registrations, max_concurrency, kinds)
             for registration in batch.registrations:
                 registration.site = show_paths(registration.site)
+            batch.has_unload_hooks = any(hooks)
             if stage.WhichOneof("source") == "module":
                 batch.sha256 = digest_module(stage.module)
         except BaseException as error:  # a module may hide anything behind an attribute
             failure = _load_error(error, stage, imported)
+            run_unload_hooks(hooks, UNLOAD_SECONDS)
             imported.abandon()
             for backend in backends:
                 backend.close()
@@ -155,6 +173,7 @@ class InterpreterLibraries:
             max_concurrency,
             backends,
             stage.version,
+            hooks,
         )
         if len(registrations) > MANY_REGISTRATIONS and gc.isenabled():
             # It would come soon, and take so long that the daemon might miss heartbeats: of an
@@ -184,8 +203,10 @@ class InterpreterLibraries:
     def _abandon_staged(self) -> None:
         staged, self._staged = self._staged, None
         if staged is not None and staged.imported is not None:
-            staged.imported.abandon()
+            imported = staged.imported
             staged.close_backends()
+            staged.unload(UNLOAD_SECONDS)
+            imported.abandon()  # what it has displaced is there again
 
     def _retire(self, retire: pb.Retire) -> None:
         library = self._libraries.get(retire.load_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
@@ -11,19 +12,26 @@ from opdispatch.arrays import BackendRegistration
 from opdispatch.registration import RegistrationHandle
 from opdispatch.registry import runtime_keys_of_fallback
 from opdispatch.signature import Signature
+from opdispatch.unload_hooks import UnloadHooks, run_unload_hooks
 from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.lifted_kernels import operator_of
+from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.worker.chosen_kernel import ChosenKernels
 from opdispatch_server.worker.library_turns import LibraryTurns
-from opdispatch_wire.errors import WireError
+from opdispatch_wire.errors import RefusedError, WireError
+
+LOG = logging.getLogger("opdispatch.interpreter")
+
+UNLOAD_SECONDS = 5.0
+"""How long the functions of ``on_unload`` may take, all of a library's together."""
 
 
 class LoadedLibrary:
     """The registrations of one version, in their order, and whether they are in force.
 
     ``imported`` is None for a mirror. Registrations change in one thread only; ``begin_call``,
-    ``end_call`` and ``release`` may come from any: ``_lock`` protects ``_running`` and
-    ``_released``. Threads may race to adapt a kernel; either one will do.
+    ``end_call`` and ``release`` may come from any: ``_lock`` protects ``_running``, ``_released``
+    and ``_is_gone``. Threads may race to adapt a kernel; either one will do.
     """
 
     def __init__(
@@ -35,6 +43,7 @@ class LoadedLibrary:
         max_concurrency: int = 1,
         backends: Sequence[BackendRegistration] = (),
         version: int = 0,
+        hooks: Sequence[UnloadHooks] = (),
     ) -> None:
         self.load_id = load_id
         self.name = name
@@ -44,6 +53,7 @@ class LoadedLibrary:
         self.max_concurrency = max_concurrency
         self.backends = backends
         """The array backends that the module has registered."""
+        self._hooks = hooks
         self.handles: Sequence[RegistrationHandle] = ()
         self._signatures = {
             registration.schema.name: Signature(registration.schema)
@@ -57,6 +67,7 @@ class LoadedLibrary:
         self._lock = threading.Lock()
         self._running = 0
         self._released = False
+        self._is_gone = False  # it runs no calls any more
 
     def publish(self, dispatcher: Dispatcher, others: Iterable[LoadedLibrary]) -> None:
         """Puts the registrations in force, in one publication.
@@ -110,31 +121,41 @@ class LoadedLibrary:
             backend.close()
 
     def release(self) -> None:
-        """Lets the code go as soon as none of its kernels is running for a call."""
+        """Let the code go as soon as none of its kernels is running for a call.
+
+        If none is, that is done when this returns.
+        """
         with self._lock:
             self._released = True
-            now = not self._running
+            now = self._is_gone = not self._running
         if now:
-            self._forget()
+            self.unload(UNLOAD_SECONDS)
 
     def begin_call(self) -> None:
-        """Counts a call that runs one of the kernels."""
+        """Counts a call that runs one of the kernels. Raises RefusedError if the code is gone."""
         with self._lock:
+            if self._is_gone:
+                raise gone_error(self.load_id)
             self._running += 1
 
     def end_call(self) -> None:
         """Takes a call off the count."""
         with self._lock:
             self._running -= 1
-            now = self._released and not self._running
-        if now:
-            self._forget()
+            now = self._is_gone = self._released and not self._running
+        if now:  # not in the thread of the call, whose caller waits for its reply
+            threading.Thread(
+                target=self.unload, args=(UNLOAD_SECONDS,), name="unloading", daemon=True
+            ).start()
 
     def get_kernel(self, place: int) -> KernelFunction:
         """The kernel of the registration at ``place``, as a call names it.
 
-        Raises WireError if it has none: who calls directly says what he likes.
+        Raises WireError if it has none: who calls directly says what he likes; RefusedError if
+        the code is gone.
         """
+        if self._is_gone:
+            raise gone_error(self.load_id)
         kernel = self.registrations[place].kernel if place < len(self.registrations) else None
         if kernel is None or kernel.is_fallthrough:
             raise WireError(
@@ -161,9 +182,39 @@ class LoadedLibrary:
             adapted = self._adapted[place] = (signature, self.get_kernel(place).adapt(signature))
         return adapted[1]
 
-    def _forget(self) -> None:
-        if self.imported is not None:
-            self.imported.forget()
+    def unload(self, seconds: float) -> None:
+        """Call what the library has given to ``on_unload``, and give its memory back.
+
+        The first takes so many seconds at most. Idempotent.
+        """
+        imported, self.imported = self.imported, None
+        if imported is None:
+            return
+        self._is_gone = True
+        if not run_unload_hooks(self._hooks, seconds):
+            LOG.error(
+                "on_unload of %s v%s has not ended after %g s, and is left to itself",
+                self.name,
+                self.version,
+                seconds,
+            )
+        imported.forget()
+        # Whatever still refers to this object keeps nothing of the library.
+        self.registrations = self.handles = self._hooks = self.backends = ()
+        self._adapted = {}
+        self._signatures = {}
+        self.kernels = ChosenKernels(self)
+        # Its functions, and what they refer to, are part of cycles: Python would find them some
+        # time later, and the operating system would have none of it.
+        trim_memory()
+
+
+def gone_error(load_id: int) -> RefusedError:
+    """Return the error of a call whose library has been unloaded meanwhile."""
+    return RefusedError(
+        f"the interpreter does not hold the library of load {load_id}",
+        hint="it has just been unloaded; try again",
+    )
 
 
 def _unique_parts_of(registration: Registration) -> Collection[Hashable]:

@@ -1,0 +1,87 @@
+"""Functions that a library wants called when it goes: to close files, or to release a device."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+LOG = logging.getLogger("opdispatch.library")
+
+_collected: ContextVar[list[UnloadHooks] | None]
+_collected = ContextVar("opdispatch_collected_unload_hooks", default=None)
+
+
+class UnloadHooks:
+    """The functions of one ``Library``. ``_lock`` protects both fields; any thread may call.
+
+    Each function is called once, the one that was added last first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._functions: list[Callable[[], object]] = []
+        self._has_run = False
+        collected = _collected.get()
+        if collected is not None:
+            collected.append(self)
+
+    def add(self, function: Callable[[], object]) -> bool:
+        """Have a function called by ``run``; False if that has been."""
+        with self._lock:
+            if not self._has_run:
+                self._functions.append(function)
+            return not self._has_run
+
+    def run(self) -> None:
+        """Call the functions; what they raise is logged. Idempotent."""
+        with self._lock:
+            self._has_run = True
+        while True:
+            with self._lock:
+                if not self._functions:
+                    return
+                function = self._functions.pop()
+            try:
+                function()
+            except BaseException as error:  # SystemExit, too: the others are to run
+                name = getattr(function, "__qualname__", repr(function))
+                LOG.error("on_unload of a library: %s raised", name, exc_info=error)
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+
+    def __bool__(self) -> bool:
+        return bool(self._functions)
+
+
+@contextmanager
+def collected_unload_hooks() -> Iterator[list[UnloadHooks]]:
+    """Collect the hooks of the libraries that are made in the block, in this task."""
+    collected: list[UnloadHooks] = []
+    token = _collected.set(collected)
+    try:
+        yield collected
+    finally:
+        _collected.reset(token)
+
+
+def run_unload_hooks(hooks: Sequence[UnloadHooks], seconds: float) -> bool:
+    """Call the functions of several libraries, for so long at most; whether they have ended.
+
+    One that takes longer goes on in its thread, and those after it are called when it ends.
+    """
+    if not any(hooks):
+        for each in hooks:
+            each.run()
+        return True
+
+    def run() -> None:
+        for each in reversed(hooks):
+            each.run()
+
+    thread = threading.Thread(target=run, name="on_unload", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
