@@ -398,6 +398,8 @@ class Daemon:
             await self._health.library(library.name, serving=library.is_serving)
 
     def _stop_process(self, session: InterpreterSession) -> None:
+        if self._stop.is_set():
+            return  # all of them have been told to end, and have some time for that
         if self._supervisor.pid_of(session.name) == session.pid:
             self._supervisor.kill(session.name)
 

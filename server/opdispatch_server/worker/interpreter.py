@@ -193,7 +193,6 @@ class Interpreter:
             await server.stop(grace=None)
             if not self.may_come_back:
                 await self._end_direct_calls()
-                await asyncio.to_thread(self._libraries.close, STOP_SECONDS)
             lanes.close()
             self._lane.close()
             self._peers.close()
@@ -206,6 +205,8 @@ class Interpreter:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._direct.wait_idle()
+        # Before the lanes are closed, which may take until the daemon's patience is over.
+        await asyncio.to_thread(self._libraries.close, STOP_SECONDS)
         await self._close_direct_lanes(patience)
 
     async def _close_direct_lanes(self, patience: float) -> None:
