@@ -103,11 +103,17 @@ def _leave_out(
     kwargs: Mapping[str, Any],
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """The arguments but for trailing positional ones and keywords that have their defaults."""
-    given = list(args)
-    while given and _is_default(given[-1], defaults[len(given) - 1]):
-        given.pop()
+    given = leave_out_defaults(defaults, args)
     kept = {k: v for k, v in kwargs.items() if not _is_default(v, keyword_defaults[k])}
     return given, kept
+
+
+def leave_out_defaults(defaults: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The values but for trailing ones that are the defaults in their places."""
+    given = list(values)
+    while given and _is_default(given[-1], defaults[len(given) - 1]):
+        given.pop()
+    return given
 
 
 def _is_default(value: Any, default: Any) -> bool:

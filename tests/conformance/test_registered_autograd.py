@@ -8,7 +8,7 @@ what they have kept, which results require gradients, and the gradients.
 import random
 
 import pytest
-from autograd_sides import OURS, THEIRS, outcome, plain
+from autograd_sides import OURS, THEIRS, leaf, outcome, plain
 
 ARGUMENTS = [
     "Tensor",
@@ -217,3 +217,51 @@ def test_registered_derivatives_are_those_of_pytorch(seed):
     )
     assert ours == theirs, (program, found, expected)
     assert ours == "refused" or found == expected, program
+
+
+OPTIONAL = ["Tensor? t=None", "int n=2", "float s=1.5", "bool b=True", "int[] sizes=[1, 2]"]
+GIVEN = {"t": [None, "leaf", "plain"], "n": [2, 3], "s": [1.5, 2], "b": [True, 1, False]}
+GIVEN["sizes"] = [[1, 2], (1, 2), [3]]
+
+
+def run_with_defaults(side, seed, name):
+    """What backward is told of arguments that have their default, and how many gradients it owes.
+
+    PyTorch takes as many as there are arguments but for trailing ones that have their default, and
+    more that are None.
+    """
+    rng = random.Random(seed)
+    optional = rng.sample(OPTIONAL, rng.randrange(1, 4))
+    library = side.Library("registered", "FRAGMENT")
+    library.define(f"{name}(Tensor x, {', '.join(optional)}) -> Tensor")
+    library.impl(name, lambda x, *others: x.detach() * 1, "CPU")
+    names = [each.partition("=")[0].split()[-1] for each in optional]
+    args = [rng.choice(GIVEN[each]) for each in names[: rng.randrange(len(names) + 1)]]
+    makes = {"leaf": lambda: side.tensor(1, 2).requires_grad_(), "plain": lambda: side.tensor(1, 2)}
+    args = [makes.get(each, lambda e=each: e)() if isinstance(each, str) else each for each in args]
+    surplus = rng.choice([0, 0, 0, len(names) + 1, 1])
+    seen = []
+
+    def setup_context(ctx, inputs, output):
+        seen.append([plain(each) for each in inputs])
+
+    def backward(ctx, grad):
+        seen.append(ctx.needs_input_grad)
+        owed = max(len(ctx.needs_input_grad), surplus)
+        return (grad * 2, *[None] * (owed - 1)) if owed > 1 else grad * 2
+
+    side.library.register_autograd(
+        f"registered::{name}", backward, setup_context=setup_context, lib=library
+    )
+    x = leaf(side, 1, 2)
+    side.sum(getattr(side.ops.registered, name)(x, *args)).backward()
+    return seen, plain(x.grad), library
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_trailing_arguments_with_their_default_are_left_out_as_in_pytorch(seed):
+    *ours, kept = run_with_defaults(OURS, seed, f"with_defaults_{seed}")
+    *theirs, also_kept = run_with_defaults(THEIRS, seed, f"with_defaults_{seed}")
+    assert ours == theirs
+    kept.close()
+    also_kept._destroy()

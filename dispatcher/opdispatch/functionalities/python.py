@@ -71,7 +71,7 @@ def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any
         )
     if not asked and not types:
         _redispatch_plain(op, keys, stack)
-    elif not _ask_classes(op, types, stack):
+    elif not _ask_classes(op, types, tensors, stack):
         raise _nobody(op, [*asked, *(cls.__qualname__ for cls in types)])
 
 
@@ -131,11 +131,15 @@ def _ask_mode(
     return True
 
 
-def _ask_classes(op: OperatorHandle, types: list[type[Any]], stack: list[Any]) -> bool:
+def _ask_classes(
+    op: OperatorHandle, types: list[type[Any]], tensors: list[Any], stack: list[Any]
+) -> bool:
     signature = op.call_signature
     args, kwargs = split_without_defaults(signature, stack)
     for cls in types:
-        result = _answer_of(op, cls, cls, types, args, kwargs)
+        # Its first tensor: the handler may be a plain method, as PyTorch's may.
+        tensor = next(each for each in tensors if type(each) is cls)
+        result = _answer_of(op, tensor, cls, types, args, kwargs)
         if result is not NotImplemented:
             stack[:] = signature.box_returns(result)
             return True
@@ -150,10 +154,11 @@ def _answer_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """What a mode or a class of tensors does, or what is registered for it and the operator."""
+    """What a mode or the class of a tensor does, or what is registered for it and the operator."""
     rule = op.dispatcher.find_dispatch_rule(op.name, cls)
     if rule is not None:
-        return rule(asked, op, tuple(types), tuple(args), kwargs)
+        mode_or_class = cls if cls in types else asked
+        return rule(mode_or_class, op, tuple(types), tuple(args), kwargs)
     return asked.__torch_dispatch__(op, tuple(types), tuple(args), kwargs)
 
 

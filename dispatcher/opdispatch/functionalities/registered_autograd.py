@@ -12,6 +12,7 @@ from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Gradients, Node
 from opdispatch.autograd.watch import SavedTensorHooks
+from opdispatch.boxing import leave_out_defaults
 from opdispatch.errors import ArgumentError, AutogradError, RegistrationError
 from opdispatch.function_schema import FunctionSchema
 from opdispatch.functionalities.autograd import (
@@ -27,6 +28,7 @@ from opdispatch.functionalities.autograd_kernel_text import (
 from opdispatch.functionalities.derivative import has_tensors, title_of
 from opdispatch.grad_mode import AUTOGRAD_STATE, NOT_RECORDING
 from opdispatch.kernel_function import KernelFunction
+from opdispatch.signature import Signature
 from opdispatch.tensor import Tensor
 
 Backward = Callable[..., Any]
@@ -40,18 +42,21 @@ class OperatorContext(Context):
     _widths: Sequence[int | None] | None = None
     """Of each positional argument, how many tensors a list has, and None for what is no list. Not
     needed where no argument is one."""
+    _num_given: int | None = None
+    """How many positional arguments there are but for trailing ones that have their default, which
+    PyTorch does not hand over; None: all."""
 
     @property
     def needs_input_grad(self) -> tuple[Any, ...]:
         """Whether each positional argument has a gradient that is wanted; of a list, a list."""
-        flags = [edge is not None for edge in self._edges]
-        if self._widths is None:
-            return tuple(flags)
-        left = iter(flags)
-        return tuple(
-            next(left) if width is None else [next(left) for _ in range(width)]
-            for width in self._widths
-        )
+        flags: list[Any] = [edge is not None for edge in self._edges]
+        if self._widths is not None:
+            left = iter(flags)
+            flags = [
+                next(left) if width is None else [next(left) for _ in range(width)]
+                for width in self._widths
+            ]
+        return tuple(flags[: self._num_given])
 
     @staticmethod
     def _kept(value: Any) -> Any:
@@ -119,7 +124,9 @@ class RegisteredNode(Node):
         # PyTorch hands over no trailing arguments that have their default, and asks for as many.
         if 0 < len(found) < len(arguments):
             left = positional[len(found) :]
-            if all(a.has_default and not a.type.dispatches for a in left):
+            given = self.context._num_given
+            are_default = given is not None and len(found) >= given
+            if are_default or all(a.has_default and not a.type.dispatches for a in left):
                 found = (*found, *[None] * len(left))
         while len(found) > len(arguments) and found[-1] is None:
             found = found[:-1]
@@ -180,6 +187,11 @@ def make_registered_kernel(
     check_schema(schema, "backward")
     check_functions(schema, "backward", backward, setup_context)
     text = _RegisteredText(schema, setup_context is not None)
+    defaults, _ = (signature := Signature(schema)).split(signature.converted_defaults())
+
+    def count_given(values: Sequence[Any]) -> int:
+        return len(leave_out_defaults(defaults[len(defaults) - len(values) :], values))
+
     return text.compile_derivative(
         title_of(schema),
         _enter=go_below_autograd,
@@ -193,6 +205,7 @@ def make_registered_kernel(
         _backward=backward,
         _setup_context=setup_context,
         _as_tensors=_as_tensors,
+        _count_given=count_given,
     )
 
 
@@ -237,6 +250,12 @@ class _RegisteredText(AutogradKernelText):
         super().__init__(schema, tensors)
         self.all_places = positional
         self.has_setup = has_setup
+        self.num_optional = 0
+        """How many trailing positional arguments have a default."""
+        while self.num_optional < len(positional):
+            if not schema.arguments[positional[-1 - self.num_optional]].has_default:
+                break
+            self.num_optional += 1
         self.is_one = len(schema.returns) == 1
 
     def not_recorded(self) -> list[str]:
@@ -253,6 +272,7 @@ class _RegisteredText(AutogradKernelText):
             "_node.context = _context = _Context()",
             "_context._edges = _node.edges",
             *self._widths(),
+            *self._num_given(),
             "_outer = _set_state(_not_recording[_state().inference_mode])",
             "try:",
             "    _token = _enter()",
@@ -276,6 +296,12 @@ class _RegisteredText(AutogradKernelText):
                 name = self.names[place]
                 texts[n] = f"_len({name}) if _type({name}) is _list else None"
         return [f"_context._widths = ({', '.join(texts)},)"]
+
+    def _num_given(self) -> list[str]:
+        if not (first := len(self.all_places) - self.num_optional) < len(self.all_places):
+            return []
+        values = "".join(f"{self.names[place]}, " for place in self.all_places[first:])
+        return [f"_context._num_given = {first} + _count_given(({values}))"]
 
     def _output(self) -> list[str]:
         """The results, as what can have a history, and what the user keeps of the call."""
