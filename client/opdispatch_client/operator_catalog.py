@@ -15,6 +15,7 @@ from opdispatch.errors import OpdispatchError, OperatorNotFoundError
 from opdispatch_client import rpcs
 from opdispatch_client.listings import OperatorDescription, OperatorSummary
 from opdispatch_client.rpcs import Rpc
+from opdispatch_wire.printable import printable_lines
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import FunctionSchema
@@ -89,7 +90,7 @@ def documentation_of(described: list[OperatorDescription]) -> str:
         place += [f"kernels for {', '.join(each.keys)}"] if each.keys else []
         texts = (each.schema or each.name, inspect.cleandoc(each.documentation), "; ".join(place))
         parts.append("\n\n".join(text for text in texts if text))
-    return "\n\n".join(parts)
+    return printable_lines("\n\n".join(parts))  # for `help`, which is for terminals
 
 
 def signature_of(described: list[OperatorDescription]) -> inspect.Signature | None:

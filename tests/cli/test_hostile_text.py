@@ -110,10 +110,14 @@ def test_no_error_prints_control_characters(evil: RunCommand, tmp_path: Path):
             assert outcome.err
 
 
-def test_what_python_prints_of_an_error_has_no_control_characters(
+def test_what_python_prints_of_errors_and_documentation_has_no_control_characters(
     evil: RunCommand, daemon: RunningDaemon
 ):
-    with daemon.connect() as session, pytest.raises(oc.KernelError) as caught:
-        session.ops.evil.fail("x")
-    check_text("".join(traceback.format_exception_only(caught.value)))
-    assert "owned" in str(caught.value)
+    with daemon.connect() as session:
+        with pytest.raises(oc.KernelError) as caught:
+            session.ops.evil.fail("x")
+        documentation = session.ops.evil.say.__doc__
+    printed = "".join(traceback.format_exception_only(caught.value))
+    for text in (printed, documentation):
+        check_text(text)
+        assert "owned" in text
