@@ -39,19 +39,19 @@ class OperatorCatalog:
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        # None before the first listing. Replaced as a whole: readers take no lock.
-        self._names: frozenset[str] | None = None
+        # The names of namespaces, operators and overloads; None before the first listing. Replaced
+        # as a whole: readers take no lock.
+        self._known: frozenset[str] | None = None
 
     def note(self, operators: Iterable[OperatorSummary]) -> None:
         """Remember the names of a listing of all operators."""
-        self._names = frozenset(each.name for each in operators)
+        self._known = _with_parts(each.name for each in operators)
 
     def names(self) -> list[str]:
         """Ask for the names of all operators. Raises an OpdispatchError if nothing answers."""
         found = self._ask(rpcs.list_operators(""), timeout=ANSWER_SECONDS)
         self.note(found)
-        assert self._names is not None, "just noted"
-        return sorted(self._names)
+        return [each.name for each in found]
 
     def check(self, name: str) -> None:
         """Raise OperatorNotFoundError, with similar names, for what is known not to be there.
@@ -59,13 +59,13 @@ class OperatorCatalog:
         `name` is a namespace, an operator or an overload. Nothing is known before the first
         listing, and if the daemon does not answer.
         """
-        if self._names is None or _is_among(name, self._names):
+        if self._known is None or name in self._known:
             return
         try:
             names = self.names()
         except OpdispatchError:  # a call will say so
             return
-        if not _is_among(name, names):
+        if name not in _with_parts(names):
             raise _not_found(name, names)
 
     def describe(self, name: str) -> list[OperatorDescription]:
@@ -124,10 +124,13 @@ def _is_overload(name: str, operator: str) -> bool:
     return name == operator or name.startswith(f"{operator}.")
 
 
-def _is_among(name: str, names: Iterable[str]) -> bool:
-    if "::" in name:
-        return any(_is_overload(each, name) for each in names)
-    return any(each.startswith(f"{name}::") for each in names)
+def _with_parts(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of overloads, and of the operators and namespaces that these are of."""
+    known: set[str] = set()
+    for each in names:
+        namespace, _, rest = each.partition("::")
+        known |= {each, namespace, f"{namespace}::{rest.partition('.')[0]}"}
+    return frozenset(known)
 
 
 def _not_found(name: str, names: list[str]) -> OperatorNotFoundError:

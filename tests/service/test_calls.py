@@ -301,8 +301,13 @@ def test_calls_that_wait_for_each_other_across_interpreters_do_not_run_out_of_th
     assert "calls deep across interpreters" in str(caught.value)
 
 
+@pytest.mark.parametrize("of", ["the session", "the call"])
 def test_the_deadline_reaches_nested_calls(
-    lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
+    lent_daemon: RunningDaemon,
+    shared: oc.Session,
+    write_library: WriteLibrary,
+    tmp_path: Path,
+    of: str,
 ):
     text = (
         "from opdispatch import Library, ops\n"
@@ -318,8 +323,12 @@ def test_the_deadline_reaches_nested_calls(
     )
     shared.load(write_library("gate", GATE), interpreter="worker-1")
     shared.load(write_library("outer", text), interpreter="worker-2")
-    with lent_daemon.connect(timeout=1.0) as impatient, pytest.raises(oc.DeadlineExceededError):
-        impatient.ops.outer.wait(X, str(tmp_path))
+    of_session, of_call = (1.0, None) if of == "the session" else (60.0, 1.0)
+    with (
+        lent_daemon.connect(timeout=of_session) as session,
+        pytest.raises(oc.DeadlineExceededError),
+    ):
+        session.with_options(timeout=of_call).ops.outer.wait(X, str(tmp_path))
     outcome = tmp_path / "outcome"
     assert wait_for(lambda: outcome.exists() and outcome.read_text(), 5)
     assert outcome.read_text() == "DeadlineExceededError"
