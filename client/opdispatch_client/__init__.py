@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from opdispatch_wire.addresses import AddressError
     from opdispatch_wire.caller_tensors import TransferProgress
     from opdispatch_wire.errors import (
+        CircuitOpenError,
         DaemonUnavailableError,
         DeadlineExceededError,
         EventLoopError,
@@ -113,6 +114,7 @@ __all__ = [
     "AsyncRemoteTensor",
     "AsyncSession",
     "AutogradError",
+    "CircuitOpenError",
     "DaemonUnavailableError",
     "DeadlineExceededError",
     "DeviceError",
@@ -210,6 +212,7 @@ _NAMES_OF_MODULE = {
     "opdispatch_wire.addresses": ("AddressError", "UnsafeAddressError"),
     "opdispatch_wire.caller_tensors": ("TransferProgress",),
     "opdispatch_wire.errors": (
+        "CircuitOpenError",
         "DaemonUnavailableError",
         "DeadlineExceededError",
         "EventLoopError",

@@ -73,6 +73,8 @@ class Library:
     """The Python of the existing environment that its interpreters run in."""
     kernel_errors: int
     """How many calls of this version its kernels have failed."""
+    trouble: str
+    """What it has done to interpreters lately, and what follows from that; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,9 @@ class Interpreter:
     supervised: bool
     """Whether the daemon started it, and starts it again if it dies."""
     state: str
-    """``ready``, ``loading``, or ``quarantined``: it died too often and is not running."""
+    """``ready``, ``loading``, ``busy`` while a kernel keeps its interpreter lock, ``unfit`` before
+    it is replaced, ``apart`` if it is for libraries that have brought interpreters down, or
+    ``quarantined``: it died too often and is not running."""
     libraries: tuple[str, ...]
     calls_in_flight: int
     calls_total: int
@@ -133,7 +137,7 @@ class Interpreter:
     last_lines: tuple[str, ...]
     """What it has printed last; of one that the daemon started."""
     trouble: str
-    """Why it is quarantined; empty if it is not."""
+    """Why it is quarantined, busy or unfit; empty if it is not."""
     calls_queued: int
     """Those that wait in the daemon for this interpreter."""
     bytes_queued: int
@@ -255,6 +259,7 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         requirements=tuple(msg.home.environment.requirements),
         python=msg.home.environment.python,
         kernel_errors=msg.kernel_errors,
+        trouble=msg.trouble,
     )
 
 

@@ -11,7 +11,8 @@ OpdispatchError                      (opdispatch.errors)
 ├── MessageTooLargeError             a message is over the limit
 ├── DeadlineExceededError            the caller's time is up
 ├── RefusedError                     the daemon is draining, or a process busy; try again
-│   └── QueueFullError               as many calls wait as may; says when to try again
+│   ├── QueueFullError               as many calls wait as may; says when to try again
+│   └── CircuitOpenError             the operator has brought interpreters down; says the same
 ├── RemoteValueGoneError             a remote tensor is not there any more, or never was
 ├── RemoteLimitError                 a session keeps as many remote values as it may
 ├── ResourceLimitError               a process has no descriptors, memory or threads left
@@ -120,6 +121,15 @@ class QueueFullError(RefusedError):
     """
 
     code = "queue_full"
+
+
+class CircuitOpenError(RefusedError):
+    """The operator has brought down interpreters in a row; its calls are refused for a while.
+
+    That ends by itself. ``facts["retry_after"]`` is in how many seconds one call is tried.
+    """
+
+    code = "circuit_open"
 
 
 class RemoteValueGoneError(OpdispatchError, LookupError):

@@ -23,6 +23,7 @@ from google.rpc import (
 from opdispatch.errors import OpdispatchError
 from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
+    CircuitOpenError,
     DaemonUnavailableError,
     DeadlineExceededError,
     KernelError,
@@ -98,6 +99,7 @@ STATUS_OF_CODE: dict[str, grpc.StatusCode] = {
     "journal": _C.FAILED_PRECONDITION,
     "event_loop": _C.FAILED_PRECONDITION,
     "queue_full": _C.RESOURCE_EXHAUSTED,
+    "circuit_open": _C.UNAVAILABLE,
     "remote_value_gone": _C.NOT_FOUND,
     "remote_limit": _C.RESOURCE_EXHAUSTED,
     "resource_limit": _C.RESOURCE_EXHAUSTED,
@@ -139,7 +141,7 @@ def status_from_error(error: BaseException) -> status_pb2.Status:
         status.message = f"internal error ({type(error).__name__}); the log has the traceback"
         info.reason = INTERNAL_REASON
     status.details.add().Pack(info)
-    if isinstance(error, QueueFullError):
+    if isinstance(error, QueueFullError | CircuitOpenError):
         delay = _milliseconds(info.metadata.get("retry_after", ""))
         if delay is not None:
             retry = error_details_pb2.RetryInfo()

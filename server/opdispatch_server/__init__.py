@@ -22,6 +22,7 @@ An interpreter, a process of its own (``opdispatch worker``, or started by the d
 
 Both:
 
+    blame/              who is to blame when an interpreter dies, and what follows: the policy
     serving/            sockets, streams and statuses
     values/             tensors that interpreters keep for clients
     library_code/       the code of libraries: stored, taken apart, imported

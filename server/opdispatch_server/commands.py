@@ -23,7 +23,7 @@ from opdispatch_server.configuration import (
     LIBRARY_BYTES_DEFAULT,
     LIBRARY_DISK_BYTES_DEFAULT,
     LOAD_TIMEOUT_DEFAULT,
-    QUARANTINE_AFTER_DEFAULT,
+    LOCK_TIMEOUT_DEFAULT,
     QUEUE_DEFAULT,
     REMOTE_BYTES_DEFAULT,
     REMOTE_VALUES_DEFAULT,
@@ -150,19 +150,29 @@ def serve(
             max=3600.0,
             metavar="SECONDS",
             help="How often interpreters say that they are alive. One that is silent for three "
-            "times as long counts as hung, and is replaced; so a kernel must not hold Python's "
-            "interpreter lock for longer than that.",
+            "times as long is busy, if it is running something, and else is replaced.",
         ),
     ] = HEARTBEAT_DEFAULT,
+    lock_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="How long a kernel may keep Python's interpreter lock. Its interpreter is "
+            "replaced then.",
+        ),
+    ] = LOCK_TIMEOUT_DEFAULT,
     quarantine: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=0,
             metavar="N",
-            help="An interpreter that dies N times in a row soon after its start is not started "
-            "again, until `opdispatch revive`. 0: it always is.",
+            help="An interpreter that dies N times in a row soon after its start, and not because "
+            "of a library, is not started again, until `opdispatch revive`. 0: it always is. "
+            "Default: 5 for one that has never been ready, and no limit for others.",
+            show_default=False,
         ),
-    ] = QUARANTINE_AFTER_DEFAULT,
+    ] = None,
     queue: Annotated[
         int,
         typer.Option(
@@ -252,6 +262,7 @@ def serve(
             max_call_bytes=max_call_bytes,
             load_timeout=load_timeout,
             heartbeat=heartbeat,
+            lock_timeout=lock_timeout,
             quarantine_after=quarantine,
             queue=queue,
             kernel_timeout=kernel_timeout,

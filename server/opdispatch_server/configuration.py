@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LOAD_TIMEOUT_DEFAULT = 60.0
 HEARTBEAT_DEFAULT = 0.5
-QUARANTINE_AFTER_DEFAULT = 5
+LOCK_TIMEOUT_DEFAULT = 10.0
 QUEUE_DEFAULT = 1024
 REMOTE_VALUES_DEFAULT = 10_000
 REMOTE_BYTES_DEFAULT = 4 << 30
@@ -28,7 +28,7 @@ CALL_BYTES_AT_MOST = 8 * 1024**3
 class DaemonConfiguration(NamedTuple):
     """One daemon's settings. ``workers`` are the devices of its interpreters, see ``worker_plan``.
     ``libraries`` are loaded at the start.
-    ``load_timeout``, ``heartbeat`` and ``kernel_timeout`` are in seconds.
+    ``load_timeout``, ``heartbeat``, ``lock_timeout`` and ``kernel_timeout`` are in seconds.
 
     ``queue`` is how many calls may wait for one interpreter; ``max_call_bytes``, what the large
     tensors of one stream, or of one call on a local lane, may have together, None: see
@@ -48,7 +48,8 @@ class DaemonConfiguration(NamedTuple):
     max_call_bytes: int | None = None
     load_timeout: float = LOAD_TIMEOUT_DEFAULT
     heartbeat: float = HEARTBEAT_DEFAULT
-    quarantine_after: int = QUARANTINE_AFTER_DEFAULT
+    lock_timeout: float = LOCK_TIMEOUT_DEFAULT
+    quarantine_after: int | None = None
     queue: int = QUEUE_DEFAULT
     kernel_timeout: float | None = None
     remote_values: int = REMOTE_VALUES_DEFAULT

@@ -7,6 +7,7 @@ stop    health (not serving), no new calls, calls in flight finish, servers, int
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,7 +20,10 @@ from importlib.metadata import version
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from opdispatch_server.blame.flight_record import Subject
+from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.calls.admission import Admission
+from opdispatch_server.calls.alone_runs import AloneRuns
 from opdispatch_server.calls.byte_budget import ByteBudget
 from opdispatch_server.calls.call_lanes import CallLanes
 from opdispatch_server.calls.call_recovery import CallRecovery
@@ -35,9 +39,11 @@ from opdispatch_server.configuration import (
 )
 from opdispatch_server.environments.environment_store import EnvironmentStore
 from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.interpreters.leases import LeaseWatch
+from opdispatch_server.interpreters.silent_interpreters import SilentInterpreters
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.load_request import reading_load_request
@@ -81,6 +87,10 @@ INTERPRETER_WAIT = 10.0
 # How long a start waits for the libraries of the journal: one that hangs must not keep all
 # others from being served.
 RESTORE_WAIT = 10.0
+# How long an interpreter that is about to be replaced has for its calls, and how often it is looked
+# whether they have ended.
+UNFIT_GRACE = 1.0
+UNFIT_LOOK = 0.02
 # Of the arguments of large calls that clients send through the daemon, what it holds at a time.
 # Their results come on top.
 LARGE_CALLS_BYTES = 40 * 2**20
@@ -125,8 +135,20 @@ class Daemon:
             template=template,
             quarantine_after=configuration.quarantine_after,
             on_ended=self._process_ended,
-            on_quarantined=lambda: self._libraries.interpreter_quarantined(),
+            on_quarantined=self._interpreter_quarantined,
         )
+        self._blame = Blame(
+            self._live_sessions,
+            self._names_for_all,
+            lambda operator: self._libraries.catalog.library_of(operator),
+            lambda: self._libraries.blame_changed(),
+        )
+        self._silent = SilentInterpreters(
+            configuration.lock_timeout,
+            self._kill_interpreter,
+            lambda: self._libraries.fitness_changed(),
+        )
+        self._replacing: set[asyncio.Task[None]] = set()
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
         self._store = LibraryStore(
@@ -139,7 +161,12 @@ class Daemon:
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
         self._routes = DirectRoutes(operators, self._sessions)
         transaction = LibraryTransaction(
-            operators, self._sessions, self._store, self._routes, self._kill_interpreter
+            operators,
+            self._sessions,
+            self._store,
+            self._routes,
+            self._kill_interpreter,
+            self._blame.judge,
         )
         self._libraries = LibraryRegistry(
             transaction,
@@ -149,18 +176,28 @@ class Daemon:
             configuration.load_timeout,
             INTERPRETER_WAIT if self._names else 0.0,
             self._journal,
+            self._blame,
         )
         limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
         admission = Admission(limits)
         timeout = configuration.kernel_timeout
-        runs = KernelRuns(self._sessions, self._kill_interpreter, timeout)
+        runs = KernelRuns(self._sessions, self._kill_interpreter, self._blame.judge, timeout)
+        alone = AloneRuns(admission, self._routes.announce, self._is_cell)
         recovery = CallRecovery(self._libraries.settling, limits)
         values = RemoteValueTable(
             ValueLimits(configuration.remote_values, configuration.remote_bytes)
         )
         self._value_leases = ValueLeases(values)
         programs = ProgramRouter(
-            operators, self._libraries, self._sessions, admission, runs, recovery, values
+            operators,
+            self._libraries,
+            self._sessions,
+            admission,
+            runs,
+            recovery,
+            values,
+            self._blame,
+            alone,
         )
         self._router = CallRouter(
             operators,
@@ -171,9 +208,17 @@ class Daemon:
             recovery,
             values,
             programs,
+            self._blame,
+            alone,
         )
         view = RegistryView(
-            operators, self._libraries, self._sessions, self._supervisor, admission, values
+            operators,
+            self._libraries,
+            self._sessions,
+            self._supervisor,
+            admission,
+            values,
+            self._blame,
         )
         self._waits = RegistrationWaits(operators, view, self._libraries.publication)
         lane = folder.lane("clients")
@@ -188,6 +233,8 @@ class Daemon:
             self._leases,
             runs,
             self._libraries.catalog.count_kernel_errors,
+            self._judge,
+            self._interpreter_unfit,
             DirectCallRules(
                 queue_calls=limits.calls,
                 queue_bytes=limits.bytes,
@@ -214,7 +261,9 @@ class Daemon:
         is named in the configuration raises.
         """
         self._handle_signals()
-        leases = asyncio.create_task(self._leases.run(self._live_sessions, self._stop_silent))
+        leases = asyncio.create_task(
+            self._leases.run(self._live_sessions, self._silent.look, self._silent.note_heard)
+        )
         try:
             await self._start()
             on_ready(self._addresses())
@@ -361,28 +410,69 @@ class Daemon:
         )
         return WorkerCommand(start, arguments, is_own=python is None)
 
-    def _kill_interpreter(self, session: InterpreterSession, reason: str) -> None:
+    def _kill_interpreter(
+        self, session: InterpreterSession, reason: str, cause: Cause, named: Subject | None
+    ) -> None:
         """Ends a session, and its process if that is ours."""
         if self._stop.is_set():
             return  # all of them end in a moment: what was cut off by that is nobody's fault
-        session.end(reason, hung=True)
-        if self._supervisor.pid_of(session.name) == session.pid:
-            self._supervisor.excuse(session.name)
+        # A process that is somebody else's may wake up again, and is welcome then.
+        is_silent = cause in (Cause.SILENT, Cause.LOCKED, Cause.KILLED)
+        session.end(reason, cause=cause, named=named, come_back=is_silent, hung=True)
+        self._judge(session)
         self._stop_process(session)
+
+    def _judge(self, session: InterpreterSession) -> None:
+        """Has it said whose fault the end of a session is; a start that was none is excused."""
+        verdict = self._blame.judge(session)
+        if verdict.shares and self._supervisor.pid_of(session.name) == session.pid:
+            self._supervisor.excuse(session.name)
 
     def _live_sessions(self) -> list[InterpreterSession]:
         return [session for session in self._sessions.all() if session.alive]
 
-    def _stop_silent(self, session: InterpreterSession, silence: float) -> None:
-        """Ends a session whose lease is lost, and its process if that is ours."""
-        # If it is somebody else's, it may wake up again, and is welcome then.
-        session.end(f"no heartbeat for {silence:.1f} s", come_back=True, hung=True)
-        self._stop_process(session)
+    def _interpreter_quarantined(self) -> None:
+        self._blame.refresh()
+        self._libraries.interpreter_quarantined()
+
+    def _names_for_all(self) -> list[str]:
+        """The interpreters that everybody's libraries may be in, live or about to be again."""
+        quarantined = self._supervisor.quarantined()
+        ours = [n for n in self._supervisor.names if self._pools.find(n) is None]
+        joined = [s.name for s in self._sessions.all() if s.pool is None and not s.supervised]
+        draining = self._libraries.placement.is_draining_name
+        names = [n for n in ours if n not in quarantined] + joined
+        return [name for name in names if not draining(name)]
+
+    def _is_cell(self, session: InterpreterSession) -> bool:
+        return session.name in self._blame.separation.cells
+
+    def _interpreter_unfit(self, session: InterpreterSession, problem: str) -> None:
+        """Replaces an interpreter that can run kernels no more, once its calls have ended."""
+        LOG.error(
+            "interpreter %s is replaced: %s",
+            session.name,
+            problem,
+            extra=fields(Event.INTERPRETER_UNFIT, interpreter=session.name),
+        )
+        self._blame.judge_unfit(session)
+        self._libraries.fitness_changed()
+        task = asyncio.create_task(self._replace(session, problem))
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace(self, session: InterpreterSession, problem: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNFIT_GRACE):
+                while session.alive and session.has_calls:
+                    await asyncio.sleep(UNFIT_LOOK)
+        self._kill_interpreter(session, problem, Cause.UNFIT, None)
 
     def _process_ended(self, name: str, pid: int, how: ProcessEnd) -> None:
         session = self._sessions.find(name)
         if session is not None and session.pid == pid:
             session.end_with_process(how)
+            self._judge(session)
 
     async def _interpreter_ready(self, session: InterpreterSession) -> None:
         self._supervisor.note_ready(session.name)
@@ -401,7 +491,9 @@ class Daemon:
         if self._stop.is_set():
             return  # all of them have been told to end, and have some time for that
         if self._supervisor.pid_of(session.name) == session.pid:
-            self._supervisor.kill(session.name)
+            # The stacks of its threads say which line keeps the lock.
+            dumps = session.cause is Cause.LOCKED and not session.alive
+            self._supervisor.kill(session.name, dumps=dumps)
 
 
 def _file_name(interpreter: str) -> str:

@@ -9,10 +9,11 @@ from opdispatch import Dispatcher, DispatchKey, OperatorHandle, OperatorName, Re
 from opdispatch.dispatch_key import to_functionality_key
 from opdispatch.errors import OperatorNotFoundError
 from opdispatch_server.calls.admission import Admission
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_registry import LibraryRegistry
-from opdispatch_server.libraries.library_version import LibraryVersion
+from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.operator_registry import OperatorRegistry, parse_operator_name
 from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_server.values.remote_value_table import RemoteValueTable
@@ -48,6 +49,7 @@ class RegistryView:
         supervisor: Supervisor,
         admission: Admission,
         values: RemoteValueTable,
+        blame: Blame,
     ) -> None:
         self._operators = operators
         self._catalog = libraries.catalog
@@ -56,6 +58,7 @@ class RegistryView:
         self._supervisor = supervisor
         self._admission = admission
         self._values = values
+        self._blame = blame
 
     @property
     def _dispatcher(self) -> Dispatcher:
@@ -64,7 +67,13 @@ class RegistryView:
     def list_libraries(self, *, all_versions: bool) -> pb.ListLibrariesReply:
         """The libraries, in order of name and version."""
         versions = self._catalog.all_versions() if all_versions else self._catalog.newest()
-        return pb.ListLibrariesReply(libraries=[version.to_proto() for version in versions])
+        return pb.ListLibrariesReply(libraries=[self._library(version) for version in versions])
+
+    def _library(self, version: LibraryVersion) -> pb.Library:
+        message = version.to_proto()
+        if version.state is not VersionState.KEPT and not self._blame.is_quiet:
+            message.trouble = self._blame.trouble_of(version.name, version.operators)
+        return message
 
     def list_interpreters(self) -> pb.ListInterpretersReply:
         """The interpreters that libraries can be in, and quarantined ones, in order of name."""
@@ -232,11 +241,18 @@ class RegistryView:
             message.heartbeat_age_seconds = session.lease.silence
         if session.supervised:
             self._add_record(message)
+        message.trouble = session.unfit or session.busy
         return message
 
     def _state(self, session: InterpreterSession, held: list[LibraryVersion]) -> str:
         if self._placement.is_draining(session):
             return "draining" if held or session.calls_in_flight else "drained"
+        if session.unfit:
+            return "unfit"
+        if session.busy:
+            return "busy"
+        if session.name in self._blame.separation.cells:
+            return "apart"
         return "loading" if session.loading else "ready"
 
     def _quarantined(self, name: str) -> pb.Interpreter:

@@ -244,6 +244,7 @@ def test_an_import_that_hangs_in_an_added_interpreter_ends_that(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon("--load-timeout", "0.5", workers=1)
+    daemon.expects_errors = True
     with daemon.connect() as session, worker(daemon, "--name", "extra") as process:
         assert wait_for(lambda: len(session.interpreters()) == 2)
         path = write_library("slow", "import time\ntime.sleep(1000)\n")

@@ -107,7 +107,7 @@ def test_the_time_of_nested_calls_is_not_that_of_the_kernel_that_makes_them(
         assert doors.next_inside() == "nested"
         expected = {"worker-1": 0, "worker-2": 1}
         assert wait_for(lambda: restarts(session) == expected)
-        assert all(library.active for library in session.libraries())
+        assert wait_for(lambda: all(library.active for library in session.libraries()))
 
 
 def test_quick_kernels_never_notice_the_limit(

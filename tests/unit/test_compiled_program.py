@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from opdispatch import Dispatcher, Library
 from opdispatch.errors import ArgumentError, OperatorNotFoundError
+from opdispatch_server.blame.flight_record import FlightRecorder
 from opdispatch_server.worker.compiled_program import CompiledProgram, ProgramCache, StepError
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.programs import checked_program
@@ -111,7 +112,7 @@ def test_random_programs_give_what_numpy_gives(instructions, asked):
         reference, value = values[place % len(values)]
         _set(program.outputs.add().what, reference)
         expected.append(value)
-    found = _compiled(program).run(inputs)
+    found = _compiled(program).run(inputs, FlightRecorder())
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -145,7 +146,7 @@ def _chain(*operators: str) -> remote_pb2.Program:
 
 def test_an_error_names_its_step():
     with pytest.raises(StepError) as caught:
-        _compiled(_chain("m::scale", "m::boom", "m::scale")).run([np.arange(4)])
+        _compiled(_chain("m::scale", "m::boom", "m::scale")).run([np.arange(4)], FlightRecorder())
     assert (caught.value.number, caught.value.operator) == (1, "m::boom")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -162,11 +163,11 @@ def test_an_item_that_is_not_there_is_an_error():
     program.steps[0].args.add().reference.input = 0
     program.outputs[0].what.items.append(2)
     with pytest.raises(ArgumentError, match=r"outputs\[0\] refers to item 2 of only 2"):
-        _compiled(program).run([np.arange(4)])
+        _compiled(program).run([np.arange(4)], FlightRecorder())
     program = _chain("m::scale")
     program.outputs[0].what.items.append(0)
     with pytest.raises(ArgumentError, match=r"of what is numpy\.ndarray, and no list"):
-        _compiled(program).run([np.arange(4)])
+        _compiled(program).run([np.arange(4)], FlightRecorder())
 
 
 def test_a_tensor_in_a_step_is_refused():
@@ -190,7 +191,7 @@ def test_what_is_not_needed_any_more_is_let_go_of():
     library = Library("look", "DEF", dispatcher=DISPATCHER)
     library.define("at(Tensor x) -> Tensor")
     library.impl("at", look, "CompositeExplicitAutograd")
-    [result] = _compiled(_chain(*["look::at"] * 20)).run([np.zeros(4)])
+    [result] = _compiled(_chain(*["look::at"] * 20)).run([np.zeros(4)], FlightRecorder())
     assert result.tolist() == [20.0] * 4
     assert max(alive) <= 2
 
@@ -201,7 +202,7 @@ def test_it_says_whether_it_writes():
     compiled = _compiled(program)
     assert compiled.writes
     x = np.arange(4)
-    [result] = compiled.run([x])
+    [result] = compiled.run([x], FlightRecorder())
     assert result is x
     assert x.tolist() == [0, 2, 4, 6]
     assert not _compiled(_chain("m::scale")).writes
@@ -215,7 +216,7 @@ def test_many_threads_run_one_program():
     def run(start: int) -> None:
         barrier.wait()
         for _ in range(20):
-            [result] = compiled.run([np.full(4, start)])
+            [result] = compiled.run([np.full(4, start)], FlightRecorder())
             results.append((start, int(result[0])))
 
     threads = [threading.Thread(target=run, args=(start,)) for start in range(4)]

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from opdispatch import DispatchKey, DispatchKeySet, default_dispatcher
+from opdispatch_server.blame.fitness import Fitness
+from opdispatch_server.blame.flight_record import FlightRecorder
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues
 from opdispatch_server.values.value_store import ValueStore
@@ -72,8 +74,9 @@ def libraries(tmp_path: Path) -> Iterator[InterpreterLibraries]:
 def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
     with contextlib.closing(PeerValues(LIMIT)) as peers:
         values = ValueStore()
+        recorder = FlightRecorder()
         programs = ProgramExecution(
-            libraries.dispatcher, values, peers, DeviceExports(), lambda: "here"
+            libraries.dispatcher, values, peers, DeviceExports(), recorder, lambda: "here"
         )
         yield KernelExecution(
             libraries,
@@ -81,6 +84,8 @@ def execution(libraries: InterpreterLibraries) -> Iterator[KernelExecution]:
             LIMIT,
             values,
             programs,
+            recorder,
+            Fitness(lambda: None),
             lambda error: None,
             KernelErrorLog(lambda: "here"),
         )

@@ -98,6 +98,7 @@ def test_the_watch_tells_of_the_silent_ones_only():
         watch = LeaseWatch(heartbeat=0.02)
         silent, lively, without = Holder(watch.grant()), Holder(watch.grant()), Holder(None)
         lost: list[Holder] = []
+        heard: list[Holder] = []
         found = asyncio.Event()
 
         def holders() -> list[Holder]:
@@ -110,10 +111,11 @@ def test_the_watch_tells_of_the_silent_ones_only():
             lost.append(holder)
             found.set()
 
-        task = asyncio.create_task(watch.run(holders, on_lost))
+        task = asyncio.create_task(watch.run(holders, on_lost, heard.append))
         await asyncio.wait_for(found.wait(), 10)
         task.cancel()
         assert all(holder is silent for holder in lost)
+        assert lively in heard
         return lost
 
     assert asyncio.run(story())

@@ -48,7 +48,7 @@ class InterpreterMessage(_message.Message):
     def __init__(self, instruction_id: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., staged: _Optional[_Union[RegistrationBatch, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., overdue: _Optional[_Union[OverdueCall, _Mapping]] = ..., direct_ports: _Optional[_Union[DirectPorts, _Mapping]] = ..., registry_report: _Optional[_Union[RegistryReport, _Mapping]] = ..., kernel_errors: _Optional[_Union[KernelErrors, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane")
+    __slots__ = ("protocol_version", "name", "pid", "address", "python_version", "devices", "process_space", "heartbeats", "lane", "direct_lane", "flight_record")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Hello(_message.Message):
     HEARTBEATS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     DIRECT_LANE_FIELD_NUMBER: _ClassVar[int]
+    FLIGHT_RECORD_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     name: str
     pid: int
@@ -69,21 +70,26 @@ class Hello(_message.Message):
     heartbeats: bool
     lane: str
     direct_lane: str
-    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ...) -> None: ...
+    flight_record: int
+    def __init__(self, protocol_version: _Optional[int] = ..., name: _Optional[str] = ..., pid: _Optional[int] = ..., address: _Optional[str] = ..., python_version: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., process_space: _Optional[str] = ..., heartbeats: _Optional[bool] = ..., lane: _Optional[str] = ..., direct_lane: _Optional[str] = ..., flight_record: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers")
+    __slots__ = ("direct_calls_in_flight", "direct_calls_total", "transfers", "problem", "suspect")
     DIRECT_CALLS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CALLS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     direct_calls_in_flight: int
     direct_calls_total: int
     transfers: _containers.RepeatedCompositeFieldContainer[_registry_pb2.DeviceTransfers]
-    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ...) -> None: ...
+    problem: str
+    suspect: str
+    def __init__(self, direct_calls_in_flight: _Optional[int] = ..., direct_calls_total: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[_registry_pb2.DeviceTransfers, _Mapping]]] = ..., problem: _Optional[str] = ..., suspect: _Optional[str] = ...) -> None: ...
 
 class OverdueCall(_message.Message):
     __slots__ = ("operator", "lane", "id")

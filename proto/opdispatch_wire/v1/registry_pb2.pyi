@@ -146,7 +146,7 @@ class UnloadLibraryReply(_message.Message):
     def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_measure: _Optional[_Union[MemoryMeasure, str]] = ...) -> None: ...
 
 class Library(_message.Message):
-    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error", "kernel_errors")
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error", "kernel_errors", "trouble")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +164,7 @@ class Library(_message.Message):
     MAX_CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     sha256: str
@@ -181,7 +182,8 @@ class Library(_message.Message):
     max_concurrency: int
     error: str
     kernel_errors: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ..., kernel_errors: _Optional[int] = ...) -> None: ...
+    trouble: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ..., kernel_errors: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class ScaleLibraryRequest(_message.Message):
     __slots__ = ("name", "interpreters")

@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_words
 from opdispatch_server.calls.admission import Admission
+from opdispatch_server.calls.alone_runs import AloneRuns
 from opdispatch_server.calls.call_chooser import CallChooser, Choice
 from opdispatch_server.calls.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.calls.chosen_line import line_of_choice, put_first
 from opdispatch_server.calls.daemon_events import add_daemon_events, note_received
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.calls.interpreter_gate import Slot
-from opdispatch_server.calls.kernel_runs import KernelRun, KernelRuns, RunningKernel
+from opdispatch_server.calls.kernel_runs import (
+    KernelRun,
+    KernelRuns,
+    RunningKernel,
+    is_refused_as_unfit,
+    unfit_error,
+)
 from opdispatch_server.calls.program_router import ProgramRouter
 from opdispatch_server.calls.quick_calls import OnReply, QuickCall, QuickCalls
+from opdispatch_server.calls.repeats import Repeats
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_registry import LibraryRegistry
 from opdispatch_server.libraries.library_version import LibraryVersion
@@ -38,8 +48,6 @@ from opdispatch_wire.v1 import execution_pb2
 
 # Calls of kernels never wait for a slot, and so are bounded by themselves.
 NESTED_CALLS_PER_INTERPRETER = 1024
-# How often a call runs, if its interpreters die: it may be the call that kills them.
-RUNS_PER_CALL = 3
 
 
 @dataclass(slots=True)
@@ -53,8 +61,7 @@ class _Progress:
     lost: execution_pb2.LostCall | None = None
     # Its run that ended with the interpreter.
     broken: KernelRun | None = None
-    # Runs that its interpreters' ends have cut short.
-    runs: int = 0
+    repeats: Repeats = field(default_factory=Repeats)
     # When it gives up waiting, a time of the loop; None if it has not had to wait.
     patience: float | None = None
 
@@ -72,6 +79,8 @@ class CallRouter:
         recovery: CallRecovery,
         values: RemoteValueTable,
         programs: ProgramRouter,
+        blame: Blame,
+        alone: AloneRuns,
     ) -> None:
         self._operators = operators
         self._chooser = CallChooser(operators)
@@ -83,8 +92,10 @@ class CallRouter:
         self._recovery = recovery
         self._values = values
         self._programs = programs
+        self._blame = blame
+        self._alone = alone
         self._quick_calls = QuickCalls(
-            operators, self._chooser, self._devices, routes, admission, runs
+            operators, self._chooser, self._devices, routes, admission, runs, blame
         )
         self._draining = False
         self._in_flight = 0
@@ -187,11 +198,9 @@ class CallRouter:
                 may_run_again = _may_run_again(request, choice)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
-                    progress.runs += 1
                     raise await self._runs.explain_lost(lost, str(choice.op.name))
                 if progress.broken is not None:
                     run, progress.broken = progress.broken, None
-                    progress.runs += 1
                     raise await self._runs.explain(run)
                 reply = await self._forward(request, context, choice, progress, remote)
                 break
@@ -208,12 +217,7 @@ class CallRouter:
                     refusal,
                 )
             except InterpreterDiedError as error:
-                again = _never_started(error) or (
-                    may_run_again
-                    and progress.runs < RUNS_PER_CALL
-                    # Its own kernel may be to blame, and would bring down the next one, too.
-                    and error.facts.get("ended_by") != "itself"
-                )
+                again = progress.repeats.may_run_again(error, is_harmless=may_run_again)
                 if not again or not progress.may_wait:
                     if "culprit" in error.facts and choice.writes:
                         error.hint = (
@@ -278,42 +282,48 @@ class CallRouter:
         op, keys = choice.op, choice.keys
         library, place = self._find_kernel(choice)
         unable = self._devices.unable(library, choice.devices)
-        tried: list[InterpreterSession] = []
         replica = remote.choose_replica(library, unable)
         if replica is None:
             raise LibraryAwayError(library, str(op.name))
-        name = request.operator
+        name, operator = request.operator, str(op.name)
+        is_watched = not self._blame.is_quiet and self._blame.is_watched(library.name, operator)
+        is_alone = progress.repeats.was_suspect or (
+            is_watched and self._blame.is_apart(library.name)
+        )
+        if is_watched:
+            self._blame.check(operator)
         choice.name_kernel(request, library.load_id, place)
-        may_run_again = _may_run_again(request, choice)
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
-        if request.wants_route and place is not None and progress.parent is None:
+        if request.wants_route and place is not None and not is_watched and not progress.parent:
             targets = self._devices.find_targets(op, library, choice.devices)
             route = self._routes.find(name, request, op, library, place, keys, targets)
+        has_ended = False
         library.begin_call()
         try:
-            while True:
-                try:
-                    if remote.is_empty:
-                        reply = await self._run(request, context, library, replica, progress.parent)
-                        if route is not None:
-                            reply.route.CopyFrom(route)
-                        return reply
-                    async with remote.at(replica.session, context) as keeping:
-                        return await self._run(
-                            request, context, library, replica, progress.parent, keeping
-                        )
-                except InterpreterDiedError as error:
-                    replica.note_failure()
-                    tried.append(replica.session)
-                    other = remote.choose_replica(library, [*tried, *unable])
-                    never_started = _never_started(error)
-                    progress.runs += not never_started
-                    again = never_started or (may_run_again and progress.runs < RUNS_PER_CALL)
-                    if other is None or not again:
-                        raise
-                    replica = other
+            async with AsyncExitStack() as stack:
+                keeping = None
+                if not remote.is_empty:
+                    keeping = await stack.enter_async_context(remote.at(replica.session, context))
+                if is_alone and progress.parent is None:
+                    await stack.enter_async_context(self._alone.at(replica.session))
+                reply = await self._run(
+                    request, context, library, replica, progress.parent, keeping, is_alone=is_alone
+                )
+            if is_refused_as_unfit(reply, replica.session):
+                raise unfit_error(replica.session, operator)
+            has_ended = True
+            if route is not None:
+                reply.route.CopyFrom(route)
+            return reply
+        except InterpreterDiedError:
+            replica.note_failure()
+            raise
         finally:
+            if is_watched and has_ended:
+                self._blame.note_success(library.name, operator)
+            elif is_watched:
+                self._blame.note_nothing(operator)
             library.end_call()
 
     async def _run(
@@ -324,12 +334,16 @@ class CallRouter:
         replica: Replica,
         parent: RunningKernel | None,
         keeping: Keeping | None = None,
+        *,
+        is_alone: bool = False,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
         try:
-            slot = await self._admit(request, context, library, replica.session, parent)
-            if slot is not None:
+            slot = None
+            if not is_alone:
+                slot = await self._admit(request, context, library, replica.session, parent)
+            if parent is None:
                 context = context.in_lane(library.load_id, library.max_concurrency)
             on_end = keeping.take if keeping is not None else None
             return await self._runs.run(replica.session, request, context, slot, on_end)
@@ -398,7 +412,3 @@ class CallRouter:
 def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:
     """Whether it does no harm to run a call twice, and the caller has nothing against it."""
     return (request.retry or not request.HasField("retry")) and not choice.writes
-
-
-def _never_started(error: InterpreterDiedError) -> bool:
-    return error.facts.get("started") == "no"

@@ -146,6 +146,23 @@ class InterpreterGate:
         self._turns: OrderedDict[int, _Lane] = OrderedDict()
         self._pace = Pace()
         self._closed: Callable[[str], InterpreterDiedError] | None = None
+        self._is_held = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def hold(self) -> None:
+        """From now on no call starts, until ``let_go``: one is to run alone, without a slot."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        """Lets those in that wait."""
+        self._is_held = False
+        self._admit_next()
+
+    async def wait_idle(self) -> None:
+        """Waits until no call is running; one waits at a time."""
+        if self.calls_running:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def try_enter(
         self, load_id: int, limit: int, operator: str, kind: SlotKind = SlotKind.ONLY
@@ -235,6 +252,8 @@ class InterpreterGate:
     # -- steps ----------------------------------------------------------------------------------
 
     def _can_run(self, lane: _Lane, kind: SlotKind) -> bool:
+        if self._is_held and kind is not SlotKind.FURTHER:  # who has a thread is to come to an end
+            return False
         is_alone = kind is SlotKind.ONLY and not any(lane.shared.values())
         ahead = self._calls_ahead if lane.is_quick and is_alone else 0
         has_thread = kind is SlotKind.FURTHER or self.calls_running < KERNEL_THREADS
@@ -264,6 +283,10 @@ class InterpreterGate:
             begins, _ = lane.ahead.popitem(last=False)
             begins.is_ahead = False
             begins.began = now
+        if not self.calls_running and self._idle is not None:
+            if not self._idle.done():
+                self._idle.set_result(None)
+            self._idle = None
         self._pace.count_end(now, busy=self.calls_queued > 0)
         self._admit_next()
         self._forget_if_empty(lane)

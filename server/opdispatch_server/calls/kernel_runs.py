@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from google.rpc import code_pb2
+
+from opdispatch_server.blame.flight_record import KERNEL, Subject, call_key
+from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.calls.daemon_events import note_sent
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
@@ -27,6 +31,7 @@ from opdispatch_wire.errors import (
     KernelTimeoutError,
 )
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 
 RUN_BYTES = 16
@@ -43,7 +48,7 @@ class HeldSlot(Protocol):
         """Lets the next one run."""
 
 
-StopInterpreter = Callable[[InterpreterSession, str], None]
+StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
 
 
 class RunningKernel:
@@ -66,11 +71,15 @@ class KernelRun(RunningKernel):
         session: InterpreterSession,
         slot: HeldSlot | None,
         depth: int = 0,
+        operators: Collection[str] = (),
     ) -> None:
         super().__init__(operator, depth)
+        self.operators = operators or (operator,)
         self.session = session
         self._slot = slot
         self.is_overdue = False
+        self.call = 0
+        """As the interpreter's flight record has it."""
         self.timer: asyncio.TimerHandle | None = None
         self._began = time.monotonic()
 
@@ -101,23 +110,23 @@ class KernelRuns:
     """All runs, by number. Belongs to the event loop.
 
     Direct calls run without the daemon; for what they call, those of one interpreter are one run.
-    ``stop_interpreter`` ends the process of an interpreter; ``timeout`` is how
-    many seconds a kernel may run, None: for ever.
+    ``stop_interpreter`` ends the process of an interpreter; ``judge`` says who has brought down
+    one that has ended; ``timeout`` is how many seconds a kernel may run, None: for ever.
     """
 
     def __init__(
         self,
         sessions: InterpreterSessions,
         stop_interpreter: StopInterpreter,
+        judge: Callable[[InterpreterSession], Verdict],
         timeout: float | None,
     ) -> None:
         self._sessions = sessions
         self._stop_interpreter = stop_interpreter
+        self._judge = judge
         self._timeout = timeout
         self._runs: dict[int, KernelRun] = {}
         self._answers: set[asyncio.Future[execution_pb2.CallReply]] = set()
-        # The interpreters that were stopped because of a kernel, and whose kernel it was.
-        self._culprits: WeakKeyDictionary[InterpreterSession, str] = WeakKeyDictionary()
         self._overdue_direct_calls: WeakKeyDictionary[InterpreterSession, tuple[int, int]]
         self._overdue_direct_calls = WeakKeyDictionary()
         self._direct_calls: dict[int, RunningKernel] = {}
@@ -166,7 +175,7 @@ class KernelRuns:
         run = KernelRun(request.operator, session, slot, context.depth)
 
         def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
-            self._end(run, slot)
+            self._end(run, slot, is_cut_off=isinstance(result, LaneClosedError))
             on_end(None if isinstance(result, LaneClosedError) else result)
 
         try:
@@ -174,16 +183,21 @@ class KernelRuns:
         except BaseException:
             _release(slot)
             raise
+        run.call = call_key(0, request.id)
         self._runs[run.number] = run
         self._watch(run)
         return run
 
     async def explain(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
         """Why a run has had no reply; waits until that is known."""
+        if run.session.unfit and run.session.alive:
+            return unfit_error(run.session, run.operator)
         await run.session.explain_end()
         return self._explain_end(run)
 
-    def _end(self, run: KernelRun, slot: HeldSlot | None) -> None:
+    def _end(self, run: KernelRun, slot: HeldSlot | None, *, is_cut_off: bool) -> None:
+        if is_cut_off and not run.is_ahead:
+            run.session.cut_off += [Subject(KERNEL, "", each) for each in run.operators]
         del self._runs[run.number]
         if run.timer is not None:
             run.timer.cancel()
@@ -196,18 +210,21 @@ class KernelRuns:
         context: CallContext,
         slot: HeldSlot | None,
         on_end: Callable[[execution_pb2.CallReply | None], None] | None = None,
+        operators: Collection[str] = (),
     ) -> execution_pb2.CallReply:
         """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
 
-        ``on_end`` is told the reply then, also if nobody waits for it; None if there is none.
+        ``operators`` are those of a program. ``on_end`` is told the reply then, also if nobody
+        waits for it; None if there is none.
 
-        An InterpreterDiedError has ``facts["culprit"]`` if the interpreter was stopped because
-        the kernel of another call, of that operator, ran for too long.
+        An InterpreterDiedError has ``facts["culprit"]``, the operator that has brought down the
+        interpreter, where that is known; and ``facts["suspect"]`` if it may have been this one:
+        "yes" if it was, "perhaps" if it may have been another one or somebody from outside.
 
         The interpreter's own answer may be an error. Raises DeadlineExceededError,
         KernelTimeoutError, InterpreterDiedError and MessageTooLargeError.
         """
-        run = KernelRun(request.operator, session, slot, context.depth)
+        run = KernelRun(request.operator, session, slot, context.depth, operators)
         note_sent(request)
         try:
             answer = session.call(request, context.for_run(run.number))
@@ -218,12 +235,14 @@ class KernelRuns:
         except BaseException:
             _release(slot)
             raise
+        run.call = call_key(0, request.id)
         self._runs[run.number] = run
         self._answers.add(answer)
 
         def end(answer: asyncio.Future[execution_pb2.CallReply]) -> None:
             self._answers.discard(answer)
-            self._end(run, slot)
+            is_cut_off = not answer.cancelled() and answer.exception() is not None
+            self._end(run, slot, is_cut_off=is_cut_off)
             reply = None
             # If nobody waits for its error, nobody needs to know.
             if not answer.cancelled() and answer.exception() is None:
@@ -276,9 +295,11 @@ class KernelRuns:
             self._stop(session, call.operator, self._timeout)
 
     def _stop(self, session: InterpreterSession, operator: str, timeout: float) -> None:
-        self._culprits[session] = operator
         self._stop_interpreter(
-            session, f"its kernel of {operator} ran for longer than {timeout:g} s"
+            session,
+            f"its kernel of {operator} ran for longer than {timeout:g} s",
+            Cause.OVERDUE,
+            Subject(KERNEL, "", operator),
         )
 
     async def explain_lost(
@@ -298,7 +319,8 @@ class KernelRuns:
                 interpreter=name,
                 operator=operator,
             )
-        return session.death(doing, operator=operator, **self._blame(session))
+        key = call_key(call.lane, call.id)
+        return self._explain_death(session, operator, doing, (operator,), key)
 
     def _explain_end(
         self, run: KernelRun, *, was_sent: bool = True
@@ -306,14 +328,40 @@ class KernelRuns:
         session, operator = run.session, run.operator
         if run.is_overdue:
             return self._timeout_error(session, operator)
-        facts = {"operator": operator, **self._blame(session)}
         if not was_sent:
-            return session.death(f"about to run {operator}", started="no", **facts)
-        return session.death(f"running {operator}", **facts)
+            return session.death(f"about to run {operator}", started="no", operator=operator)
+        doing = f"running {operator}"
+        return self._explain_death(session, operator, doing, run.operators, run.call)
 
-    def _blame(self, session: InterpreterSession) -> dict[str, str]:
-        culprit = self._culprits.get(session)
-        return {"culprit": culprit} if culprit is not None else {}
+    def _explain_death(
+        self,
+        session: InterpreterSession,
+        operator: str,
+        doing: str,
+        operators: Collection[str],
+        call: int,
+    ) -> KernelTimeoutError | InterpreterDiedError:
+        verdict = self._judge(session)
+        culprit = verdict.culprit
+        is_accused = verdict.accuses_call(operators, call)
+        is_culprit = is_accused and culprit is not None
+        if is_culprit and verdict.cause is Cause.LOCKED:
+            return KernelTimeoutError(
+                f"{session.reason} in interpreter {session.name}, which has been stopped",
+                hint="raise the limit with `opdispatch serve --lock-timeout`, or let the kernel "
+                "release the lock",
+                operator=operator,
+                interpreter=session.name,
+                suspect="yes",
+            )
+        facts = {"operator": operator}
+        if culprit is not None:
+            facts["culprit"] = culprit.operator or str(culprit)
+        if is_accused:
+            facts["suspect"] = "yes" if is_culprit and verdict.is_proven else "perhaps"
+        elif culprit is not None:
+            doing = f"{doing}, because of {culprit}"
+        return session.death(doing, **facts)
 
     def _timeout_error(self, session: InterpreterSession, operator: str) -> KernelTimeoutError:
         return KernelTimeoutError(
@@ -329,3 +377,23 @@ class KernelRuns:
 def _release(slot: HeldSlot | None) -> None:
     if slot is not None:
         slot.release()
+
+
+def unfit_error(session: InterpreterSession, operator: str) -> InterpreterDiedError:
+    """The error of a call that an interpreter has refused which is about to be replaced."""
+    return InterpreterDiedError(
+        f"interpreter {session.name} is being replaced: {session.unfit}",
+        interpreter=session.name,
+        operator=operator,
+        started="no",
+    )
+
+
+def is_refused_as_unfit(reply: execution_pb2.CallReply, session: InterpreterSession) -> bool:
+    """Whether an interpreter has refused a call since it can run kernels no more; noted, if so."""
+    if not reply.HasField("error") or reply.error.code != code_pb2.UNAVAILABLE:
+        return False
+    problem = error_from_status(reply.error).facts.get("unfit", "")
+    if problem:
+        session.note_unfit(problem)
+    return bool(problem)

@@ -32,6 +32,15 @@ class ProgramPlan:
     writes: bool
     missing: Sequence[str]
 
+    def find_watched(self, is_watched: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+        """The libraries and operators of its steps of which that is true."""
+        return [
+            (version.name, operator)
+            for version, _ in self.libraries
+            for operator in self.program.steps
+            if version.has_operator(operator) and is_watched(version.name, operator)
+        ]
+
     @property
     def description(self) -> str:
         """For messages, in the place of an operator's name."""

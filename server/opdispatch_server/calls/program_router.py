@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from typing import Any
 
 from opdispatch.arrays import split_device
 from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.calls.admission import Admission
+from opdispatch_server.calls.alone_runs import AloneRuns
 from opdispatch_server.calls.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
 from opdispatch_server.calls.interpreter_gate import Slot, SlotKind
-from opdispatch_server.calls.kernel_runs import KernelRuns, RunningKernel
+from opdispatch_server.calls.kernel_runs import (
+    KernelRuns,
+    RunningKernel,
+    is_refused_as_unfit,
+    unfit_error,
+)
 from opdispatch_server.calls.program_plans import ProgramPlan, ProgramPlans
+from opdispatch_server.calls.repeats import Repeats
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_registry import LibraryRegistry
@@ -33,7 +41,6 @@ from opdispatch_wire.layouts import WireLayoutTensor
 from opdispatch_wire.tensors import WireTensor
 from opdispatch_wire.v1 import execution_pb2
 
-RUNS_PER_PROGRAM = 3
 # With more inputs, or more bytes, they are looked at in a thread: others are served meanwhile.
 _AT_ONCE_INPUTS = 256
 _AT_ONCE_BYTES = 256 * 1024
@@ -68,6 +75,8 @@ class ProgramRouter:
         runs: KernelRuns,
         recovery: CallRecovery,
         table: RemoteValueTable,
+        blame: Blame,
+        alone: AloneRuns,
     ) -> None:
         self._versions = libraries.catalog.newest
         self._find_waiting = libraries.catalog.find_waiting
@@ -79,6 +88,8 @@ class ProgramRouter:
         self._admission = admission
         self._runs = runs
         self._table = table
+        self._blame = blame
+        self._alone = alone
 
     async def call(
         self,
@@ -96,7 +107,7 @@ class ProgramRouter:
         request.ClearField("device_memory")  # only interpreters say it, and to each other
         if parent is not None:
             raise WireError("$.program comes from clients, and not from kernels")
-        runs, patience = 0, 0.0
+        repeats, patience = Repeats(), 0.0
         while True:
             remote = RemotePart(self._table, request)
             inputs = await self._look_at_inputs(request, remote)
@@ -128,17 +139,43 @@ class ProgramRouter:
                 await self._recovery.wait_for(change, error, size, patience)
                 continue
             request.operator = plan.description
-            runs += 1
             try:
-                return await self._run(request, context, plan, session, remote)
+                return await self._run_watched(request, context, plan, session, remote, repeats)
             except InterpreterDiedError as error:
-                again = error.facts.get("started") == "no" or (
-                    (request.retry or not request.HasField("retry"))
-                    and not plan.writes
-                    and error.facts.get("ended_by") != "itself"
-                )
-                if not again or runs >= RUNS_PER_PROGRAM or request.keep.on:
+                is_harmless = (request.retry or not request.HasField("retry")) and not plan.writes
+                again = repeats.may_run_again(error, is_harmless=is_harmless)
+                if not again or request.keep.on:
                     raise
+
+    async def _run_watched(
+        self,
+        request: execution_pb2.CallRequest,
+        context: CallContext,
+        plan: ProgramPlan,
+        session: InterpreterSession,
+        remote: RemotePart,
+        repeats: Repeats,
+    ) -> execution_pb2.CallReply:
+        """``_run``, alone if one of its operators may bring the interpreter down."""
+        blame = self._blame
+        watched = [] if blame.is_quiet else plan.find_watched(blame.is_watched)
+        for _, operator in watched:
+            blame.check(operator)
+        apart = repeats.was_suspect or any(blame.is_apart(library) for library, _ in watched)
+        has_ended = False
+        try:
+            async with self._alone.at(session) if apart else nullcontext():
+                reply = await self._run(request, context, plan, session, remote, is_alone=apart)
+            if is_refused_as_unfit(reply, session):
+                raise unfit_error(session, request.operator)
+            has_ended = True
+            return reply
+        finally:
+            for library, operator in watched:
+                if has_ended:
+                    blame.note_success(library, operator)
+                else:
+                    blame.note_nothing(operator)
 
     async def _look_at_inputs(
         self, request: execution_pb2.CallRequest, remote: RemotePart
@@ -247,6 +284,8 @@ class ProgramRouter:
         plan: ProgramPlan,
         session: InterpreterSession,
         remote: RemotePart,
+        *,
+        is_alone: bool = False,
     ) -> execution_pb2.CallReply:
         here = [
             version
@@ -265,11 +304,12 @@ class ProgramRouter:
             # What is to be on another device is copied to where that is.
             at = remote.at(session, context, copies=bool(request.keep.device))
             keeping = await stack.enter_async_context(at)
-            slot = await self._admit(here, session, request, context)
+            slot = None if is_alone else await self._admit(here, session, request, context)
             if len(here) == 1:
                 context = context.in_lane(here[0].load_id, here[0].max_concurrency)
             on_end = keeping.take if keeping is not None else None
-            reply = await self._runs.run(session, request, context, slot, on_end)
+            operators = plan.program.steps
+            reply = await self._runs.run(session, request, context, slot, on_end, operators)
             if reply.HasField("error"):
                 remote.check_alive()  # says better why it could not be copied
             return reply

@@ -11,7 +11,8 @@ from opdispatch_server.calls.admission import Admission
 from opdispatch_server.calls.call_chooser import CallChooser
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.calls.interpreter_gate import Slot
-from opdispatch_server.calls.kernel_runs import KernelRun, KernelRuns
+from opdispatch_server.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
 from opdispatch_server.operator_registry import OperatorRegistry
@@ -88,7 +89,7 @@ class QuickCall:
         if self._is_ended:
             return
         self._end()
-        if reply is None:
+        if reply is None or is_refused_as_unfit(reply, self._replica.session):
             self._replica.note_failure()
             self._on_reply(self._run)
             return
@@ -116,6 +117,7 @@ class QuickCalls:
         routes: DirectRoutes,
         admission: Admission,
         runs: KernelRuns,
+        blame: Blame,
     ) -> None:
         self._operators = operators
         self._chooser = chooser
@@ -123,6 +125,7 @@ class QuickCalls:
         self._routes = routes
         self._admission = admission
         self._runs = runs
+        self._blame = blame
 
     def begin(
         self,
@@ -144,6 +147,8 @@ class QuickCalls:
         if kernel is None:
             return None
         library, place = kernel
+        if not self._blame.is_quiet and self._blame.is_watched(library.name, str(choice.op.name)):
+            return None
         unable = self._devices.unable(library, choice.devices)
         replica = library.choose_replica(unable, request.preferred_session)
         if replica is None or not replica.session.has_lane:

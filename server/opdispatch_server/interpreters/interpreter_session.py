@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -15,12 +16,14 @@ from typing import Any
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.blame.flight_record import KERNEL, FlightRecord, Subject
+from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.interpreters.interpreter_lane import InterpreterLane
 from opdispatch_server.interpreters.leases import Lease
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.interpreter_pool import InterpreterPool
-from opdispatch_server.processes.process_watch import ProcessEnd
+from opdispatch_server.processes.process_watch import ProcessEnd, describe_exit
 from opdispatch_server.serving.message_limit import internal_message_limit
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.asyncio_grpc import asyncio_channel
@@ -58,11 +61,22 @@ class InterpreterSession:
         pool: InterpreterPool | None = None,
         lease: Lease | None = None,
         direct_lane: str = "",
+        flight_record: FlightRecord | None = None,
     ) -> None:
         self.name = name
         self.pid = hello.pid
         self.process_space = hello.process_space
         self.lease = lease  # None: it sends no heartbeats
+        # What it is running, where its memory can be seen.
+        self.flight_record = flight_record
+        # Why it serves no calls for now, though it lives: a kernel keeps its interpreter lock.
+        self.busy = ""
+        # The libraries that do so.
+        self.busy_with: frozenset[str] = frozenset()
+        # Why it is about to be replaced.
+        self.unfit = ""
+        # When it was last known to be sound, a time of ``time.monotonic``.
+        self.sound_at = time.monotonic()
         self.address = hello.address
         # One that the daemon reaches by a path has the same files.
         self.shares_files = hello.address.startswith("unix:")
@@ -76,6 +90,8 @@ class InterpreterSession:
         # Is told of the calls that kernels fail, whichever way they have come.
         self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
         self.kernel_errors_total = 0
+        # Is told, once, that it cannot run kernels properly any more, and why.
+        self.on_unfit: Callable[[str], None] = lambda problem: None
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
@@ -94,7 +110,16 @@ class InterpreterSession:
         self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
         # Why it ended, and what the interpreter is told of that.
-        self._reason = UNEXPLAINED
+        self.reason = UNEXPLAINED
+        self._cause: Cause | None = None
+        self.named: Subject | None = None
+        """Of a session that the daemon has ended, the one that it was ended for."""
+        self.silence_at_end = 0.0
+        self.cut_off: list[Subject] = []
+        """The daemon's calls that have had no reply."""
+        self.verdict: Verdict | None = None
+        """Who has brought it down; None until it was judged."""
+        self._how: ProcessEnd | None = None
         self._ended_by_itself = False
         self._process_ended = asyncio.Event()
         self.goodbye: interpreter_pb2.Goodbye | None = None
@@ -119,6 +144,29 @@ class InterpreterSession:
         """Whether the session is still open."""
         return not self.ended.is_set()
 
+    @property
+    def is_fit(self) -> bool:
+        """Whether it can serve calls now."""
+        return not self.ended.is_set() and not self.busy and not self.unfit
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls are running in it, as far as the daemon knows."""
+        return bool(self.calls_in_flight or self.heartbeat.direct_calls_in_flight)
+
+    @property
+    def cause(self) -> Cause:
+        """How it has come to its end, as far as that is known."""
+        if self._cause is not None:
+            return self._cause
+        if self.dismissed:
+            return Cause.ORDERLY
+        how = self._how
+        if how is None or not how.by_itself:
+            return Cause.KILLED
+        is_orderly = how == describe_exit(0) and not self.cut_off
+        return Cause.ORDERLY if is_orderly else Cause.CRASHED
+
     def post(
         self, message: interpreter_pb2.DaemonMessage, more: bytes = b""
     ) -> asyncio.Future[interpreter_pb2.InterpreterMessage]:
@@ -137,9 +185,9 @@ class InterpreterSession:
         self._answers[number] = answer
         answer.add_done_callback(lambda _: self._answers.pop(number, None))
         self._outbox.put_nowait(message.SerializeToString() + more if more else message)
-        if self.lease is not None and message.HasField("stage"):
+        if self.lease is not None and self.flight_record is None and message.HasField("stage"):
             # An import runs code of users, which may hold the interpreter lock for long; it has
-            # a limit of its own.
+            # a limit of its own. Where the flight record can be seen, that says who holds it.
             patience = ExitStack()
             patience.enter_context(self.lease.suspended())
             answer.add_done_callback(lambda _: patience.close())
@@ -269,20 +317,31 @@ class InterpreterSession:
         if self._ended_by_itself:
             facts["ended_by"] = "itself"
         return InterpreterDiedError(
-            f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self._reason}",
+            f"interpreter {self.name} (pid {self.pid}) went away{doing}: {self.reason}",
             interpreter=self.name,
             **facts,
         )
 
-    def end(self, reason: str, *, come_back: bool = False, hung: bool = False) -> None:
+    def end(
+        self,
+        reason: str,
+        *,
+        cause: Cause | None = None,
+        named: Subject | None = None,
+        come_back: bool = False,
+        hung: bool = False,
+    ) -> None:
         """Ends the session: whoever waits for the interpreter is told. Idempotent.
 
+        ``cause`` and ``named`` say whose fault it is, where the end of the process does not tell.
         ``come_back`` tells the interpreter that it may say hello again; ``hung``, that it has
         nothing to say any more.
         """
         if not self.alive:
             return
-        self._reason = reason
+        self.reason = reason
+        self._cause, self.named = cause, named or self.named
+        self.silence_at_end = self.lease.silence if self.lease is not None else 0.0
         self._replies_may_come = not hung
         self.goodbye = interpreter_pb2.Goodbye(reason=reason, come_back=come_back)
         self.ended.set()
@@ -310,10 +369,19 @@ class InterpreterSession:
         """Ends the session of a process that has ended; one that has ended learns why."""
         if not self._process_ended.is_set():
             self._process_ended.set()
+            self._how = how
             self._ended_by_itself = how.by_itself
-            if self._reason == UNEXPLAINED:
-                self._reason = f"its process {how}"
+            if self.reason == UNEXPLAINED:
+                self.reason = f"its process {how}"
         self.end(f"its process {how}")
+
+    def note_unfit(self, problem: str, suspect: str = "") -> None:
+        """Takes in why it can run kernels no more, and which operator has just run; once."""
+        if self.alive and not self.unfit:
+            self.unfit = problem
+            if suspect:
+                self.named = Subject(KERNEL, "", suspect)
+            self.on_unfit(problem)
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called when the session ends; now, if it has ended."""
@@ -364,6 +432,10 @@ class InterpreterSession:
                 self.on_kernel_errors(message.kernel_errors)
             elif message.HasField("heartbeat"):
                 self.heartbeat = message.heartbeat
+                if not message.heartbeat.problem:
+                    self.sound_at = time.monotonic()
+                else:
+                    self.note_unfit(message.heartbeat.problem, message.heartbeat.suspect)
             elif message.HasField("direct_ports"):
                 self.direct_ports = tuple(message.direct_ports.ports)
             answer = self._answers.get(message.instruction_id)

@@ -1,4 +1,4 @@
-"""Leases: an interpreter that has not been heard of for three heartbeats counts as hung.
+"""Leases: an interpreter that has not been heard of for three heartbeats is busy, or hangs.
 
 Not counted is the time in which it could not say anything: because the daemon did not listen, or
 because other processes had all the cores.
@@ -114,9 +114,12 @@ class LeaseWatch:
     async def run(
         self,
         holders: Callable[[], Iterable[HolderT]],
-        on_lost: Callable[[HolderT, float], None],
+        on_silent: Callable[[HolderT, float], None],
+        on_heard: Callable[[HolderT], None],
     ) -> None:
-        """Calls ``on_lost``, with the seconds of silence, for every holder of a lost lease."""
+        """Calls ``on_silent``, with the seconds of silence, for every holder of a lost lease, and
+        ``on_heard`` for all others, at every look.
+        """
         loop = asyncio.get_running_loop()
         while True:
             self._clock.advance(loop.time())
@@ -125,5 +128,7 @@ class LeaseWatch:
                     continue
                 holder.lease.look()
                 if holder.lease.is_lost:
-                    on_lost(holder, holder.lease.silence)
+                    on_silent(holder, holder.lease.silence)
+                else:
+                    on_heard(holder)
             await asyncio.sleep(self._pause)

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.blame.flight_record import Subject
+from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession, checked_answer
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
@@ -20,6 +22,9 @@ LOG = logging.getLogger("opdispatch.libraries")
 INSTRUCTION_TIMEOUT = 15.0
 # What each registration adds to that, in a process that has a tenth of a core.
 _SECONDS_A_REGISTRATION = 0.001
+
+StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
+"""Ends an interpreter: why, in words and for the policy, and because of whom, if that is known."""
 
 Following = list[asyncio.Task[bool]]
 
@@ -40,7 +45,7 @@ class Followers:
     def __init__(
         self,
         sessions: InterpreterSessions,
-        kill_interpreter: Callable[[InterpreterSession, str], None],
+        kill_interpreter: StopInterpreter,
     ) -> None:
         self._sessions = sessions
         self._kill_interpreter = kill_interpreter
@@ -141,7 +146,8 @@ class Followers:
                 # It would answer nested calls by an older registry than everybody else's.
                 extra = fields(Event.INTERPRETER_FAILED, interpreter=session.name)
                 LOG.error("interpreter %s failed to %s: %s", session.name, what, error, extra=extra)
-                self._kill_interpreter(session, f"it failed to {what} a library")
+                reason = f"it failed to {what} a library"
+                self._kill_interpreter(session, reason, Cause.SILENT, None)
             return False
         then()
         return True

@@ -118,6 +118,11 @@ class LibraryCatalog:
         """A number that no version has had."""
         return next(self._load_ids)
 
+    def library_of(self, operator: str) -> str:
+        """The name of a library that has the operator now; "" if none has."""
+        found = (version.name for version in self.newest() if version.has_operator(operator))
+        return next(found, "")
+
     def find_waiting(self, operator: str) -> LibraryVersion | None:
         """The version that has the operator, and waits for an interpreter."""
         for version in self.newest():

@@ -181,7 +181,7 @@ class LibraryLoading:
         busy = f"interpreter {place.interpreter}" if place.interpreter else "an interpreter"
         wait.set(lambda: f"{busy} that is importing something else{_by(race)}")
         try:
-            session = await self._placement.claim(place)
+            session = await self._placement.claim(place, race.version.name)
         except BaseException:
             race.end_import()
             raise

@@ -13,6 +13,7 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
@@ -71,8 +72,10 @@ class LibraryRegistry:
         load_timeout: float,
         interpreter_wait: float,
         journal: Journal,
+        blame: Blame,
     ) -> None:
         self._transaction = transaction
+        self._blame = blame
         self._sessions = sessions
         self._pools = pools
         self._health = health
@@ -82,7 +85,9 @@ class LibraryRegistry:
         """What is known of them: for anybody to look at."""
         self._journal = LibraryJournal(journal, self.catalog)
         self.devices = DeviceHolders(self.catalog.newest)
-        self.placement = Placement(sessions, pools, self.catalog.all_versions, self.devices)
+        self.placement = Placement(
+            sessions, pools, self.catalog.all_versions, self.devices, blame.separation
+        )
         self._background: set[asyncio.Task[Any]] = set()
         # Those of them that wait for the last calls of unloaded versions.
         self._leaving: set[asyncio.Task[Any]] = set()
@@ -92,6 +97,7 @@ class LibraryRegistry:
             self.placement,
             pools,
             health,
+            blame,
             self._start,
             load_timeout=load_timeout,
             wait_for_interpreters=self._wait_for_interpreters,
@@ -129,6 +135,16 @@ class LibraryRegistry:
     async def find_disagreements(self) -> list[str]:
         """What interpreters have registered otherwise than the daemon, in words."""
         return await self._transaction.find_disagreements(self.catalog.all_versions)
+
+    def blame_changed(self) -> None:
+        """Other libraries than before do harm: they move."""
+        if not self._stopped:
+            self._replicas.blame_changed()
+
+    def fitness_changed(self) -> None:
+        """Interpreters can serve calls that could not, or the reverse."""
+        if not self._stopped:
+            self._replicas.fitness_changed()
 
     def interpreter_quarantined(self) -> None:
         """Has everybody look again who waits for an interpreter."""
@@ -210,6 +226,8 @@ class LibraryRegistry:
             await self.settling.announce()
             busy = any(version.calls_in_flight for version in gone)
             await self._release(gone)
+        if top in gone:
+            self._blame.forget(name, top.operators)
         await self._health.library(name, serving=active.is_active if active else None)
         log_unloaded(gone, active)
         self._replicas.look_after_all()
@@ -321,6 +339,7 @@ class LibraryRegistry:
 
     def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
         """Lets a version rest below the active one, and those go that are not kept any more."""
+        self._blame.forget(replaced.name, replaced.operators)
         for version in too_old:
             version.state = VersionState.GONE
             self._start(self._retire_when_idle(version, keep=False))

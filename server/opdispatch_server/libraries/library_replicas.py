@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_events import about, log_replica_joined, log_restored
@@ -31,8 +33,13 @@ from opdispatch_wire.errors import (
 
 LOG = logging.getLogger("opdispatch.libraries")
 
-# A library that brings its interpreter down is not given a fourth one.
+# A library whose import brings interpreters down is given no fourth one, for a while.
 RECOVERY_ATTEMPTS = 3
+# The pauses, in seconds, before a replica is tried again that could not be made, and before a
+# library is that was given up; they double with each attempt.
+FIRST_PAUSE = 0.5
+FIRST_REST = 30.0
+LONGEST_REST = 3600.0
 # How long a replica waits for an interpreter that imports something else; the next that is free
 # is given it later.
 BUSY_PATIENCE = 5.0
@@ -51,12 +58,13 @@ class LibraryReplicas:
         placement: Placement,
         pools: InterpreterPools,
         health: HealthBoard,
+        blame: Blame,
         start: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]],
         *,
         load_timeout: float,
         wait_for_interpreters: Callable[[], Awaitable[None]],
         published: Callable[[LibraryVersion], Awaitable[None]],
-        joined: Callable[[], Awaitable[None]],
+        joined: Callable[[], Coroutine[Any, Any, None]],
         give_up: Callable[[LibraryVersion, OpdispatchError], Awaitable[None]],
     ) -> None:
         self._catalog = catalog
@@ -64,6 +72,7 @@ class LibraryReplicas:
         self._placement = placement
         self._pools = pools
         self._health = health
+        self._blame = blame
         self._start = start
         self._load_timeout = load_timeout
         self._wait_for_interpreters = wait_for_interpreters
@@ -85,6 +94,7 @@ class LibraryReplicas:
         ready = fields(Event.INTERPRETER_READY, interpreter=session.name)
         LOG.info("interpreter %s is ready (pid %d)", session.name, session.pid, extra=ready)
         await self._update_readiness()
+        self._blame.note_joined(session.name, [each.name for each in self._pools.ready(None)])
         self._placement.note_change()
         self.look_after_all()
 
@@ -123,7 +133,11 @@ class LibraryReplicas:
 
     def look_after_all(self) -> None:
         """Sees to whatever lacks interpreters, or holds one that is being drained."""
-        newest = sorted(self._catalog.newest(), key=lambda version: version.position)
+        # Those that do harm last: the others have done nothing.
+        newest = sorted(
+            self._catalog.newest(),
+            key=lambda version: (self._placement.is_apart(version), version.position),
+        )
         for version in newest:
             if self._needs_care(version) and version.name not in self._cared_for:
                 self._cared_for.add(version.name)
@@ -131,11 +145,11 @@ class LibraryReplicas:
 
     def _needs_care(self, version: LibraryVersion) -> bool:
         if version.state is VersionState.WAITING:
-            return bool(self._pools.ready(version.pool)) and not self.restoring
+            return bool(self._placement.find_spare(version)) and not self.restoring
         missing = self._missing(version)
         return missing < 0 or (
             missing > 0
-            and version.failed_attempts < RECOVERY_ATTEMPTS
+            and time.monotonic() >= version.rests_until
             and any(not session.loading for session in self._placement.find_spare(version))
         )
 
@@ -173,7 +187,7 @@ class LibraryReplicas:
                 return
             if version.state is VersionState.WAITING:
                 await self._recover_locked(version)
-            if version.is_active and version.failed_attempts < RECOVERY_ATTEMPTS:
+            if version.is_active and time.monotonic() >= version.rests_until:
                 await self.fill_locked(version, patience=0.0)
             self.shrink_locked(version)
             self.leave_drained_locked(name)
@@ -207,15 +221,17 @@ class LibraryReplicas:
         except InterpreterNotFoundError:
             return  # the next one that joins tries again
         except (InterpreterDiedError, DeadlineExceededError) as error:
-            version.failed_attempts += 1
             extra = about(Event.LIBRARY_LOAD_FAILED, version)
             LOG.error("%s could not be loaded again: %s", version, error, extra=extra)
+            if "suspect" not in error.facts:
+                return  # its import was cut off by what others did
+            version.failed_attempts += 1
             if version.failed_attempts >= RECOVERY_ATTEMPTS:
-                await self._give_up(version, error)
+                await self._give_up_for_now(version, error)
             return
         except OpdispatchError as error:
             if last_try:
-                await self._give_up(version, error)
+                await self._give_up_for_now(version, error)
             else:
                 extra = about(Event.LIBRARY_LOAD_FAILED, version)
                 LOG.info("%s will be tried again, after others: %s", version, error, extra=extra)
@@ -223,6 +239,20 @@ class LibraryReplicas:
         version.failed_attempts = 0
         log_restored(version)
         await self._published(version)
+
+    async def _give_up_for_now(self, version: LibraryVersion, error: OpdispatchError) -> None:
+        """Leaves a library listed with its error, and tries again after a pause."""
+        await self._give_up(version, error)
+        rest = min(FIRST_REST * 2.0 ** min(version.times_given_up, 10), LONGEST_REST)
+        version.times_given_up += 1
+        asyncio.get_running_loop().call_later(rest, self._try_again, version)
+
+    def _try_again(self, version: LibraryVersion) -> None:
+        is_newest = self._catalog.newest_of(version.name) is version
+        if is_newest and version.state is VersionState.FAILED:
+            version.state = VersionState.WAITING
+            version.failed_attempts = RECOVERY_ATTEMPTS - 1
+            self.look_after_all()
 
     async def bring_up_locked(
         self,
@@ -235,7 +265,9 @@ class LibraryReplicas:
         ``recording`` as in LibraryTransaction.publish. Raises as LibraryLoading.load.
         """
         await self._pools.provide_for(version)
-        session = await self._placement.claim(Place(device=version.device, pool=version.pool))
+        session = await self._placement.claim(
+            Place(device=version.device, pool=version.pool), version.name
+        )
         try:
             batch = await self._transaction.stage(
                 version, session, replaced, timeout=self._load_timeout
@@ -300,8 +332,8 @@ class LibraryReplicas:
             replica
             for replica in version.replicas
             if replica.state is not ReplicaState.LEAVING
-            and replica.session.alive
-            and not self._placement.is_draining(replica.session)
+            and (replica.session.is_fit or version.name in replica.session.busy_with)
+            and self._placement.belongs(version, replica.session)
         ]
 
     async def fill_locked(
@@ -314,7 +346,7 @@ class LibraryReplicas:
         """
         async with version.filling:
             for replica in version.replicas:
-                if self._missing(version) > 0 and not self._placement.is_draining(replica.session):
+                if self._missing(version) > 0 and self._placement.belongs(version, replica.session):
                     self._transaction.reclaim(replica)
             missing = self._missing(version)
             if missing <= 0 or not version.is_active:
@@ -339,11 +371,12 @@ class LibraryReplicas:
                 return None
             await self._transaction.join(version, session, batch)
         except OpdispatchError as error:
-            version.failed_attempts += 1
             extra = about(Event.REPLICA_FAILED, version, session.name)
             LOG.warning(
                 "%s could not be given to %s: %s", version, session.name, error, extra=extra
             )
+            if not isinstance(error, InterpreterDiedError) or "suspect" in error.facts:
+                self._rest(version)
             return error
         finally:
             self._placement.release(session)
@@ -352,6 +385,30 @@ class LibraryReplicas:
         log_replica_joined(version, session.name)
         return None
 
+    def _rest(self, version: LibraryVersion) -> None:
+        """Tries no replica of a version for a pause that doubles with each failure."""
+        version.failed_attempts += 1
+        pause = min(FIRST_PAUSE * 2.0 ** min(version.failed_attempts, 10), FIRST_REST)
+        loop = asyncio.get_running_loop()
+        version.rests_until = time.monotonic() + pause
+        loop.call_later(pause, self.look_after_all)
+
+    def blame_changed(self) -> None:
+        """Other libraries than before do harm, or other interpreters are for those."""
+        for version in self._catalog.all_versions():
+            for replica in version.replicas:
+                replica.is_barred = self._placement.is_apart(
+                    version
+                ) and not self._placement.belongs(version, replica.session)
+        self._transaction.routes.renew()
+        self.fitness_changed()
+
+    def fitness_changed(self) -> None:
+        """Interpreters can serve calls that could not, or the reverse."""
+        self._placement.note_change()
+        self.look_after_all()
+        self._start(self._joined())
+
     def shrink_locked(self, version: LibraryVersion) -> None:
         """Takes a version out of the interpreters that are too many, the last ones first."""
         for replica in reversed(self._staying(version)):
@@ -359,11 +416,11 @@ class LibraryReplicas:
                 self.let_go(version, replica)
 
     def leave_drained_locked(self, name: str) -> None:
-        """Takes a library out of interpreters that are being drained, if others have it."""
+        """Takes a library out of interpreters that it does not belong into, if others have it."""
         for version in self._catalog.versions_of(name):
             others = any(replica.is_serving for replica in self._staying(version))
             for replica in list(version.replicas):
-                if self._placement.is_draining(replica.session) and (
+                if not self._placement.belongs(version, replica.session) and (
                     others or version.state is VersionState.KEPT
                 ):
                     self.let_go(version, replica)

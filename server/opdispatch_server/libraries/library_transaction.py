@@ -22,6 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from itertools import chain
 
+from opdispatch.errors import OpdispatchError
+from opdispatch_server.blame.flight_record import IMPORT, Subject
+from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
@@ -32,6 +35,7 @@ from opdispatch_server.libraries.batch_comparison import check_same_batch
 from opdispatch_server.libraries.followers import (
     INSTRUCTION_TIMEOUT,
     Followers,
+    StopInterpreter,
     finish,
     instruction_timeout,
 )
@@ -68,7 +72,8 @@ class LibraryTransaction:
         sessions: InterpreterSessions,
         store: LibraryStore,
         routes: DirectRoutes,
-        kill_interpreter: Callable[[InterpreterSession, str], None],
+        kill_interpreter: StopInterpreter,
+        judge: Callable[[InterpreterSession], Verdict],
     ) -> None:
         self.publication = asyncio.Lock()
         self.routes = routes
@@ -76,6 +81,7 @@ class LibraryTransaction:
         self._operators = operators
         self._store = store
         self._kill_interpreter = kill_interpreter
+        self._judge = judge
         self._followers = Followers(sessions, kill_interpreter)
         self._collections = FullCollections()
 
@@ -109,19 +115,36 @@ class LibraryTransaction:
         try:
             answer = await asyncio.wait_for(session.post(message), timeout)
         except TimeoutError as error:
-            self._kill_interpreter(session, f"the import of {version} took too long")
+            self._kill_interpreter(
+                session,
+                f"the import of {version} took too long",
+                Cause.OVERDUE,
+                Subject(IMPORT, version.name),
+            )
             raise DeadlineExceededError(
                 f"importing {version.source.label} took longer than {timeout:g} s; interpreter "
                 f"{session.name}, which was doing it, has been stopped",
                 hint="raise the limit with `opdispatch serve --load-timeout`",
                 interpreter=session.name,
+                suspect="yes",
             ) from error
         except InterpreterDiedError as error:
-            await session.explain_end()  # most often it is the library's own doing
-            raise session.death(f"importing {version.source.label}") from error
+            await session.explain_end()
+            doing = f"importing {version.source.label}"
+            verdict = self._judge(session)
+            if verdict.accuses(Subject(IMPORT, version.name)):
+                raise session.death(doing, suspect="yes") from error
+            raise session.death(doing) from error
         finally:
             session.importing = ""
-        return checked_answer(answer).staged
+        try:
+            return checked_answer(answer).staged
+        except OpdispatchError as error:
+            if "unfit" not in error.facts:
+                raise
+            # It is not the library's fault: another interpreter can import it.
+            session.note_unfit(error.facts["unfit"])
+            raise session.death(f"importing {version.source.label}", started="no") from error
 
     async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:
         """Have the files of an upload where an interpreter can import them.
@@ -202,7 +225,7 @@ class LibraryTransaction:
             await session.instruct(commit, timeout=instruction_timeout(version))
         except BaseException:
             if session.alive:  # and may be calling its own kernels already
-                self._kill_interpreter(session, f"it failed to join {version}")
+                self._kill_interpreter(session, f"it failed to join {version}", Cause.SILENT, None)
             raise
         self._serve(replica)
 
@@ -414,7 +437,8 @@ class LibraryTransaction:
             if not version.is_active:
                 version.remove_replica(session)
                 if session.alive:  # and may have published what the daemon has not
-                    self._kill_interpreter(session, f"{version} could not be published")
+                    reason = f"{version} could not be published"
+                    self._kill_interpreter(session, reason, Cause.SILENT, None)
                 await asyncio.to_thread(self._operators.disown, version)
             raise
 

@@ -88,7 +88,11 @@ class LibraryVersion:
         self.loaded_at = datetime.now(UTC)
         # Its place among all publications: of kernels for one slot, that of the last one counts.
         self.position = 0
+        # In a row: imports that have brought their interpreters down, replicas that have failed.
         self.failed_attempts = 0
+        # Until when no replica is tried, a time of ``time.monotonic``.
+        self.rests_until = 0.0
+        self.times_given_up = 0
         # Held while replicas are added, so that no two decide how many are missing.
         self.filling = asyncio.Lock()
         self.calls_in_flight = 0
@@ -198,7 +202,8 @@ class LibraryVersion:
         """Notes that its registrations have been published."""
         self.state = VersionState.ACTIVE
         self.error = ""
-        self.failed_attempts = 0
+        self.failed_attempts = self.times_given_up = 0
+        self.rests_until = 0.0
 
     def begin_call(self) -> None:
         """Counts a call; from the moment its kernel is chosen, in the same step of the loop."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from opdispatch.errors import DeviceError
+from opdispatch_server.blame.separation import Separation
 from opdispatch_server.changes import Changes
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
@@ -42,11 +43,13 @@ class Placement:
         pools: InterpreterPools,
         versions: Callable[[], Iterable[LibraryVersion]],
         devices: DeviceHolders,
+        separation: Separation,
     ) -> None:
         self._sessions = sessions
         self._pools = pools
         self._versions = versions
         self._devices = devices
+        self._separation = separation
         # By name: one that is started again is still being drained.
         self._draining: set[str] = set()
         self._changes = Changes()
@@ -55,6 +58,10 @@ class Placement:
     def is_draining(self, session: InterpreterSession) -> bool:
         """Whether the interpreter is given nothing new."""
         return session.name in self._draining
+
+    def is_draining_name(self, name: str) -> bool:
+        """``is_draining``, of the interpreter of that name, which may not be there now."""
+        return name in self._draining
 
     def start_draining(self, session: InterpreterSession) -> None:
         """From now on the interpreter is given nothing new."""
@@ -78,14 +85,26 @@ class Placement:
         """Notes which interpreters were being drained before the daemon was started again."""
         self._draining.update(names)
 
-    async def claim(self, place: Place) -> InterpreterSession:
-        """Waits for an interpreter that imports nothing, and keeps it for one import.
+    def belongs(self, version: LibraryVersion, session: InterpreterSession) -> bool:
+        """Whether a version may stay in an interpreter: that is not being drained, and is not for
+        libraries that do harm where this one does none, or the reverse.
+        """
+        if self.is_draining(session):
+            return False
+        return self._may_hold(session, version.name, version.device, version.pool)
+
+    def is_apart(self, version: LibraryVersion) -> bool:
+        """Whether a version is kept from others, since it has brought interpreters down."""
+        return version.name in self._separation.apart
+
+    async def claim(self, place: Place, library: str) -> InterpreterSession:
+        """Waits for an interpreter that imports nothing, and keeps it for one import of a library.
 
         Raises InterpreterNotFoundError if there is none that could, busy or not, and
         RefusedError if the one that is asked for is being drained.
         """
         while True:
-            if session := self._take(self._candidates(place)):
+            if session := self._take(self._candidates(place, library)):
                 return session
             await self._changes.wait()
 
@@ -120,6 +139,7 @@ class Placement:
             session
             for session in self._usable(version.device, version.pool)
             if version.find_replica(session) is None
+            and self._may_hold(session, version.name, version.device, version.pool)
         ]
 
     def release(self, session: InterpreterSession) -> None:
@@ -151,13 +171,14 @@ class Placement:
             )
         return session
 
-    def _candidates(self, place: Place) -> list[InterpreterSession]:
+    def _candidates(self, place: Place, library: str) -> list[InterpreterSession]:
         if place.interpreter:
             session = self.get(place.interpreter)
             self._pools.check(session, place.pool)
             return [session]
         if usable := self._usable(place.device, place.pool):
-            return usable
+            # If there is none of these, others are about to be there.
+            return [s for s in usable if self._may_hold(s, library, place.device, place.pool)]
         ready = self._pools.ready(place.pool)
         if not ready:
             problem, hint = self._pools.explain_want(place.pool)
@@ -191,8 +212,24 @@ class Placement:
         return [
             session
             for session in self._pools.ready(pool)
-            if session.alive and not self.is_draining(session) and can_have(session)
+            if session.is_fit and not self.is_draining(session) and can_have(session)
         ]
+
+    def _may_hold(
+        self,
+        session: InterpreterSession,
+        library: str,
+        device: str,
+        pool: InterpreterPool | None,
+    ) -> bool:
+        """Whether a library may be with the others that an interpreter is for.
+
+        One that needs a device goes where that is, and one with interpreters of its own hurts
+        nobody.
+        """
+        if device or pool is not None:
+            return True
+        return self._separation.may_hold(session.name, library)
 
     def _take(self, candidates: Iterable[InterpreterSession]) -> InterpreterSession | None:
         free = [session for session in candidates if not session.loading]

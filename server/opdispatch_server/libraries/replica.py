@@ -32,6 +32,8 @@ class Replica:
     def __init__(self, session: InterpreterSession, state: ReplicaState) -> None:
         self.session = session
         self.state = state
+        self.is_barred = False
+        """Its library must not run there any more: it would bring others down."""
         self.calls_in_flight = 0
         # Grows with every call of any replica: of two with equal load, the one whose last call
         # is longer ago has the next.
@@ -43,7 +45,9 @@ class Replica:
     @property
     def is_serving(self) -> bool:
         """Whether calls that start now may go there."""
-        return self.state is ReplicaState.SERVING and self.session.alive
+        if self.state is not ReplicaState.SERVING or self.is_barred:
+            return False
+        return self.session.is_fit
 
     def load_for(self, preferred: int) -> tuple[bool, bool, int, int, int]:
         """Return a sort key: the smallest gets the next call. Queued calls count.

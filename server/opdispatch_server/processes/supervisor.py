@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from opdispatch_server.configuration import QUARANTINE_AFTER_DEFAULT
+from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import NO_FORK_SUPPORT
 from opdispatch_server.log_fields import Event, fields
@@ -31,6 +31,11 @@ T = TypeVar("T")
 
 LAST_OUTPUT_WAIT = 0.5
 FIRST_DELAY = 0.1
+EXCUSED_DELAY = 0.01
+# One that has never been ready is not tried more often than that in a row.
+START_ATTEMPTS = 5
+# How long an interpreter has to print the stacks of its threads.
+DUMP_WAIT = 0.1
 LONGEST_DELAY = 10.0
 # An interpreter that was ready for so long had no trouble starting: its successor starts at once.
 HEALTHY_AFTER = 3.0
@@ -56,6 +61,7 @@ class WorkerProcess:
         self.process = process
         self._lines = WorkerOutput(name, asyncio.get_running_loop().time)
         self._lifeline = lifeline
+        self.is_dying = False  # it is being killed
 
     @classmethod
     async def start(
@@ -161,11 +167,13 @@ class WorkerRecord:
 class Supervisor:
     """Keeps one process running for each of ``names``; ``command_for`` says how to start it.
 
-    One that dies ``quarantine_after`` times in a row before it has been ready for a while is
+    One that dies is started again, with a pause that doubles while it keeps dying before it has
+    been ready for a while. One that has never been ready, and dies so often in a row, is
     quarantined: it is not started again until ``revive``; so is one, at once, whose device has
-    never been there. 0: none ever is. ``on_ended`` is told
-    the name and the process id of one that has ended, and how; ``on_quarantined`` runs
-    when one is not started again.
+    never been there. With ``quarantine_after``, that many early deaths in a row count, also of one
+    that has been ready; 0: none ever is quarantined. ``on_ended`` is told the name and the
+    process id of one that has ended, and how; ``on_quarantined`` runs when one is not started
+    again.
     """
 
     def __init__(
@@ -174,7 +182,7 @@ class Supervisor:
         command_for: Callable[[str], WorkerCommand],
         *,
         template: Template | None = None,
-        quarantine_after: int = QUARANTINE_AFTER_DEFAULT,
+        quarantine_after: int | None = None,
         on_ended: Callable[[str, int, ProcessEnd], None] = lambda name, pid, how: None,
         on_quarantined: Callable[[], None] = lambda: None,
     ) -> None:
@@ -225,10 +233,21 @@ class Supervisor:
         self._records.pop(name, None)
         self.names = tuple(other for other in self.names if other != name)
 
-    def kill(self, name: str) -> None:
-        """Ends the process of that name, if it is one of ours, at once; a new one follows."""
-        if worker := self._running.get(name):
+    def kill(self, name: str, *, dumps: bool = False) -> None:
+        """Ends the process of that name, if it is one of ours, at once; a new one follows.
+
+        If it ``dumps``, it prints the stacks of its threads before that.
+        """
+        worker = self._running.get(name)
+        if worker is None or worker.is_dying:
+            return
+        worker.is_dying = True
+        if not dumps:
             worker.signal(signal.SIGKILL)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, DUMP_SIGNAL)
+        asyncio.get_running_loop().call_later(DUMP_WAIT, worker.signal, signal.SIGKILL)
 
     def kill_all(self) -> None:
         """Ends every process at once, without waiting."""
@@ -285,7 +304,9 @@ class Supervisor:
             record.was_ready = True
 
     def excuse(self, name: str) -> None:
-        """The process of that name is about to be ended for no fault of its own start."""
+        """The process of that name ends, or is about to, for no fault of its own start: it is
+        started again at once.
+        """
         if record := self._records.get(name):
             record.excused = True
 
@@ -340,10 +361,13 @@ class Supervisor:
             end = await self._run_once(name)
             if not self._is_wanted(name):
                 return
-            if record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER:
+            if record.excused:
+                delay = EXCUSED_DELAY
+            elif record.ready_at is not None and end.at - record.ready_at > HEALTHY_AFTER:
                 delay = FIRST_DELAY
                 record.early_deaths = 0
-            elif not record.excused:
+            else:
+                delay = max(delay, FIRST_DELAY)
                 record.early_deaths += 1
             if why := self._why_not_again(record, end):
                 await self._quarantine(name, record, why)
@@ -358,11 +382,15 @@ class Supervisor:
 
     def _why_not_again(self, record: WorkerRecord, end: WorkerEnd) -> str:
         """Why the process that has ended so is not started again, in words; "" if it is."""
-        if not self._quarantine_after:
+        limit = self._quarantine_after
+        if limit is None:
+            # One that has been ready can be ready again: it is tried for ever, with pauses.
+            limit = 0 if record.was_ready else START_ATTEMPTS
+        if not limit:
             return ""
         if end.status == NO_DEVICE_STATUS and not record.was_ready and record.tail:
             return record.tail[-1].removeprefix("ERROR ")  # nor will it be there the next time
-        if record.early_deaths < self._quarantine_after:
+        if record.early_deaths < limit:
             return ""
         return (
             f"it died {record.early_deaths} times in a row soon after its start; the last time it "

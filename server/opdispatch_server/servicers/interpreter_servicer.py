@@ -11,6 +11,8 @@ from typing import Any
 
 import grpc
 
+from opdispatch_server.blame.flight_record import FlightRecord
+from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.calls.kernel_runs import RUN_BYTES, KernelRuns
 from opdispatch_server.interpreters.core_wait import CoreWait
 from opdispatch_server.interpreters.interpreter_session import (
@@ -56,8 +58,9 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     kind only.
     ``leases`` says how often heartbeats must come, and ``lane`` is the path of the local lane for
     calls that kernels make. ``direct_calls`` is what interpreters are told of calls that come to
-    them directly; ``runs`` is told of those whose kernels run for too long, and
-    ``count_kernel_errors`` of those that their kernels fail.
+    them directly; ``runs`` is told of those whose kernels run for too long,
+    ``count_kernel_errors`` of those that their kernels fail, ``judge`` of every session that has
+    ended, and ``on_unfit`` of interpreters that say that they can run kernels no more.
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         leases: LeaseWatch,
         runs: KernelRuns,
         count_kernel_errors: Callable[[pb.KernelErrors], None],
+        judge: Callable[[InterpreterSession], object],
+        on_unfit: Callable[[InterpreterSession, str], None],
         direct_calls: pb.DirectCallRules,
         hosts: Callable[[], Iterable[str]],
         direct_ports: tuple[int, int] | None,
@@ -87,6 +92,8 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._leases = leases
         self._runs = runs
         self._count_kernel_errors = count_kernel_errors
+        self._judge = judge
+        self._on_unfit = on_unfit
         self._direct_calls = direct_calls
         self._hosts = hosts
         self._direct_ports = direct_ports
@@ -119,8 +126,10 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             max_message_bytes=self._max_message_bytes,
             lease=self._leases.grant(core_wait) if hello.heartbeats else None,
             direct_lane=hello.direct_lane if self._is_near(hello) else "",
+            flight_record=self._open_flight_record(hello),
         )
         session.on_kernel_errors = self._count_kernel_errors
+        session.on_unfit = functools.partial(self._on_unfit, session)
         session.on_overdue = functools.partial(self._runs.stop_overdue, session)
         welcome = pb.Welcome(
             name=name,
@@ -184,11 +193,16 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
 
     def _end_if_stopping(self, session: InterpreterSession) -> None:
         if self._is_stopping and not session.supervised:
-            session.end("the daemon is stopping")
+            session.end("the daemon is stopping", cause=Cause.ORDERLY)
 
     async def _join(self, session: InterpreterSession, hello: pb.Hello) -> None:
         await session.open_lane(hello.lane if self._is_near(hello) else "")
         await self._sessions.join(session)
+
+    def _open_flight_record(self, hello: pb.Hello) -> FlightRecord | None:
+        if not self._is_near(hello):
+            return None
+        return FlightRecord.open(hello.pid, hello.flight_record)
 
     def _is_near(self, hello: pb.Hello) -> bool:
         """Whether its process ids and paths mean the same as ours."""
@@ -213,6 +227,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
     ) -> None:
         self._stop_process(session)  # without a session it is of no use
         await session.explain_end()
+        self._judge(session)
         stop_watching()
         await self._sessions.leave(session)
         joining.cancel()
@@ -275,7 +290,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             hello.pid,
         ):
             # It has lost its connection before we did.
-            holder.end("it has connected again", come_back=True)
+            holder.end("it has connected again", cause=Cause.ORDERLY, come_back=True)
         if holder.alive or not await self._sessions.wait_until_free(name, NAME_WAIT):
             refusal = RefusedError(
                 f"another interpreter is named {name!r} (pid {holder.pid})", hint=hint

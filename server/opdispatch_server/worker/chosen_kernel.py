@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opdispatch import Dispatcher, DispatchKeySet, KernelFunction, OperatorHandle, OperatorName
 from opdispatch.errors import WaitTimeoutError
 from opdispatch.signature import Signature
+from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_wire.v1 import execution_pb2
 
@@ -25,7 +26,7 @@ _NEWS_TAKE = 1.0
 class ChosenKernel:
     """A kernel, and how to call it."""
 
-    __slots__ = ("call", "name", "signature")
+    __slots__ = ("call", "name", "row", "signature")
 
     def __init__(
         self, name: OperatorName, signature: Signature, call: Callable[[list[Any]], list[Any]]
@@ -33,6 +34,12 @@ class ChosenKernel:
         self.name = name
         self.signature = signature
         self.call = call
+        self.row: int | None = None
+        """Its row in the flight record, once it has run."""
+
+    def subject(self, library: str) -> Subject:
+        """Its name in the flight record, as a kernel of that library."""
+        return Subject(KERNEL, library, str(self.name))
 
     @classmethod
     def of_slot(cls, dispatcher: Dispatcher, request: execution_pb2.CallRequest) -> ChosenKernel:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from opdispatch import Dispatcher, OperatorHandle
 from opdispatch.arrays import describe_type
 from opdispatch.errors import ArgumentError, OpdispatchError
+from opdispatch_server.blame.flight_record import KERNEL, FlightRecorder, Subject
 from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_wire.programs import CheckedProgram, checked_program
 from opdispatch_wire.v1 import remote_pb2, values_pb2
@@ -50,6 +51,10 @@ class _Step(NamedTuple):
     last_uses: tuple[int, ...]
 
 
+# A program without steps: it runs no kernel.
+_TRANSFER = Subject(KERNEL, "", "a transfer of values")
+
+
 class CompiledProgram:
     """One program. Immutable; any number of threads may run it."""
 
@@ -60,6 +65,7 @@ class CompiledProgram:
         self._kept = remote_pb2.Program(outputs=program.message.outputs)
         self._constants: list[Any] = []
         self._operators = [step.operator for step in program.message.steps]
+        self._rows: list[int] | None = None  # of the steps, in the flight record
         handles: dict[str, Callable[..., Any]] = {}
         self.writes = False
         """Whether any operator writes to an argument."""
@@ -97,16 +103,25 @@ class CompiledProgram:
         """What it hands out, in the order of ``run``."""
         return self._kept.outputs
 
-    def run(self, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, inputs: Sequence[Any], recorder: FlightRecorder, key: int = 0) -> list[Any]:
         """Runs it; the values of its outputs, which nobody else here knows any more.
 
-        Raises StepError, whose cause is what a step raised; WireError and ArgumentError.
+        Notes in the record which step is running, for the call of that ``call_key``. Raises
+        StepError, whose cause is what a step raised; WireError and ArgumentError.
         """
         self._outline.check_inputs(len(inputs))
         registers: Registers = [*inputs[: self._outline.inputs], *self._constants]
-        number = 0
+        if self._rows is None:
+            subjects = [Subject(KERNEL, "", operator) for operator in self._operators]
+            self._rows = [recorder.row_of(subject) for subject in subjects]
+        number, rows = 0, self._rows
+        row = rows[0] if rows else recorder.row_of(_TRANSFER)
+        slot = recorder.begin(row, key)
+        words = recorder.words
         try:
             for call, gather, keywords, last_uses in self._steps:
+                row = rows[number]
+                words[slot] = row + 1
                 if keywords is None:
                     registers.append(call(*gather(registers)))
                 else:
@@ -116,6 +131,8 @@ class CompiledProgram:
                 number += 1
         except BaseException as error:  # a kernel may raise anything
             raise StepError(number, self._operators[number]) from error
+        finally:
+            recorder.end(slot, row)
         return [
             _item_of(
                 registers[self._place_of(output.what)],

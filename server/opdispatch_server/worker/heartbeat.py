@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from opdispatch.arrays import device_transfers
+from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.worker.direct_calls import DirectCalls
 from opdispatch_wire.v1 import interpreter_pb2, registry_pb2
 
 
-def heartbeat_of(calls: DirectCalls) -> interpreter_pb2.Heartbeat:
+def heartbeat_of(calls: DirectCalls, fitness: Fitness) -> interpreter_pb2.Heartbeat:
     """As of now."""
     return interpreter_pb2.Heartbeat(
+        problem=fitness.problem,
+        suspect=fitness.suspect,
         direct_calls_in_flight=calls.in_flight,
         direct_calls_total=calls.total,
         transfers=[

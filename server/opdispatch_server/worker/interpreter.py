@@ -21,6 +21,8 @@ from opdispatch import default_dispatcher
 from opdispatch.arrays import run_on_device
 from opdispatch.errors import OpdispatchError
 from opdispatch.tensor_operators import keep_private
+from opdispatch_server.blame.fitness import Fitness
+from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.devices import take_devices
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
@@ -117,6 +119,8 @@ class Interpreter:
             default_dispatcher(), self._lane.kernel, self._fetch.unpacked
         )
         self._values = ValueStore()
+        self._recorder = process_recorder()
+        self._fitness = Fitness(self._report_unfit)
         self._peers = PeerValues(self._limit)
         self._exports = DeviceExports()
         self._lost_device = LostDevice(self.stop)
@@ -125,6 +129,7 @@ class Interpreter:
             self._values,
             self._peers,
             self._exports,
+            self._recorder,
             lambda: self._name,
         )
         self._kernel_errors = KernelErrorLog(lambda: self._name)
@@ -134,6 +139,8 @@ class Interpreter:
             settings.max_message_bytes,
             self._values,
             programs,
+            self._recorder,
+            self._fitness,
             self._lost_device.note,
             self._kernel_errors,
         )
@@ -148,6 +155,8 @@ class Interpreter:
         self._answering: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()  # gRPC fails the stream if two write at once
         self._stopping = asyncio.Event()
+        self._unfit = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
         self._attending: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self.met_daemon = False
@@ -167,6 +176,7 @@ class Interpreter:
         whether there was a session, and ``may_come_back`` whether another one makes sense:
         the daemon has vanished, or asks for it.
         """
+        self._loop = asyncio.get_running_loop()
         self._lost_device.begin()
         server = asyncio_server(server_options(self._limit))
         # The daemon knows how many calls may run, and what may be large.
@@ -300,6 +310,7 @@ class Interpreter:
                         # At once: the daemon counts from its welcome.
                         if period := message.welcome.heartbeat_seconds:
                             tasks.append(asyncio.create_task(self._beat(session, period)))
+                            tasks.append(asyncio.create_task(self._tell_when_unfit(session)))
                         await self._begin(session, message.welcome)
                     case "goodbye":
                         # Whatever becomes of the stream now, this is its last word.
@@ -331,6 +342,7 @@ class Interpreter:
             heartbeats=True,
             lane=self._settings.lane,
             direct_lane=self._settings.direct_lane,
+            flight_record=self._recorder.descriptor,
             devices=await asyncio.to_thread(take_devices, self._settings.device),
         )
 
@@ -376,7 +388,7 @@ class Interpreter:
         )
 
     async def _await_direct_calls(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
-        await self._direct.wait_idle(message.await_direct_calls.load_id)
+        await self._direct.wait_idle(message.await_direct_calls.load_id or None)
         return _done(message)
 
     async def _fetch_library(
@@ -430,14 +442,32 @@ class Interpreter:
             if loop.time() > due + period:
                 # It was held up, and may have been given up: that has come meanwhile, then.
                 await asyncio.sleep(_SECOND_THOUGHTS)
-            self._exports.drop_expired()
-            beat = heartbeat_of(self._direct)
-            await self._say(session, pb.InterpreterMessage(heartbeat=beat))
+            self._fitness.check()
+            await self._say_heartbeat(session)
+
+    async def _say_heartbeat(self, session: Session) -> None:
+        beat = heartbeat_of(self._direct, self._fitness)
+        await self._say(session, pb.InterpreterMessage(heartbeat=beat))
+        self._exports.drop_expired()
+
+    def _report_unfit(self) -> None:
+        """Has a heartbeat sent at once; in any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._unfit.set)
+
+    async def _tell_when_unfit(self, session: Session) -> None:
+        await self._unfit.wait()
+        await self._say_heartbeat(session)
 
     def _obey(self, message: pb.DaemonMessage) -> pb.InterpreterMessage:
+        subject = self._libraries.subject_of(message)
+        row = self._recorder.row_of(subject) if subject is not None else None
+        slot = self._recorder.begin(row) if row is not None else None
         try:
             return run_on_device((), self._libraries.obey, message)
-        except BaseException as error:  # an instruction is always answered
+        except BaseException:  # an instruction is always answered
+            if subject is not None and self._fitness.check():
+                error = self._fitness.refusal(str(subject))
             if not isinstance(error, OpdispatchError):
                 LOG.exception(
                     "instruction %s failed",
@@ -447,6 +477,9 @@ class Interpreter:
             return pb.InterpreterMessage(
                 instruction_id=message.instruction_id, failed=status_from_error(error)
             )
+        finally:
+            if slot is not None and row is not None:
+                self._recorder.end(slot, row)
 
     def _answer_later(self, session: Session, outcome: Awaitable[pb.InterpreterMessage]) -> None:
         async def answer() -> None:

@@ -15,6 +15,7 @@ from opdispatch import Dispatcher, KernelFunction
 from opdispatch.arrays import collected_backends
 from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
 from opdispatch.unload_hooks import collected_unload_hooks, run_unload_hooks
+from opdispatch_server.blame.flight_record import IMPORT, UNLOAD, Subject
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
 from opdispatch_server.library_code.module_file import digest_module
@@ -71,6 +72,15 @@ class InterpreterLibraries:
         if library is None or library.imported is None:
             raise gone_error(load_id)
         return library
+
+    def subject_of(self, message: pb.DaemonMessage) -> Subject | None:
+        """The code of users that an instruction runs, for the flight record; None: it runs none."""
+        match message.WhichOneof("kind"):
+            case "stage":
+                return Subject(IMPORT, message.stage.name)
+            case "retire" if library := self._libraries.get(message.retire.load_id):
+                return Subject(UNLOAD, library.name)
+        return None
 
     def drop_all(self) -> None:
         """Undoes and lets go of everything: the daemon that wanted it is gone."""

@@ -21,6 +21,7 @@ from typing import NoReturn
 import grpc
 
 from opdispatch.errors import DeviceError, OpdispatchError
+from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
@@ -126,6 +127,9 @@ def leave_process(status: int) -> NoReturn:
 def _tell_of_trouble() -> None:
     """Have a crash print the Python lines of the thread that crashed, and warnings be logged."""
     faulthandler.enable(all_threads=False)
+    # The daemon asks for that before it stops an interpreter whose lock a kernel keeps: it needs no
+    # lock.
+    faulthandler.register(DUMP_SIGNAL, all_threads=True)
     logging.captureWarnings(True)  # of a library, too: they have a level
 
 

@@ -6,6 +6,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextvars import copy_context
+from threading import get_native_id
+from time import monotonic_ns
 from typing import Any
 
 from opdispatch.arrays import find_lost_device, preferred_backends, run_on_device
@@ -20,6 +22,8 @@ from opdispatch.errors import (
 )
 from opdispatch.grad_mode import AUTOGRAD_STATE, AutogradState
 from opdispatch.local_dispatch_key_set import DEFAULT_STATE, ForceLocalState, LocalState
+from opdispatch_server.blame.fitness import Fitness
+from opdispatch_server.blame.flight_record import SPARE_SLOT, FlightRecorder, call_key, end_word
 from opdispatch_server.call_context import RUNNING_CALL, CallContext, RunningCall
 from opdispatch_server.operator_registry import parse_operator_name
 from opdispatch_server.values.value_store import CallWrites, KeptResults, ValueStore, check_keep
@@ -71,6 +75,8 @@ class KernelExecution:
         message_limit: int,
         values: ValueStore,
         programs: ProgramExecution,
+        recorder: FlightRecorder,
+        fitness: Fitness,
         on_device_lost: Callable[[DeviceLostError], None],
         errors: KernelErrorLog,
     ) -> None:
@@ -79,6 +85,8 @@ class KernelExecution:
         self._limit = message_limit
         self._values = values
         self._programs = programs
+        self._recorder = recorder
+        self._fitness = fitness
         self._on_device_lost = on_device_lost
         self._errors = errors
 
@@ -205,6 +213,9 @@ class KernelExecution:
                 started="no",
             )
         check_modes(request)
+        fitness = self._fitness
+        if fitness.problem:
+            raise fitness.refusal(request.operator)
         if request.program or request.adopt:
             return self._run_program(request, context, memory, profile)
         if request.HasField("kernel"):
@@ -216,12 +227,39 @@ class KernelExecution:
         if library is not None:
             library.begin_call()
         token = RUNNING_CALL.set(RunningCall.of(context))
+        # FlightRecorder.begin and end, in line: every call passes here.
+        recorder = self._recorder
+        row = choice.row
+        if row is None:
+            row = choice.row = recorder.row_of(choice.subject(library.name if library else ""))
+        try:
+            slot = recorder.free.pop()
+        except IndexError:
+            slot = SPARE_SLOT
+        words = recorder.words
+        words[slot + 1] = monotonic_ns()
+        words[slot + 2] = get_native_id()
+        words[slot + 3] = call_key(context.direct.lane if context.direct else 0, request.id)
+        words[slot] = row + 1
         try:
             if library is None or not library.backends:
                 return self._run(request, choice, memory, profile)
             with preferred_backends(library.backends):
                 return self._run(request, choice, memory, profile)
+        except Exception as error:
+            if fitness.check_after(error) and not choice.signature.schema.is_mutable:
+                raise fitness.refusal(request.operator) from error
+            raise
         finally:
+            words = recorder.words  # another one in the child of a fork
+            words[slot] = 0
+            at = end_word(row)
+            words[at] = monotonic_ns()
+            if not words[at + 1]:
+                fitness.check(request.operator)
+            words[at + 1] += 1
+            if slot != SPARE_SLOT:
+                recorder.free.append(slot)
             RUNNING_CALL.reset(token)
             if library is not None:
                 library.end_call()

@@ -21,6 +21,7 @@ from opdispatch.errors import (
 )
 from opdispatch.named_results import names_of_results
 from opdispatch.tensor import Tensor
+from opdispatch_server.blame.flight_record import FlightRecorder, call_key
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.device_moves import Copied, moved_to
@@ -59,11 +60,13 @@ class ProgramExecution:
         values: ValueStore,
         peers: PeerValues,
         exports: DeviceExports,
+        recorder: FlightRecorder,
         interpreter: Callable[[], str],
     ) -> None:
         self._values = values
         self._peers = peers
         self._exports = exports
+        self._recorder = recorder
         self._interpreter = interpreter
         self._lock = threading.Lock()
         self._programs = ProgramCache(dispatcher)
@@ -117,7 +120,8 @@ class ProgramExecution:
                     writes.begin(_remote_arguments(request))
                 inputs = self._inputs(request, context, program, tensors)
                 device = request.keep.device
-                results = run_on_device(inputs, self._results, program, inputs, device)
+                call = call_key(context.direct.lane if context.direct else 0, request.id)
+                results = run_on_device(inputs, self._results, program, inputs, device, call)
                 del inputs  # see KeptResults
                 leaves_history = program.is_transfer and has_history(results[0])
         except StepError as error:  # an operator that does not exist
@@ -134,9 +138,11 @@ class ProgramExecution:
             ) from error
         return reply
 
-    def _results(self, program: CompiledProgram, inputs: list[Any], device: str) -> list[Any]:
+    def _results(
+        self, program: CompiledProgram, inputs: list[Any], device: str, call: int
+    ) -> list[Any]:
         try:
-            results = program.run(inputs)
+            results = program.run(inputs, self._recorder, call)
         except StepError as error:
             raise self._explained(error) from error.__cause__
         return [moved_to(device, result) for result in results] if device else results

@@ -1,0 +1,12 @@
+"""Who is to blame when an interpreter dies, hangs or falls ill, and what follows from that.
+
+flight_record     what an interpreter is running, in memory that outlives its process
+fitness           whether the interpreter's own process is still sound
+lock_holder       which of its threads keeps the interpreter lock
+suspicion         the policy, pure: deaths in, culprits and suspects out
+circuit           the policy, pure: when calls of an operator are refused, and let through again
+separation        the policy, pure: which interpreters are for libraries that do harm
+
+``interpreters.blame`` is the daemon's one instance of that policy: it gathers what is known of
+each death, and says to calls, placement and people what follows.
+"""

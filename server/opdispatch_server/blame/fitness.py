@@ -1,0 +1,119 @@
+"""Whether an interpreter's own process is still sound: see ``Fitness``."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
+
+from opdispatch.errors import InternalError, OpdispatchError
+from opdispatch_wire.errors import RefusedError
+from opdispatch_wire.v1 import values_pb2
+from opdispatch_wire.values import fill_value, value_from_proto
+
+# What every call needs; a kernel may have put anything in the place of what these have.
+_MODULES: tuple[ModuleType, ...] = (builtins, np, os, threading, time, socket, asyncio)
+_CALLABLES = [
+    (module, name)
+    for module in _MODULES
+    for name, value in vars(module).items()
+    if callable(value) and not name.startswith("_")
+]
+_MEMORY = 1 << 20
+_VALUES = [np.arange(3.0), list(range(20)), "text", 1.5, None, [True, "text"]]
+
+# So many errors that are no kernel's, within so many seconds, are too many.
+INTERNAL_ERRORS = 3
+INTERNAL_ERRORS_WITHIN = 10.0
+
+
+class Fitness:
+    """Whether this process can run kernels properly, and ``problem``, why not; "" if it can.
+
+    Kernels can leave a process without descriptors or memory, or with anything in the place of a
+    function that all others need. Then innocent kernels fail, so that is looked for with every
+    heartbeat, when a kernel fails, and after the first run of each. A process that was found to be
+    unfit takes no more calls, and ``on_unfit`` is called once, in any thread.
+
+    ``suspect`` is the operator whose first run has just ended when the problem was found; "" if
+    it was found in another way.
+    """
+
+    def __init__(self, on_unfit: Callable[[], None]) -> None:
+        self.problem = ""
+        self.suspect = ""
+        self._on_unfit = on_unfit
+        self._internal_errors: list[float] = []
+        self._lock = threading.Lock()  # protects the turn from "" to a problem
+
+    def check(self, suspect: str = "") -> str:
+        """Looks; returns the problem."""
+        return self.problem or self._note(find_problem(), suspect)
+
+    def check_after(self, error: BaseException) -> str:
+        """``check``, after a call has failed with an error, which may be the only sign."""
+        problem = self.check()
+        if problem or (isinstance(error, OpdispatchError) and not isinstance(error, InternalError)):
+            return problem
+        now = time.monotonic()
+        recent = [at for at in self._internal_errors if now - at < INTERNAL_ERRORS_WITHIN]
+        self._internal_errors = [*recent, now]
+        if len(self._internal_errors) < INTERNAL_ERRORS:
+            return ""
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        return self._note(f"calls fail with errors that are no kernel's, the last with {what}", "")
+
+    def refusal(self, operator: str) -> RefusedError:
+        """The error of a call that is to run elsewhere."""
+        return RefusedError(
+            f"the interpreter is about to be replaced ({self.problem}); the call of {operator} is "
+            "to be made in another one",
+            hint="ask the daemon",
+            operator=operator,
+            unfit=self.problem,
+            started="no",
+        )
+
+    def _note(self, problem: str, suspect: str) -> str:
+        if not problem:
+            return ""
+        with self._lock:
+            is_news, self.problem = not self.problem, self.problem or problem
+            if is_news:
+                self.suspect = suspect
+        if is_news:
+            self._on_unfit()
+        return self.problem
+
+
+def find_problem() -> str:
+    """Why this process cannot run kernels properly, in words; "" if it can."""
+    try:
+        for module, name in _CALLABLES:
+            if not callable(vars(module).get(name)):
+                return f"something has taken {module.__name__}.{name} away"
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        bytearray(_MEMORY)
+        for value in _VALUES:
+            message = values_pb2.Value()
+            fill_value(message, value, at="$")
+            data = message.SerializeToString()
+            found = value_from_proto(values_pb2.Value.FromString(data))
+            if not (
+                np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value
+            ):
+                return f"{type(value).__name__}s do not come back as they were sent"
+    except OSError as error:
+        return f"it cannot open a file: {error.strerror}"
+    except MemoryError:
+        return "it has no memory left"
+    except Exception as error:  # whatever it is: no value of ours is wrong
+        return f"values cannot be packed any more ({type(error).__name__}: {str(error)[:200]})"
+    return ""

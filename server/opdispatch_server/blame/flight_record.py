@@ -1,0 +1,220 @@
+"""What an interpreter is running, in memory that it shares with the daemon and that outlives it.
+
+Note [Flight record]
+    Clients call interpreters directly, so the daemon does not know what one was running when it
+    died. Each interpreter notes that in a memfd: a few plain stores when a kernel, an import or an
+    unload begins and ends. The daemon maps the same memory, and reads it when the process has
+    ended or is silent: nothing has to be sent for that, and no lock of the process is needed.
+
+    A record has ``SLOTS`` slots, one for each thing that runs, and ``ROWS`` rows, one for each
+    subject: what can run. All numbers are unsigned, of 64 bits, in the machine's order:
+
+        slot    row + 1, or 0 if it is free; when it began, in ns; native thread id; ``call_key``
+        row     when one of its runs ended last, in ns; how many have ended; then its text
+
+    A slot's first number is written last at its beginning and first at its end, so that whoever
+    reads it while it changes takes it for free or for what it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import mmap
+import os
+import threading
+from contextlib import suppress
+from time import monotonic_ns
+from typing import NamedTuple
+
+SLOTS = 512
+ROWS = 8192
+SLOT_WORDS = 4
+ROW_WORDS = 32
+_TEXT_WORDS = ROW_WORDS - 2
+_TEXT_BYTES = 8 * _TEXT_WORDS
+_FIRST_ROW = SLOTS * SLOT_WORDS
+SIZE = 8 * (_FIRST_ROW + ROWS * ROW_WORDS)
+# Whatever runs when no slot is free is not seen.
+SPARE_SLOT = (SLOTS - 1) * SLOT_WORDS
+# The last row is that of everything that has found no row of its own.
+_MORE = ROWS - 1
+
+KERNEL = "kernel"
+IMPORT = "import"
+UNLOAD = "unload"
+
+
+class Subject(NamedTuple):
+    """What can run, and so be to blame: a kernel of a library, its import or its unload."""
+
+    kind: str
+    library: str
+    operator: str = ""
+    """Of a kernel; empty for others."""
+
+    def __str__(self) -> str:
+        if self.kind == KERNEL:
+            return f"the kernel of {self.operator}"
+        return f"the {self.kind} of {self.library}"
+
+
+class Flight(NamedTuple):
+    """One thing that runs. ``began`` is a time of ``time.monotonic``."""
+
+    subject: Subject
+    began: float
+    thread: int = 0
+    """Of ``threading.get_native_id``."""
+    call: int = 0
+    """The ``call_key`` of a kernel's call; 0 if it has none."""
+
+
+class Landing(NamedTuple):
+    """The runs of one subject that have ended: when the last one did, and how many."""
+
+    subject: Subject
+    ended: float
+    runs: int
+
+
+def call_key(lane: int, number: int) -> int:
+    """What stands for one call: its id on a client's lane, or on the daemon's, which is lane 0."""
+    return (lane & 0xFFFFFFFF) << 32 | number & 0xFFFFFFFF
+
+
+def end_word(row: int) -> int:
+    """Where a row's time of the last end is; the count of ends follows."""
+    return _FIRST_ROW + row * ROW_WORDS
+
+
+class FlightRecorder:
+    """An interpreter's own record. Any thread may write; ``_lock`` protects the rows' texts.
+
+    Kernels note themselves in line (see ``KernelExecution``): ``words`` and ``free`` are for that.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = _make_memory()
+        memory = mmap.mmap(self.descriptor or -1, SIZE)
+        self.words = memoryview(memory).cast("Q")
+        self._bytes = memoryview(memory)
+        self.free = list(range(0, SPARE_SLOT, SLOT_WORDS))
+        self.free.reverse()
+        self._rows: dict[Subject, int] = {}
+        self._lock = threading.Lock()
+        # What a child of a fork notes is none of its parent's business.
+        os.register_at_fork(after_in_child=self._part)
+
+    def row_of(self, subject: Subject) -> int:
+        """The row of a subject; the first call for one writes its text."""
+        row = self._rows.get(subject)
+        if row is not None:
+            return row
+        with self._lock:
+            row = self._rows.get(subject)
+            if row is None:
+                row = self._rows[subject] = min(len(self._rows), _MORE)
+                self._write_text(row, "\n".join(subject) if row < _MORE else "\n\n")
+        return row
+
+    def begin(self, row: int, call: int = 0) -> int:
+        """Notes that one begins in this thread, for a call; its slot, for ``end``."""
+        try:
+            slot = self.free.pop()
+        except IndexError:
+            slot = SPARE_SLOT
+        words = self.words
+        words[slot + 1] = monotonic_ns()
+        words[slot + 2] = threading.get_native_id()
+        words[slot + 3] = call
+        words[slot] = row + 1
+        return slot
+
+    def end(self, slot: int, row: int) -> None:
+        """Notes that it has ended."""
+        words = self.words
+        words[slot] = 0
+        at = end_word(row)
+        words[at] = monotonic_ns()
+        words[at + 1] += 1
+        if slot != SPARE_SLOT:
+            self.free.append(slot)
+
+    def _write_text(self, row: int, text: str) -> None:
+        data = text.encode(errors="replace")[: _TEXT_BYTES - 1]
+        at = 8 * (end_word(row) + 2)
+        self._bytes[at : at + len(data)] = data
+
+    def _part(self) -> None:
+        self._bytes = memoryview(bytearray(SIZE))
+        self.words = self._bytes.cast("Q")
+
+
+@functools.cache
+def process_recorder() -> FlightRecorder:
+    """This process's own, made when first asked for: not before the process is forked."""
+    return FlightRecorder()
+
+
+class FlightRecord:
+    """The record of an interpreter of this machine, as the daemon reads it."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._bytes = memoryview(memory)
+        self._words = self._bytes.cast("Q")
+
+    @classmethod
+    def open(cls, pid: int, descriptor: int) -> FlightRecord | None:
+        """The one that a process has under that descriptor; None if there is none, or no way to it.
+
+        A process that could still shrink it would bring down whoever reads it: it must be sealed.
+        """
+        if not descriptor or not hasattr(fcntl, "F_GET_SEALS"):
+            return None
+        with suppress(OSError, ValueError, OverflowError):
+            ours = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if fcntl.fcntl(ours, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                    return cls(mmap.mmap(ours, SIZE, prot=mmap.PROT_READ))
+            finally:
+                os.close(ours)
+        return None
+
+    def running(self) -> list[Flight]:
+        """What runs now, or did when the process ended, in order of its beginning."""
+        words = self._words
+        found = []
+        for slot in range(0, SPARE_SLOT, SLOT_WORDS):
+            row, began, thread, call = words[slot : slot + SLOT_WORDS]
+            if row and (subject := self._subject(row - 1)) is not None:
+                found.append(Flight(subject, began / 1e9, thread, call))
+        return sorted(found, key=lambda flight: flight.began)
+
+    def ended(self) -> list[Landing]:
+        """Everything of which a run has ended, the last one first."""
+        words = self._words
+        found = []
+        for row in range(ROWS):
+            at = end_word(row)
+            if not self._bytes[8 * (at + 2)]:
+                break  # rows are given one after the other, each with a text
+            if words[at] and (subject := self._subject(row)) is not None:
+                found.append(Landing(subject, words[at] / 1e9, words[at + 1]))
+        return sorted(found, key=lambda landing: landing.ended, reverse=True)
+
+    def _subject(self, row: int) -> Subject | None:
+        at = 8 * (end_word(row) + 2) if row < ROWS else 0
+        text = bytes(self._bytes[at : at + _TEXT_BYTES]).partition(b"\0")[0]
+        parts = text.decode(errors="replace").split("\n")
+        return Subject(*parts) if len(parts) == len(Subject._fields) and parts[0] else None
+
+
+def _make_memory() -> int:
+    """The descriptor of a memfd that keeps its size; 0 where the system has none."""
+    if not hasattr(os, "memfd_create"):
+        return 0
+    descriptor = os.memfd_create("opdispatch-flight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, SIZE)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return descriptor

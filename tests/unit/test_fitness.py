@@ -1,0 +1,64 @@
+"""Whether a process can still run kernels."""
+
+from __future__ import annotations
+
+import resource
+
+import numpy as np
+import pytest
+
+from opdispatch.errors import InternalError
+from opdispatch_server.blame.fitness import INTERNAL_ERRORS, Fitness, find_problem
+from opdispatch_wire.errors import KernelError
+
+
+def test_sound_process_has_no_problem():
+    assert find_problem() == ""
+
+
+@pytest.mark.parametrize(
+    "function", ["numpy.empty", "numpy.frombuffer", "os.open", "builtins.len", "threading.Thread"]
+)
+def test_function_that_was_taken_away_is_a_problem(monkeypatch: pytest.MonkeyPatch, function: str):
+    with monkeypatch.context() as patch:
+        patch.setattr(function, None)
+        problem = find_problem()
+    assert problem == f"something has taken {function} away"
+    assert find_problem() == ""
+
+
+def test_function_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "array", lambda *args, **kwargs: 1 / 0)
+        problem = find_problem()
+    assert problem == "values cannot be packed any more (ZeroDivisionError: division by zero)"
+
+
+def test_function_that_another_one_stands_for_is_no_problem(monkeypatch: pytest.MonkeyPatch):
+    original = np.empty
+    monkeypatch.setattr(np, "empty", lambda *args, **kwargs: original(*args, **kwargs))
+    assert find_problem() == ""
+
+
+def test_process_without_descriptors_has_a_problem():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        problem = find_problem()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert problem == "it cannot open a file: Too many open files"
+
+
+def test_repeated_errors_that_are_no_kernels_are_a_problem_told_once():
+    told: list[str] = []
+    fitness = Fitness(lambda: told.append("unfit"))
+    for _ in range(20):
+        assert fitness.check_after(KernelError("a kernel raised")) == ""
+    for _ in range(INTERNAL_ERRORS - 1):
+        assert fitness.check_after(InternalError("our mistake")) == ""
+    assert "are no kernel's" in fitness.check_after(TypeError("None is not callable"))
+    assert "None is not callable" in fitness.check()
+    assert told == ["unfit"]
+    error = fitness.refusal("lib::f")
+    assert error.facts["unfit"] == fitness.problem
