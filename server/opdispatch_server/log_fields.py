@@ -46,6 +46,7 @@ class Event(enum.StrEnum):
     LIBRARY_SCALED = "library_scaled"
     LIBRARY_LOAD_FAILED = "library_load_failed"
     LIBRARY_FAILED = "library_failed"
+    ON_UNLOAD_FAILED = "on_unload_failed"
     REPLICA_JOINED = "replica_joined"
     REPLICA_FAILED = "replica_failed"
     PRIMARY_CHANGED = "primary_changed"

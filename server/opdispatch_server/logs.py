@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from textwrap import indent
 from typing import TextIO
@@ -25,6 +26,12 @@ FORMATS = ("auto", "human", "json")
 RELAY = "relay"
 """The format of a process whose output the daemon reads."""
 
+# How messages mention them.
+_NUMBERS = {"version": "v{}", "call": "call {}", "left_out": "{} like it"}
+
+# What ``configure_logging`` has set up, and the lowest level that is logged.
+_own: tuple[logging.Handler, int] | None = None
+
 
 def configure_logging(level: str, log_format: str = "auto", stream: TextIO | None = None) -> None:
     """Sends all log records of this process to ``stream`` (stderr), one line each.
@@ -38,12 +45,32 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     formatters = {"human": HumanLines, "json": JsonLines, RELAY: RelayLines}
     handler.setFormatter(formatters[log_format]())
     handler.addFilter(FloodFilter())
+    global _own
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    _own = (handler, logging.getLevelNamesMapping()[level.upper()])
     root.setLevel(level.upper())
     logging.getLogger("grpc._cython.cygrpc").addFilter(is_no_cancellation)
     # The event loop tells at DEBUG which selector it uses; nobody asked.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def log_regardless(
+    logger: logging.Logger, level: int, message: str, extra: Mapping[str, object]
+) -> None:
+    """Log a record, whatever the libraries of this process have done to Python's logging.
+
+    One that sets its own logging up may take the handlers of the others away, or disable their
+    loggers, as ``logging.config.dictConfig`` does by default.
+    """
+    record = logger.makeRecord(logger.name, level, "", 0, message, (), None, extra=extra)
+    if _own is None:  # this process has no log of its own
+        if logger.isEnabledFor(level):
+            logger.handle(record)
+        return
+    handler, lowest = _own
+    if level >= lowest:
+        handler.handle(record)
 
 
 def is_no_cancellation(record: logging.LogRecord) -> bool:
@@ -87,12 +114,18 @@ class HumanLines(logging.Formatter):
         fields = "".join(
             f" {name}={value}"
             for name, value in fields_of(record)
-            if name != "event" and str(value) not in message
+            if name != "event" and not _is_mentioned(name, value, message)
         )
         line = printable_line(f"{time} {record.levelname.lower():<7} {message}{fields}")
         traceback = printable_lines(_traceback_of(self, record))
         # Indented: an exception's text may have line ends, and look like a record.
         return f"{line}\n{indent(traceback, '  ')}" if traceback else line
+
+
+def _is_mentioned(name: str, value: object, message: str) -> bool:
+    if name in _NUMBERS:  # a number may be in it for any reason
+        return _NUMBERS[name].format(value) in message
+    return str(value) in message
 
 
 def is_ours(record: logging.LogRecord) -> bool:

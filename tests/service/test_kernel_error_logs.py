@@ -53,6 +53,20 @@ lib.impl("talk", talk, "CPU")
 """
 
 
+# Does to Python's logging what programs do that think they are alone.
+LOUDMOUTH = """\
+import logging
+import logging.config
+
+from opdispatch import Library
+
+{setup}
+lib = Library("loudmouth", "DEF")
+lib.define("nothing() -> ()")
+lib.impl("nothing", lambda: None, "CompositeExplicitAutograd")
+"""
+
+
 def errors_in(daemon: RunningDaemon) -> list[dict[str, Any]]:
     return [each for each in daemon.log_records() if each.get("event") == "kernel_error"]
 
@@ -156,3 +170,26 @@ def test_what_a_library_logs_keeps_its_level_and_logger(
     assert records["excused"]["traceback"].endswith("ValueError: caught")
     (warned,) = [r for r in daemon.log_records() if r["logger"] == "py.warnings"]
     assert (warned["level"], "UserWarning: old" in warned["message"]) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "logging.config.dictConfig({'version': 1})  # which disables the loggers that there are",
+        "logging.disable(logging.CRITICAL)",
+        "logging.basicConfig(force=True, level=logging.CRITICAL)",
+        "logging.shutdown(); logging.getLogger('opdispatch').setLevel(logging.CRITICAL)",
+    ],
+    ids=["dictConfig", "disable", "basicConfig", "shutdown"],
+)
+def test_no_library_silences_the_errors_of_others(
+    start_daemon: StartDaemon, write_library: WriteLibrary, setup: str
+):
+    daemon = start_daemon(workers=1)
+    with daemon.connect() as session:
+        session.load(write_library("image", IMAGE))
+        session.load(write_library("loudmouth", LOUDMOUTH.format(setup=setup)))
+        fails(lambda: session.ops.image.boom(X))
+        assert wait_for(lambda: account(errors_in(daemon)) == 1)
+    (record,) = errors_in(daemon)
+    assert (record["level"], record["operator"]) == ("error", "image::boom")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import opdispatch_server
+from opdispatch_server import logs
 from opdispatch_server.log_fields import FIELDS, TRACEBACK, Event, fields
 from opdispatch_server.log_repetition import FloodFilter
 from opdispatch_server.logs import configure_logging
@@ -22,12 +23,12 @@ from opdispatch_server.logs import configure_logging
 @contextmanager
 def root_logging(stream: io.StringIO, log_format: str) -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, own = root.handlers[:], root.level, logs._own
     configure_logging("info", log_format, stream)
     try:
         yield
     finally:
-        root.handlers[:], root.level = handlers, level
+        root.handlers[:], root.level, logs._own = handlers, level, own
 
 
 @pytest.fixture
@@ -52,10 +53,10 @@ def test_human_line_shows_fields_that_its_message_does_not_mention() -> None:
     stream = io.StringIO()
     with root_logging(stream, "human"):
         about = fields(Event.KERNEL_ERROR, operator="a::f", call=7, traceback="File x, line 1")
-        logging.getLogger("opdispatch.x").error("the kernel of a::f raised", extra=about)
+        logging.getLogger("opdispatch.x").error("the kernel of a::f raised 7", extra=about)
         logging.getLogger("theirs").warning("careful")
     first, traceback, second = stream.getvalue().splitlines()
-    assert first.endswith("error   the kernel of a::f raised call=7")
+    assert first.endswith("error   the kernel of a::f raised 7 call=7")
     assert traceback == "  File x, line 1"
     assert second.endswith("warning theirs: careful")
 

@@ -21,6 +21,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.log_relay import cut
 from opdispatch_server.log_repetition import Repetition
+from opdispatch_server.logs import log_regardless
 from opdispatch_wire.v1 import interpreter_pb2
 
 LOG = logging.getLogger("opdispatch.kernels")
@@ -70,9 +71,9 @@ class _Alike(Repetition):
 class KernelErrorLog:
     """Logs and counts; any thread may call it.
 
-    ``interpreter`` gives the interpreter's name, ``on_news`` is called, in any thread, when there
-    is something to count or to log later. ``_lock`` guards everything below it, and is held for
-    moments: nothing is logged under it.
+    ``interpreter`` gives the interpreter's name; ``on_news`` is called, in any thread, when the
+    first call since ``take_counts`` has failed. ``_lock`` guards everything below it, and is held
+    for moments: nothing is logged under it.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class KernelErrorLog:
         """Count a call that has failed; log it, unless many like it were just logged."""
         to_log: list[tuple[FailedCall, int]] = []
         with self._lock:
+            is_news = not self._counts
             self._counts[call.operator, call.load_id] += 1
             now = self._clock()
             alike = self._find(call, to_log)
@@ -100,7 +102,8 @@ class KernelErrorLog:
             if alike.is_due(now):
                 to_log.append(_next_line(alike, now))
         self._log(to_log)
-        self.on_news()
+        if is_news:
+            self.on_news()
 
     def flush(self, *, all_of_them: bool = False) -> float | None:
         """Log what was left out and is due; return the seconds until more is, None if nothing is.
@@ -152,11 +155,10 @@ class KernelErrorLog:
     def _log(self, lines: list[tuple[FailedCall, int]]) -> None:
         for call, left_out in lines:
             more = f" ({left_out} like it were left out before)" if left_out else ""
-            LOG.log(
+            log_regardless(
+                LOG,
                 call.level,
-                "%s%s",
-                call.message,
-                more,
+                call.message + more,
                 extra=fields(
                     Event.KERNEL_ERROR,
                     operator=call.operator,

@@ -15,6 +15,7 @@ from opdispatch.signature import Signature
 from opdispatch.unload_hooks import UnloadHooks, run_unload_hooks
 from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.lifted_kernels import operator_of
+from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.worker.chosen_kernel import ChosenKernels
 from opdispatch_server.worker.library_turns import LibraryTurns
@@ -197,6 +198,7 @@ class LoadedLibrary:
                 self.name,
                 self.version,
                 seconds,
+                extra=fields(Event.ON_UNLOAD_FAILED, library=self.name, version=self.version),
             )
         imported.forget()
         # Whatever still refers to this object keeps nothing of the library.
