@@ -8,6 +8,7 @@ from opdispatch.array_batching.alignment import aligned
 from opdispatch.array_operators import functions
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.batching_rule import BatchedCall, Rule
+from opdispatch.functorch.batched_tensor import is_tensor
 
 
 def unary(call: BatchedCall) -> tuple[Any, Any]:
@@ -17,11 +18,7 @@ def unary(call: BatchedCall) -> tuple[Any, Any]:
 
 def broadcasting(call: BatchedCall) -> tuple[Any, Any]:
     """Of several, which are broadcast."""
-    places = [
-        place
-        for place, argument in enumerate(call.op.call_signature.schema.arguments)
-        if argument.type.dispatches
-    ]
+    places = [place for place, value in enumerate(call.args) if is_tensor(value)]
     return call.run(aligned(call, places)), 0
 
 

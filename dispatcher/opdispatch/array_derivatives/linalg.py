@@ -16,8 +16,7 @@ from opdispatch.array_derivatives.namespace import (
     xp,
     zeros_like,
 )
-from opdispatch.arrays import FakeArray
-from opdispatch.arrays.level_array import is_batched
+from opdispatch.arrays.level_array import has_elements
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 
 
@@ -33,7 +32,7 @@ def _inv(grad: Any, result: Any) -> Any:
 
 def _det(grad: Any, x: Any, result: Any) -> Any:
     singular = _is_singular(x, result)
-    if not (is_batched(x) or _is_any(x, singular)):
+    if not _may_be_any(x, singular):
         return each_matrix(grad * conj(result)) * adjoint(xp.linalg.inv(x))
     singular = each_matrix(singular)
     regular = xp.linalg.inv(xp.where(singular, _eye(x), x))
@@ -69,9 +68,9 @@ def _adjugate(x: Any) -> Any:
     return power if count % 2 else -power
 
 
-def _is_any(x: Any, condition: Any) -> bool:
-    """Whether a condition holds of some matrix; of those without elements, it does not."""
-    return x.device != "meta" and not isinstance(x.array, FakeArray) and bool(xp.any(condition))
+def _may_be_any(x: Any, condition: Any) -> bool:
+    """Return whether a condition holds of some matrix, or nothing is known of them."""
+    return not has_elements(x) or bool(xp.any(condition))
 
 
 def _slogdet(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
@@ -96,7 +95,7 @@ def _slogdet_forward(x_t: Any, x: Any, results: Sequence[Any]) -> Any:
 
 def _inverse_or_nan(x: Any, log: Any) -> Any:
     """Inverses; of matrices that have none, whose determinant's logarithm is infinite, NaN."""
-    if not (is_batched(x) or _is_any(x, xp.isinf(log))):
+    if not _may_be_any(x, xp.isinf(log)):
         return xp.linalg.inv(x)
     is_singular = each_matrix(xp.isinf(log))
     inverse = xp.linalg.inv(xp.where(is_singular, _eye(x), x))

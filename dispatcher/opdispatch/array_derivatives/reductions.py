@@ -8,7 +8,7 @@ from typing import Any
 
 from opdispatch.array_derivatives.manipulation import cut, part_of
 from opdispatch.array_derivatives.namespace import conj, masked, with_forward, xp, zeros_like
-from opdispatch.arrays.level_array import is_batched
+from opdispatch.arrays.level_array import has_elements
 from opdispatch.functionalities.derivative import RESULT, Formulas, Forward
 
 Axes = Sequence[int] | None
@@ -19,8 +19,8 @@ def _axes_of(shape: Sequence[int], axis: Axes) -> list[int]:
 
 
 def kept(grad: Any, shape: Sequence[int], axis: Axes, keepdims: bool) -> Any:
-    """With the dimensions that a reduction of that shape took away."""
-    if keepdims:
+    """With the dimensions that a reduction of that shape took away, so that it broadcasts."""
+    if keepdims or not grad.shape:
         return grad
     axes = _axes_of(shape, axis)
     return xp.reshape(grad, [1 if n in axes else extent for n, extent in enumerate(shape)])
@@ -83,7 +83,7 @@ def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any
 
 def _cannot_divide(x: Any, product: Any) -> bool:
     """Return whether an element may be zero, or the product not finite, or too small."""
-    if x.device == "meta" or is_batched(x):
+    if not has_elements(x):
         return True
     return not bool(xp.all(xp.logical_and(product != 0, xp.isfinite(product))))
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from opdispatch.arrays.fake_array import FakeArray
 from opdispatch.errors import TransformError
 
 
@@ -115,3 +116,17 @@ def is_batched(tensor: Any) -> bool:
     """Whether it is a tensor of a batch, at any level: its elements cannot be looked at."""
     array = getattr(tensor, "array", None)
     return isinstance(array, LevelArray) and array.is_batched
+
+
+def has_elements(tensor: Any) -> bool:
+    """Return whether decisions may depend on the elements of a tensor.
+
+    Not on those of a batch, which are others for each sample, and not where there are none: on
+    "meta", and in fake tensors.
+    """
+    if is_batched(tensor) or getattr(tensor, "device", "") == "meta":
+        return False
+    array = getattr(tensor, "array", None)
+    while isinstance(array, LevelArray):
+        array = getattr(array.value, "array", None)
+    return not isinstance(array, FakeArray)

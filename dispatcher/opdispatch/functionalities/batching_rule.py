@@ -21,9 +21,11 @@ from opdispatch.dispatch_key_set import bits_of_key
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import check_writes
 from opdispatch.functorch.batched_tensor import (
+    BatchedArray,
     is_tensor,
     make_batched,
     moved_to_front,
+    tensor_over,
     unwrap_all,
 )
 from opdispatch.functorch.dynamic_layer import TOP, Frame, Lowered, call_without
@@ -86,7 +88,10 @@ class BatchedCall:
         args = list(self.args if args is None else args)
         for name, value in changes.items():
             args[self.place(name)] = value
-        positional, named = self.op.call_signature.split(args)
+        signature = self.op.call_signature
+        if not signature.keyword_only_names:
+            return self.op(*args)
+        positional, named = signature.split(args)
         return self.op(*positional, **named)
 
 
@@ -126,10 +131,16 @@ def call_by_rule(op: OperatorHandle, frame: Frame, stack: list[Any], rule: Rule)
         call_without(_BATCHED, op, stack)
         return
     schema = op.call_signature.schema
-    if schema.is_mutable:
+    if may_write := op.may_write:
         check_writes(op, dims)
     with Lowered(frame):
         result, out_dims = rule(BatchedCall(op, layer.info, values, dims))
+        if type(result) is Tensor and type(out_dims) is int and not out_dims and not may_write:
+            # By far most calls: what follows comes to the same.
+            shape = result.array.shape
+            if len(schema.returns) == 1 and shape and shape[0] == layer.info.batch_size:
+                stack[:] = [tensor_over(BatchedArray(layer, result))]
+                return
         results = op.call_signature.box_returns(result)
         if len(results) == 1:
             out_dims = [out_dims]

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import find_key_bits
-from opdispatch.arrays.level_array import is_batched
+from opdispatch.arrays.level_array import has_elements
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import AutogradError
 from opdispatch.function_schema import FunctionSchema
@@ -207,15 +207,17 @@ class TableRule(ForwardRule):
             grad = xp.ones_like(results[0])
             known = [find(args, tangents, results, grad) for find in finders]
             gradient, tangent = _conj(formula(*known)), tangents[place]
-            finite = xp.isfinite(gradient)
-            if is_batched(gradient) or gradient.device == "meta" or not bool(xp.all(finite)):
-                # What does not move adds nothing, however steep it is there.
-                gradient = xp.where(xp.logical_or(finite, tangent != 0), gradient, 0.0)
-            return xp.sum(
-                gradient * tangent,
-                axis=tuple(_MATRIX) if axis is None else _axes(args[axis]),
-                keepdims=keepdims is not None and args[keepdims],
-            )
+            over = tuple(_MATRIX) if axis is None else _axes(args[axis])
+            keeps = keepdims is not None and args[keepdims]
+            if has_elements(gradient) and has_elements(tangent):
+                moved = xp.sum(gradient * tangent, axis=over, keepdims=keeps)
+                if bool(xp.all(xp.isfinite(moved))):
+                    return moved
+            # What does not move adds nothing, however steep it is there, and the other way round.
+            counts = xp.logical_or(xp.isfinite(gradient), tangent != 0)
+            moves = xp.logical_or(xp.isfinite(tangent), gradient != 0)
+            parts = xp.where(counts, gradient, 0.0) * xp.where(moves, tangent, 0.0)
+            return xp.sum(parts, axis=over, keepdims=keeps)
 
         return push
 

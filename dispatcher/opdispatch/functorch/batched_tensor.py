@@ -27,8 +27,14 @@ class BatchedArray(LevelArray):
     __slots__ = ()
 
     def __init__(self, layer: DynamicLayer, value: Any) -> None:
-        keys = keys_over(value.key_bits, _BATCHED)
-        super().__init__(layer, value, tuple(value.shape[1:]), is_batched=True, key_bits=keys)
+        # All of LevelArray.__init__, at once: there is one for each result of each call.
+        self.key_bits = keys_over(value.key_bits, _BATCHED)
+        self.layer = layer
+        self.value = value
+        array = value.array if type(value) is Tensor else value
+        self.shape = tuple(array.shape[1:])
+        self.dtype = array.dtype
+        self.is_batched = True
 
     def __repr__(self) -> str:
         value = self.value.array if isinstance(self.value, Tensor) else self.value
@@ -87,6 +93,16 @@ def unwrap_all(values: list[Any], layer: DynamicLayer) -> tuple[list[Any], list[
     dims: list[Any] = []
     found = False
     for value in values:
+        if type(value) is Tensor:
+            array = value.array
+            if type(array) is BatchedArray and array.layer is layer:
+                plain.append(array.value)
+                dims.append(0)
+                found = True
+            else:
+                plain.append(value)
+                dims.append(None)
+            continue
         if type(value) is list:
             pairs = [unwrap(each, layer) for each in value]
             plain.append([each for each, _ in pairs])
