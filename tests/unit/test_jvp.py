@@ -584,3 +584,17 @@ def test_decompositions_of_complex_matrices_forward(operator, shape, options):
     if operator in ("eigh", "eig", "cholesky"):
         x = x @ x.conj().T + np.eye(3)
     assert forward_beside_backward(Call(f"linalg_{operator}", x, **options), rng) == 1
+
+
+def test_backward_passes_that_record_views_of_their_own_have_tangents():
+    """A write to a view of what was recorded: going back, its place is found by going back."""
+
+    def function(a):
+        b = a * 1.0
+        part = b[:1]
+        part += a[1:] ** 2
+        return xp.sum(b**3)
+
+    want = np.asarray(func.jacrev(func.jacrev(function))(V))
+    close(func.hessian(function)(V), want)
+    close(func.jvp(func.grad(function), (V,), (T,))[1], want @ T)

@@ -18,7 +18,7 @@ def _vector_norm(
 ) -> Any:
     grad, norm = kept(grad, x.shape, axis, keepdims), kept(result, x.shape, axis, keepdims)
     if ord == 0:
-        return zeros_like(x)
+        return None  # nothing goes back, whatever comes before
     if ord == 1:
         return grad * xp.sign(x)
     if ord in (math.inf, -math.inf):

@@ -206,7 +206,10 @@ class TableRule(ForwardRule):
             xp = namespace()
             grad = xp.ones_like(results[0])
             known = [find(args, tangents, results, grad) for find in finders]
-            gradient, tangent = _conj(formula(*known)), tangents[place]
+            gradient, tangent = formula(*known), tangents[place]
+            if gradient is None:
+                return None
+            gradient = _conj(gradient)
             over = tuple(_MATRIX) if axis is None else _axes(args[axis])
             keeps = keepdims is not None and args[keepdims]
             if has_elements(gradient) and has_elements(tangent):

@@ -57,8 +57,11 @@ class DualLayer(DynamicLayer):
         """Return the tangents of ``results`` that ``step`` makes of those of the arguments."""
 
     def take(self, op: OperatorHandle, stack: list[Any]) -> bool:
-        """Call the operator's rule, unless autocast or a trace come first."""
-        if comes_first(LOCAL_STATE.get()):
+        """Call the operator's rule, unless autocast, a trace or a graph at this level come first.
+
+        Backward passes record some calls of their own, to go back through them at once.
+        """
+        if comes_first(LOCAL_STATE.get()) or any(map(_is_recorded, stack)):
             return False
         op.redispatch_boxed(_RULE, stack)
         return True
@@ -227,6 +230,13 @@ class JvpLayer(DualLayer):
     def push(self, step: Push, tangents: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
         """Return ``step(tangents)``."""
         return step(tangents)
+
+
+def _is_recorded(value: Any) -> bool:
+    """Return whether a tensor of a level of forward mode requires gradients at that level."""
+    if type(value) is Tensor:
+        return value.requires_grad_flag and type(value.array) is DualArray
+    return type(value) is list and any(map(_is_recorded, value))
 
 
 def _has_derivative(results: Sequence[Any]) -> bool:
