@@ -77,7 +77,8 @@ class CallingSession:
         and WireError for an argument that cannot be sent.
 
         With `remote`, tensors among the results are RemoteTensors: they stay where they are.
-        An operator's own argument of that name can be given through ``ops``.
+        An operator's own argument of that name can be given through ``ops``. Other choices for a
+        call, such as a timeout, are those of ``with_options``.
         """
         options = SESSIONS_OPTIONS if remote is False else CallOptions.checked(remote=remote)
         return self._call_operator(operator, args, kwargs, options)

@@ -36,7 +36,9 @@ def hint_of_write(error: BaseException) -> str:
     """Return WRITE_HINT if ``error`` is of a write to an array that is read-only, else ""."""
     if type(error) not in (ValueError, TypeError, BufferError):
         return ""
-    return WRITE_HINT if _REFUSAL.search(str(error)) else ""
+    with suppress(Exception):  # what an error was made with may have no text
+        return WRITE_HINT if _REFUSAL.search(str(error)) else ""
+    return ""
 
 
 def with_read_only_arguments(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -50,7 +51,9 @@ def facts_of_exception(error: BaseException) -> dict[str, str]:
         return {}
     facts = {BASES_FACT: ",".join(base.__name__ for base in bases)}
     for name in _attribute_names(bases):
-        value = getattr(error, name, None)
+        value = None
+        with suppress(Exception):  # a class of the library's may do anything there
+            value = getattr(error, name, None)
         if type(value) is (int if name in _NUMBERS else str):
             facts[f"exception_{name}"] = str(value)
     return facts

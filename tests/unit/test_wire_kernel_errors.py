@@ -142,6 +142,26 @@ def test_resource_that_a_kernel_has_used_up_is_no_matter_of_a_process_that_passe
     assert error.errno == 24
 
 
+class Textless:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class OddError(OSError):
+    @property
+    def errno(self):
+        raise RuntimeError("no number")
+
+
+@pytest.mark.parametrize(
+    ("original", "cls"), [(ValueError(Textless()), ValueError), (OddError("odd"), OSError)]
+)
+def test_error_that_cannot_be_shown_arrives_all_the_same(original, cls):
+    error = sent(original)
+    assert isinstance(error, KernelError)
+    assert isinstance(error, cls)
+
+
 def test_unicode_error_has_an_object_of_its_type():
     assert sent(make(UnicodeDecodeError)).object == b""
     assert sent(make(UnicodeEncodeError)).object == ""
