@@ -21,6 +21,8 @@ from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2
 
 _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
+LONGEST_NAME = 255
+"""How many characters the name of a file, or of a module, may have."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -83,6 +85,10 @@ def _read_source(
                 raise WireError(
                     "$.filename is empty; its suffix, .py or .zip, says what the content is"
                 )
+            if len(label) > LONGEST_NAME:
+                raise WireError(
+                    f"$.filename has {len(label)} characters; the limit is {LONGEST_NAME}"
+                )
             name = _check_name(request.name or PurePosixPath(label).stem)
             _keep_upload(request, store, digest, label)
             # A hostile archive is refused here: no interpreter ever sees it.
@@ -90,9 +96,10 @@ def _read_source(
             return name, LibrarySource(label, digest, home=_read_home(request, script, label))
         case "module":
             label = request.module
-            if not _MODULE.fullmatch(label):
+            if len(label) > LONGEST_NAME or not _MODULE.fullmatch(label):
                 raise LibraryLoadError(
-                    f"{label!r} is not the dotted name of a module, such as 'package.kernels'"
+                    f"{label[:200]!r} is not the dotted name of a module, such as "
+                    f"'package.kernels', of at most {LONGEST_NAME} characters"
                 )
             name = _check_name(request.name or label.rpartition(".")[2])
             home = _read_home(request, b"", label)

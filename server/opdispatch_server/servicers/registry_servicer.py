@@ -17,7 +17,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_registry import LibraryRegistry
-from opdispatch_server.libraries.load_request import reading_load_request
+from opdispatch_server.libraries.load_request import LONGEST_NAME, reading_load_request
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
 from opdispatch_server.operator_registry import OperatorRegistry
@@ -125,6 +125,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 outcome = await self._libraries.load(order, report)
         except OpdispatchError as error:
             name = request.name or PurePosixPath(request.filename).stem or request.module
+            name = name[:LONGEST_NAME]  # which nobody may have checked yet
             about = fields(Event.LIBRARY_LOAD_FAILED, library=name, identity=IDENTITY.get())
             LOG.warning("%s was not loaded: %s%s", name, error, asked_by(), extra=about)
             raise
