@@ -465,21 +465,25 @@ class Interpreter:
         slot = self._recorder.begin(row) if row is not None else None
         try:
             return run_on_device((), self._libraries.obey, message)
-        except BaseException:  # an instruction is always answered
-            if subject is not None and self._fitness.check():
-                error = self._fitness.refusal(str(subject))
-            if not isinstance(error, OpdispatchError):
-                LOG.exception(
-                    "instruction %s failed",
-                    message.WhichOneof("kind"),
-                    extra=fields(Event.INTERNAL_ERROR, interpreter=self._name),
-                )
-            return pb.InterpreterMessage(
-                instruction_id=message.instruction_id, failed=status_from_error(error)
-            )
+        except BaseException as failure:  # an instruction is always answered
+            is_unfit = subject is not None and self._fitness.check()
+            refusal = self._fitness.refusal(str(subject)) if is_unfit else None
+            return self._failed(message, refusal or failure)
         finally:
             if slot is not None and row is not None:
                 self._recorder.end(slot, row)
+
+    def _failed(self, message: pb.DaemonMessage, error: BaseException) -> pb.InterpreterMessage:
+        """Return the answer to an instruction that has raised."""
+        if not isinstance(error, OpdispatchError):
+            LOG.exception(
+                "instruction %s failed",
+                message.WhichOneof("kind"),
+                extra=fields(Event.INTERNAL_ERROR, interpreter=self._name),
+            )
+        return pb.InterpreterMessage(
+            instruction_id=message.instruction_id, failed=status_from_error(error)
+        )
 
     def _answer_later(self, session: Session, outcome: Awaitable[pb.InterpreterMessage]) -> None:
         async def answer() -> None:
