@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_wire.library_source import load_request
+from opdispatch_wire.library_source import load_source
 from opdispatch_wire.v1 import registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
@@ -119,7 +119,7 @@ def test_a_build_may_take_longer_than_the_sessions_timeout(
     ):
         assert wait_for((tmp_path / "building").exists)
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
-        steps = stub.LoadLibraryWithProgress(load_request(path, requirements=requirements))
+        steps = stub.LoadLibraryWithProgress(load_source(path, requirements=requirements).request)
         silent = (step for step in steps if not step.line)
         for _ in range(6):  # seconds
             next(silent)

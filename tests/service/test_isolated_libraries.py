@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_wire.library_source import load_request
+from opdispatch_wire.library_source import load_source
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
@@ -274,7 +274,7 @@ def test_an_isolated_library_is_held_by_as_many_interpreters_as_it_should_be(
         stub = registry_pb2_grpc.RegistryServiceStub(channel)
 
         def load(interpreters: int) -> registry_pb2.Library:
-            request = load_request(path, isolated=True)
+            request = load_source(path, isolated=True).request
             request.interpreters = interpreters
             return stub.LoadLibrary(request, timeout=30).library
 

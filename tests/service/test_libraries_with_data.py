@@ -258,3 +258,19 @@ def test_zip_with_a_bomb_in_it_is_refused_by_its_member(session: oc.Session, tmp
         file.writestr("weights.bin", b"0" * 2**26)
     with pytest.raises(oc.LibraryLoadError, match=r"limit is 100 times.*'weights\.bin'"):
         session.load(archive)
+
+
+@pytest.mark.parametrize(
+    "filename", ["__init__.py", "2 odd-name.py", "caf\N{LATIN SMALL LETTER E WITH ACUTE}.py"]
+)
+def test_single_file_may_have_any_name(session: oc.Session, tmp_path: Path, filename: str):
+    path = tmp_path / filename
+    path.write_text(
+        "from opdispatch import Library\nimport pickle\nclass Model: pass\n"
+        "lib = Library('odd', 'DEF')\n"
+        "lib.define('same() -> bool')\n"
+        "same = lambda: type(pickle.loads(pickle.dumps(Model()))) is Model\n"
+        "lib.impl('same', same, 'CompositeImplicitAutograd')\n"
+    )
+    session.load(path, name="odd")
+    assert session.ops.odd.same() is True

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opdispatch_server.libraries.library_version import LibrarySource
-from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.library_code.library_store import LibraryStore, digest_content
 from opdispatch_server.state.journal import LIBRARY
 from opdispatch_server.state.journal_file import DATABASE
 from opdispatch_server.state.journal_record import (
@@ -48,6 +48,24 @@ def test_what_no_version_is_loaded_from_is_removed(tmp_path: Path):
     assert remove_unused_uploads(tmp_path) == RemovedUploads(1, len(OLD), 2)
     assert stored(tmp_path) == {NEWER, NEWEST}
     assert remove_unused_uploads(tmp_path) == RemovedUploads(0, 0, 2)
+
+
+def test_what_an_upload_was_unpacked_to_goes_with_it(tmp_path: Path):
+    record(tmp_path, OLD, NEWER)
+    store = LibraryStore(libraries_in(tmp_path))
+    digests = [digest_content(text) for text in (OLD, NEWER)]
+    old, newer = (store.unpack(digest, "c.py") for digest in digests)
+    part = store.begin("0" * 64, 100, "c.zip")
+    store.append(part, b"12345", "c.zip")
+    record(tmp_path, NEWER)
+    assert remove_unused_uploads(tmp_path, dry_run=True) == RemovedUploads(1, 2 * len(OLD), 1)
+    part.close()  # until then, the upload is under way
+    freed = RemovedUploads(1, 2 * len(OLD) + 5, 1)
+    assert remove_unused_uploads(tmp_path, dry_run=True) == freed
+    assert old.exists()
+    assert remove_unused_uploads(tmp_path) == freed
+    assert (old.exists(), newer.exists()) == (False, True)
+    assert stored(tmp_path) == {NEWER}
 
 
 def test_all_goes_when_nothing_is_loaded(tmp_path: Path):

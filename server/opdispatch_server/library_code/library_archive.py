@@ -43,7 +43,9 @@ def is_archive(filename: str) -> bool:
 
 def source_module(filename: str) -> str:
     """Return the name of the module that a single source file is imported as."""
-    return re.sub(r"\W", "_", PurePosixPath(filename).stem)
+    stem = re.sub(r"\W", "_", PurePosixPath(filename).stem)
+    # Alone, a package's file is a module, too; and no name begins with a digit.
+    return f"_{stem}" if stem == "__init__" or not stem.isidentifier() else stem
 
 
 def read_main_source(path: Path, filename: str, library: str) -> bytes:

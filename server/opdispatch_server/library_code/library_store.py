@@ -15,7 +15,7 @@ from pathlib import Path
 from opdispatch.errors import RegistrationError
 from opdispatch_server.configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
 from opdispatch_server.fault_points import FaultPoint, fault_point
-from opdispatch_server.library_code.partial_file import PART_PREFIX, PartialFile
+from opdispatch_server.library_code.partial_file import PART_PREFIX, PartialFile, is_in_use
 from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries, folder_bytes
 from opdispatch_wire.errors import JournalError, LibraryLoadError
 from opdispatch_wire.library_content import CHUNK_BYTES
@@ -155,6 +155,7 @@ class LibraryStore:
         used = self._count_used() if self._used is None else self._used
         if used + size > self._disk_bytes:
             self.unpacked.remove()
+            self.remove_parts()
             used = self._count_used()
         if used + size > self._disk_bytes:
             raise JournalError(
@@ -208,14 +209,19 @@ class LibraryStore:
         """Return where the uploads are: files that have their digest for a name."""
         return sorted(self._folder.glob("[0-9a-f]" * 64))
 
-    def remove_parts(self) -> int:
-        """Remove what has come of uploads that were broken off; returns how many bytes."""
+    def remove_parts(self, *, dry_run: bool = False) -> int:
+        """Remove what has come of uploads that were broken off; returns how many bytes.
+
+        With ``dry_run``, only counts them.
+        """
         freed = 0
         for path in self._folder.glob(f"{PART_PREFIX}*"):
-            with suppress(OSError):
-                size = path.stat().st_size
-                path.unlink()
-                freed += size
+            if not is_in_use(path):
+                with suppress(OSError):
+                    size = path.stat().st_size
+                    if not dry_run:
+                        path.unlink()
+                    freed += size
         return freed
 
     # -- loads ------------------------------------------------------------------------------------

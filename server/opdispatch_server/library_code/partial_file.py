@@ -14,6 +14,21 @@ PART_PREFIX = ".part-"
 _CHUNK = 1024 * 1024
 
 
+def is_in_use(path: Path) -> bool:
+    """Return whether an upload is under way that writes to the file ``path``."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class PartialFile:
     """What has come so far of a file, on disk; what comes later is appended.
 

@@ -72,10 +72,12 @@ class UnpackedLibraries:
         suffix = "" if is_archive(filename) else f".{source_module(filename)}"
         return self.folder / f"{digest}{suffix}"
 
-    def remove(self, keep: Callable[[str], bool] = lambda digest: False) -> int:
+    def remove(
+        self, keep: Callable[[str], bool] = lambda digest: False, *, dry_run: bool = False
+    ) -> int:
         """Remove the folders that no process uses, but those of digests to ``keep``.
 
-        Returns how many bytes that frees.
+        Returns how many bytes that frees. With ``dry_run``, only counts them.
         """
         freed = 0
         for path in self._paths():
@@ -88,12 +90,18 @@ class UnpackedLibraries:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 freed += folder_bytes(path)
-                remove_folder(path)
+                if not dry_run:
+                    remove_folder(path)
             except BlockingIOError:
                 continue  # an interpreter has imported it
             finally:
                 os.close(descriptor)
         return freed
+
+    def remove_drafts(self) -> None:
+        """Remove what processes have left that died while they unpacked something."""
+        for path in self.folder.glob(f"{DRAFT_PREFIX}*"):
+            remove_folder(path)
 
     def total_bytes(self) -> int:
         """Return how much there is on disk."""

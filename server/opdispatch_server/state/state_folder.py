@@ -1,6 +1,7 @@
 """A daemon's state folder: whose it is at the moment, and where in it everything lies.
 
 libraries/              uploads by their SHA-256 (library_store.py)
+unpacked/               their files, for interpreters (unpacked_libraries.py)
 journal/                what is loaded (journal_file.py)
 journal.imported/       an import that is decided, and takes journal/'s place at next opening
 journal.replaced-TIME/  what an import has replaced
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.library_store import DRAFT_PREFIX
+from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.state.journal_file import JournalFile, sync_path
 from opdispatch_wire.errors import JournalError
@@ -107,6 +109,7 @@ class StateFolder:
             for path in self.path.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
+        UnpackedLibraries(self.path / "unpacked").remove_drafts()
 
     def _finish_import(self) -> Path | None:
         imported = self.path / _IMPORTED

@@ -1,4 +1,4 @@
-"""Uploads that nothing can be loaded from any more.
+"""Uploads that nothing can be loaded from any more, and the folders that they were unpacked to.
 
 An upload is kept when the last version that was loaded from it has gone: loading it again is
 quick then, and the journal that an import has replaced may still name it. So they only go when
@@ -17,7 +17,11 @@ from opdispatch_server.state.named_libraries import named_libraries
 
 @dataclass(frozen=True, slots=True)
 class RemovedUploads:
-    """How many uploads were removed, their bytes, and how many were kept."""
+    """How many uploads were removed, how many bytes that has freed, and how many were kept.
+
+    The bytes are also those of folders that uploads were unpacked to, and of parts of uploads
+    that never came whole.
+    """
 
     removed: int
     freed_bytes: int
@@ -32,9 +36,11 @@ def remove_unused_uploads(state: Path, *, dry_run: bool = False) -> RemovedUploa
     """
     with named_libraries(state) as (folder, libraries):
         named = set(uploads_of(libraries))
-        uploads = LibraryStore(folder.libraries).paths()
+        store = LibraryStore(folder.libraries)
+        uploads = store.paths()
         unused = [path for path in uploads if path.name not in named]
-        freed = 0
+        freed = store.unpacked.remove(named.__contains__, dry_run=dry_run)
+        freed += store.remove_parts(dry_run=dry_run)
         for path in unused:
             freed += path.stat().st_size
             if not dry_run:
