@@ -75,6 +75,8 @@ class Library:
     """How many calls of this version its kernels have failed."""
     trouble: str
     """What it has done to interpreters lately, and what follows from that; empty: nothing."""
+    waiting_for: str
+    """What it waits for, in words, if it is in fewer interpreters than it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,7 @@ def library_from_proto(msg: registry_pb2.Library) -> Library:
         python=msg.home.environment.python,
         kernel_errors=msg.kernel_errors,
         trouble=msg.trouble,
+        waiting_for=msg.waiting_for,
     )
 
 

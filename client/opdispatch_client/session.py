@@ -131,6 +131,7 @@ class Session(SessionBase, CallingSession):
         name: str | None = None,
         interpreter: str | None = None,
         interpreters: int | None = None,
+        min_ready: int | None = None,
         on: str | None = None,
         requirements: Requirements | None = None,
         python: str | os.PathLike[str] | None = None,
@@ -145,6 +146,10 @@ class Session(SessionBase, CallingSession):
         ``"privateuseone"`` where a library has brought a backend for it), or wherever the daemon
         chooses; and then to others, until `interpreters` of them hold it. Naming an interpreter
         that does not hold what is loaded already makes that one a replica.
+
+        A new version is published, in the place of the one before, when as many interpreters have
+        imported it as serve that one, as far as there are any; with `min_ready`, when that many
+        have. Until then calls go on with the version before.
 
         Raises LibraryLoadError, or the registration's own error, with the traceback in
         ``facts["traceback"]``; nothing is left behind then. WaitTimeoutError if somebody else's
@@ -168,6 +173,7 @@ class Session(SessionBase, CallingSession):
             name=name,
             interpreter=interpreter,
             interpreters=interpreters,
+            min_ready=min_ready,
             on=on,
             requirements=requirements,
             python=python,

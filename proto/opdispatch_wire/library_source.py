@@ -40,6 +40,7 @@ def load_source(
     name: str | None = None,
     interpreter: str | None = None,
     interpreters: int | None = None,
+    min_ready: int | None = None,
     on: str | None = None,
     requirements: Requirements | None = None,
     python: str | os.PathLike[str] | None = None,
@@ -51,15 +52,20 @@ def load_source(
     A string without a path separator that does not end in ``.py`` or ``.zip`` is a module
     name, unless it has a dot and is the name of a file. Raises LibraryLoadError if it is none
     either, or if the file is missing, cannot be read, or is of another kind; WireError for fewer
-    interpreters than one. A file of more than `inline_bytes` is to be uploaded first.
+    interpreters than one, or than `min_ready`. A file of more than `inline_bytes` is to be uploaded
+    first.
     """
     if interpreters is not None and interpreters < 1:
         raise WireError(f"interpreters is {interpreters}; expected 1 or more")
+    if min_ready is not None and not 1 <= min_ready <= (interpreters or min_ready):
+        most = f", and at most {interpreters}, the interpreters" if interpreters else ""
+        raise WireError(f"min_ready is {min_ready}; expected 1 or more{most}")
     device = on if on is not None and _is_device(on) else ""
     request = registry_pb2.LoadLibraryRequest(
         name=name or "",
         interpreter=interpreter or ("" if device else on) or "",
         interpreters=interpreters or 0,
+        min_ready=min_ready or 0,
         device=device,
         isolated=isolated,
     )

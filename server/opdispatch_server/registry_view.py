@@ -53,6 +53,7 @@ class RegistryView:
     ) -> None:
         self._operators = operators
         self._catalog = libraries.catalog
+        self._library_to_proto = libraries.to_proto
         self._placement = libraries.placement
         self._sessions = sessions
         self._supervisor = supervisor
@@ -70,7 +71,7 @@ class RegistryView:
         return pb.ListLibrariesReply(libraries=[self._library(version) for version in versions])
 
     def _library(self, version: LibraryVersion) -> pb.Library:
-        message = version.to_proto()
+        message = self._library_to_proto(version)
         if version.state is not VersionState.KEPT and not self._blame.is_quiet:
             message.trouble = self._blame.trouble_of(version.name, version.operators)
         return message

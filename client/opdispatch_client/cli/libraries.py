@@ -58,6 +58,16 @@ def load(
             show_default=False,
         ),
     ] = None,
+    min_ready: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Publish it when so many interpreters have imported it; calls go on with the "
+            "version before until then. Default: as many as serve that.",
+            show_default=False,
+        ),
+    ] = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -132,6 +142,7 @@ def load(
                     name=name,
                     interpreter=interpreter,
                     interpreters=interpreters,
+                    min_ready=min_ready,
                     on=on,
                     requirements=requirements,
                     python=python,
@@ -173,8 +184,8 @@ def _print_loaded(library: LoadedLibrary, *, json: bool) -> None:
         print_json(library)
         return
     where = ", ".join(library.interpreters) or "no interpreter"
-    if library.interpreters_wanted > len(library.interpreters):
-        where += f" ({len(library.interpreters)} of {library.interpreters_wanted} interpreters)"
+    if library.waiting_for:
+        where += f"; it waits for {library.waiting_for}"
     if library.already_loaded:
         print_lines([f"{library.name} v{library.version} was loaded already, in {where}"])
     else:
@@ -269,6 +280,8 @@ def _show(found: list[Library], *, json: bool, indent: int | None) -> None:
         for library in found:
             if library.error:
                 print_remark(f"{library.name} has failed: {library.error}")
+            if library.waiting_for:
+                print_remark(f"{library.name} waits for {library.waiting_for}")
 
 
 def _describe_interpreters(library: Library) -> str:

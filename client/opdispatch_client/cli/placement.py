@@ -45,9 +45,14 @@ def scale(
     if settings.json:
         print_json(library)
         return
-    held = f"{len(library.interpreters)} of {library.interpreters_wanted} interpreters"
-    where = ", ".join(library.interpreters)
-    print_lines([f"{library.name} v{library.version} is in {held}: {where}"])
+    held, wanted = len(library.interpreters), library.interpreters_wanted
+    counted = f"{held} interpreter{'s' * (held != 1)}"
+    line = f"{library.name} v{library.version} is in {counted}: {', '.join(library.interpreters)}"
+    if held > wanted:
+        line += f"; it will be in {wanted}, when the calls in the others have ended"
+    elif library.waiting_for:
+        line += f"; it waits for {library.waiting_for}"
+    print_lines([line])
 
 
 def rollback(settings: Settings, name: LibraryName) -> None:

@@ -44,7 +44,7 @@ class GetServerInfoReply(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., server_version: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., pid: _Optional[int] = ..., epoch: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., lane: _Optional[str] = ...) -> None: ...
 
 class LoadLibraryRequest(_message.Message):
-    __slots__ = ("name", "content", "module", "uploaded", "filename", "interpreter", "interpreters", "device", "environment", "isolated", "sha256")
+    __slots__ = ("name", "content", "module", "uploaded", "filename", "interpreter", "interpreters", "device", "environment", "isolated", "sha256", "min_ready")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     MODULE_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class LoadLibraryRequest(_message.Message):
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     ISOLATED_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    MIN_READY_FIELD_NUMBER: _ClassVar[int]
     name: str
     content: bytes
     module: str
@@ -67,7 +68,8 @@ class LoadLibraryRequest(_message.Message):
     environment: Environment
     isolated: bool
     sha256: str
-    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., uploaded: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., isolated: _Optional[bool] = ..., sha256: _Optional[str] = ...) -> None: ...
+    min_ready: int
+    def __init__(self, name: _Optional[str] = ..., content: _Optional[bytes] = ..., module: _Optional[str] = ..., uploaded: _Optional[str] = ..., filename: _Optional[str] = ..., interpreter: _Optional[str] = ..., interpreters: _Optional[int] = ..., device: _Optional[str] = ..., environment: _Optional[_Union[Environment, _Mapping]] = ..., isolated: _Optional[bool] = ..., sha256: _Optional[str] = ..., min_ready: _Optional[int] = ...) -> None: ...
 
 class UploadLibraryRequest(_message.Message):
     __slots__ = ("file", "chunk")
@@ -146,7 +148,7 @@ class UnloadLibraryReply(_message.Message):
     def __init__(self, active: _Optional[_Union[Library, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., memory_measure: _Optional[_Union[MemoryMeasure, str]] = ...) -> None: ...
 
 class Library(_message.Message):
-    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error", "kernel_errors", "trouble")
+    __slots__ = ("name", "version", "sha256", "source", "interpreters", "loaded_at", "operators", "active", "calls_in_flight", "interpreters_wanted", "device", "loaded_by", "state", "home", "max_concurrency", "error", "kernel_errors", "trouble", "waiting_for")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +167,7 @@ class Library(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     sha256: str
@@ -183,7 +186,8 @@ class Library(_message.Message):
     error: str
     kernel_errors: int
     trouble: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ..., kernel_errors: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+    waiting_for: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., sha256: _Optional[str] = ..., source: _Optional[str] = ..., interpreters: _Optional[_Iterable[str]] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., operators: _Optional[_Iterable[str]] = ..., active: _Optional[bool] = ..., calls_in_flight: _Optional[int] = ..., interpreters_wanted: _Optional[int] = ..., device: _Optional[str] = ..., loaded_by: _Optional[str] = ..., state: _Optional[str] = ..., home: _Optional[_Union[Home, _Mapping]] = ..., max_concurrency: _Optional[int] = ..., error: _Optional[str] = ..., kernel_errors: _Optional[int] = ..., trouble: _Optional[str] = ..., waiting_for: _Optional[str] = ...) -> None: ...
 
 class ScaleLibraryRequest(_message.Message):
     __slots__ = ("name", "interpreters")

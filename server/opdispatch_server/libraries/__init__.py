@@ -9,6 +9,7 @@ library_transaction, batch_comparison,
 followers                              into the registry, all of it or nothing
 library_replicas                       how many interpreters hold each
 library_settling                       those that have lost theirs
+library_waits                          what each waits for, in words
 library_journal, library_restoration   what is on disk, and back from there
 library_events                         what the log says of them
 memory_given_back                      what an unload frees

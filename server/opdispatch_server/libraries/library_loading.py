@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from opdispatch_server.libraries.library_journal import LibraryJournal
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibrarySource, LibraryVersion, VersionState
 from opdispatch_server.libraries.load_race import LoadRace, LoadWait
-from opdispatch_server.libraries.placement import Place, Placement
+from opdispatch_server.libraries.placement import BUSY_PATIENCE, Place, Placement
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.shielded import shielded
 from opdispatch_wire.errors import DeadlineExceededError
@@ -30,6 +30,9 @@ class LoadOrder:
     place: Place = field(default_factory=Place)
     interpreters: int = 0
     """How many shall hold it; 0: as many as the version before, else one."""
+    min_ready: int = 0
+    """How many must have imported it before it is published; 0: as many as serve the version
+    before, as far as there are any that can."""
     loaded_by: str = ""
     patience: float | None = None
     """For how many seconds somebody waits for the outcome; None: for ever."""
@@ -75,6 +78,8 @@ class LibraryLoading:
         self._published = published
         # What still waits for the last calls of unloaded versions.
         self._leaving = leaving
+        # Held while a load claims several interpreters: of two that hold some each, none would end.
+        self._claiming = asyncio.Lock()
         # Of each name, the race that the next load of the same content takes part in.
         self._last_race: dict[str, LoadRace] = {}
 
@@ -181,12 +186,13 @@ class LibraryLoading:
         busy = f"interpreter {place.interpreter}" if place.interpreter else "an interpreter"
         wait.set(lambda: f"{busy} that is importing something else{_by(race)}")
         try:
-            session = await self._placement.claim(place, race.version.name)
+            session, *others = await self._claim(race, order, wait)
         except BaseException:
             race.end_import()
             raise
         if race.version.is_active and self._transaction.stays_in(race.version, session):
-            self._placement.release(session)  # another member has imported it here meanwhile
+            for each in (session, *others):  # another member has imported it here meanwhile
+                self._placement.release(each)
             race.end_import()
             return _already(race.version, session)
         wait.importing = session
@@ -195,7 +201,7 @@ class LibraryLoading:
         # An import that has begun ends in order, though nobody may be waiting for it any more:
         # then it publishes nothing.
         wanted = _Wanted()
-        task = self._start(self._import_into(race, session, order, wanted))
+        task = self._start(self._import_into(race, session, others, order, wanted))
         try:
             role = await shielded(task)
         except asyncio.CancelledError:
@@ -203,50 +209,110 @@ class LibraryLoading:
             raise
         return LoadOutcome(race.version, role)
 
+    async def _claim(
+        self, race: LoadRace, order: LoadOrder, wait: LoadWait
+    ) -> list[InterpreterSession]:
+        """Wait for the interpreters that are to import a version before it is published.
+
+        The first one is that of the order. Without a `min_ready` there may be fewer than serve the
+        version before: busy ones are waited for as long as any replica waits.
+        """
+        version = race.version
+        count = count_to_be_ready(version, race.replaced, order)
+        if count == 1:
+            return [await self._placement.claim(order.place, version.name)]
+        device, version.device = version.device, order.place.device or version.device
+        claimed: list[InterpreterSession] = []
+        async with self._claiming:
+            try:
+                claimed.append(await self._placement.claim(order.place, version.name))
+                wait.set(
+                    lambda: (
+                        f"{count} interpreters that can import {version}, of which there are "
+                        f"{len(claimed)}"
+                    )
+                )
+                while len(claimed) < count and not version.is_active:
+                    if session := await self._placement.claim_spare(version, BUSY_PATIENCE):
+                        claimed.append(session)
+                    elif not order.min_ready:
+                        break
+                    else:
+                        await self._placement.wait_for_change()
+            except BaseException:
+                version.device = device
+                for session in claimed:
+                    self._placement.release(session)
+                raise
+        return claimed
+
     async def _import_into(
-        self, race: LoadRace, session: InterpreterSession, order: LoadOrder, wanted: _Wanted
+        self,
+        race: LoadRace,
+        session: InterpreterSession,
+        others: list[InterpreterSession],
+        order: LoadOrder,
+        wanted: _Wanted,
     ) -> str:
         """Imports the library for one member of the race; its role."""
         leaving = self._leaving()
         try:
             try:
-                return await self._attempt(race, session, order, wanted)
+                return await self._attempt(race, session, others, order, wanted)
             except DuplicateDefinitionError:
                 # Perhaps by a library that is unloaded already, but had calls to finish.
                 if not leaving:
                     raise
                 await asyncio.wait(leaving, timeout=self._load_timeout)
-                return await self._attempt(race, session, order, wanted)
+                return await self._attempt(race, session, others, order, wanted)
         finally:
-            self._placement.release(session)
+            for each in (session, *others):
+                self._placement.release(each)
             race.end_import(session)
             race.leave()
 
     async def _attempt(
-        self, race: LoadRace, session: InterpreterSession, order: LoadOrder, wanted: _Wanted
+        self,
+        race: LoadRace,
+        session: InterpreterSession,
+        others: Sequence[InterpreterSession],
+        order: LoadOrder,
+        wanted: _Wanted,
     ) -> str:
         version = race.version
         batch = await self._transaction.stage(
             version, session, race.replaced, timeout=self._load_timeout
         )
+        # After the first one: what ends its interpreter does not end all of them.
+        staged = await self._transaction.stage_others(
+            version,
+            session,
+            others,
+            race.replaced,
+            timeout=self._load_timeout,
+            needs_all=bool(order.min_ready),
+        )
         async with race.turn:
             replaced = race.replaced
             if not wanted():
-                await self._transaction.abandon(version, session)
+                await self._transaction.abandon(version, session, *staged)
                 raise DeadlineExceededError(f"nobody waits for {version} any more")
             if version.is_active:
-                await self._transaction.join(version, session, batch)
-                log_replica_joined(version, session.name)
+                for each, its in {session: batch, **staged}.items():
+                    await self._transaction.join(version, each, its)
+                    log_replica_joined(version, each.name)
                 return "replica"
             version.loaded_by = order.loaded_by
             version.device = order.place.device or version.device
-            version.interpreters_wanted = order.interpreters or version.interpreters_wanted
+            wanted_in = order.interpreters or version.interpreters_wanted
+            version.interpreters_wanted = max(wanted_in, order.min_ready)
             too_old: list[LibraryVersion] = []
             await self._transaction.publish(
                 version,
                 session,
                 batch,
                 replaced,
+                others=staged,
                 still_wanted=wanted,
                 recording=lambda: self._journal.loading(version, replaced),
                 on_published=lambda: too_old.extend(self._catalog.add(version)),
@@ -258,6 +324,17 @@ class LibraryLoading:
         log_loaded(version, replaced)
         await self._published(version)
         return "primary"
+
+
+def count_to_be_ready(
+    version: LibraryVersion, replaced: LibraryVersion | None, order: LoadOrder
+) -> int:
+    """Return how many interpreters are to have imported a version before it is published."""
+    if order.min_ready or version.is_active:
+        return max(order.min_ready, 1)
+    serving = sum(replica.is_serving for replica in replaced.replicas) if replaced else 0
+    wanted = order.interpreters or version.interpreters_wanted
+    return max(min(serving, wanted), 1)
 
 
 def _already(version: LibraryVersion, session: InterpreterSession) -> LoadOutcome:

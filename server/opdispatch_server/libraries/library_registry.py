@@ -29,6 +29,7 @@ from opdispatch_server.libraries.library_replicas import LibraryReplicas
 from opdispatch_server.libraries.library_settling import LibrarySettling
 from opdispatch_server.libraries.library_transaction import LibraryTransaction
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
+from opdispatch_server.libraries.library_waits import LibraryWaits
 from opdispatch_server.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.libraries.placement import Placement
 from opdispatch_server.log_fields import IDENTITY, Event, asked_by, fields
@@ -37,6 +38,7 @@ from opdispatch_server.servicers.health import HealthBoard
 from opdispatch_server.state.journal import Journal
 from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import JournalError, LibraryNotFoundError, WireError
+from opdispatch_wire.v1 import registry_pb2
 
 LOG = logging.getLogger("opdispatch.libraries")
 
@@ -120,6 +122,7 @@ class LibraryRegistry:
         )
         self._drains = asyncio.Lock()
         self._stopped = False
+        self._waits = LibraryWaits(pools, self.placement)
         self.settling = LibrarySettling(pools, self.catalog.newest, transaction.publication)
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
@@ -129,6 +132,12 @@ class LibraryRegistry:
     def publication(self) -> asyncio.Lock:
         """Held while the dispatcher and the state of the libraries change together."""
         return self._transaction.publication
+
+    def to_proto(self, version: LibraryVersion) -> registry_pb2.Library:
+        """Return a version as clients see it, with what it waits for."""
+        message = version.to_proto()
+        message.waiting_for = self._waits.describe(version)
+        return message
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -186,7 +195,8 @@ class LibraryRegistry:
             loaded = newest is not None and newest.source == source and newest.is_active
             if order.interpreters or not loaded:
                 before = newest.interpreters_wanted if newest else 1
-                await self._pools.provide(pool, order.interpreters or before, report)
+                count = max(order.interpreters or before, order.min_ready)
+                await self._pools.provide(pool, count, report)
             place = dataclasses.replace(order.place, pool=pool)
             return await self._loading.load(dataclasses.replace(order, source=source, place=place))
 

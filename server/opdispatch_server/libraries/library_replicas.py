@@ -18,7 +18,7 @@ from opdispatch_server.libraries.library_events import about, log_replica_joined
 from opdispatch_server.libraries.library_restoration import restore_in_order
 from opdispatch_server.libraries.library_transaction import LibraryTransaction, Recording
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
-from opdispatch_server.libraries.placement import Place, Placement
+from opdispatch_server.libraries.placement import BUSY_PATIENCE, Place, Placement
 from opdispatch_server.libraries.replica import Replica, ReplicaState
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
@@ -40,9 +40,6 @@ RECOVERY_ATTEMPTS = 3
 FIRST_PAUSE = 0.5
 FIRST_REST = 30.0
 LONGEST_REST = 3600.0
-# How long a replica waits for an interpreter that imports something else; the next that is free
-# is given it later.
-BUSY_PATIENCE = 5.0
 
 
 class LibraryReplicas:

@@ -18,9 +18,10 @@ else changes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from itertools import chain
+from types import MappingProxyType
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import IMPORT, Subject
@@ -161,6 +162,40 @@ class LibraryTransaction:
         checked_answer(await session.post(pb.DaemonMessage(fetch=fetch)))
         return ""
 
+    async def stage_others(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        others: Sequence[InterpreterSession],
+        replaced: LibraryVersion | None,
+        *,
+        timeout: float,
+        needs_all: bool,
+    ) -> dict[InterpreterSession, pb.RegistrationBatch]:
+        """Have others import what ``session`` has staged; if one fails, none has it staged then.
+
+        Raises as ``stage``, for the first that fails. One whose interpreter dies of something else
+        does not count, unless this ``needs_all``.
+        """
+        outcomes = await asyncio.gather(
+            *(self.stage(version, each, replaced, timeout=timeout) for each in others),
+            return_exceptions=True,
+        )
+        staged, failures = {}, []
+        for each, outcome in zip(others, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                staged[each] = outcome
+            elif (
+                needs_all
+                or not isinstance(outcome, InterpreterDiedError)
+                or "suspect" in outcome.facts  # it is the import that has ended it
+            ):
+                failures.append(outcome)
+        if failures:
+            await self.abandon(version, session, *staged)
+            raise failures[0]
+        return staged
+
     async def publish(
         self,
         version: LibraryVersion,
@@ -168,6 +203,7 @@ class LibraryTransaction:
         batch: pb.RegistrationBatch,
         replaced: LibraryVersion | None,
         *,
+        others: Mapping[InterpreterSession, pb.RegistrationBatch] = MappingProxyType({}),
         still_wanted: Callable[[], bool] = lambda: True,
         recording: Recording = nullcontext,
         on_published: Callable[[], None] = lambda: None,
@@ -175,6 +211,7 @@ class LibraryTransaction:
     ) -> None:
         """Publishes what ``session`` has staged, in the place of ``replaced``.
 
+        ``others`` have staged the same, and are replicas from the moment of publication on.
         ``still_wanted`` is asked before that; ``recording`` is entered once every check has
         passed, and left when it is published; ``on_published`` is called with it, while
         ``publication`` is held. ``published_after`` says, for a version that comes back, which
@@ -185,8 +222,10 @@ class LibraryTransaction:
         with self._collections.spared():
             try:
                 await asyncio.to_thread(_take_batch, version, batch)
+                for each, its in others.items():
+                    check_same_batch(version, its, each.name)
             except Exception:
-                await self.abandon(version, session)
+                await self.abandon(version, session, *others)
                 raise
             async with self._order, AsyncExitStack() as recorded:
                 try:
@@ -196,12 +235,19 @@ class LibraryTransaction:
                         raise DeadlineExceededError(f"nobody waits for {version} any more")
                     await recorded.enter_async_context(recording())
                 except Exception:
-                    await self.abandon(version, session)
+                    await self.abandon(version, session, *others)
                     raise
                 above = published_after()
                 commit = pb.Commit(load_id=version.load_id, above=[each.load_id for each in above])
-                message = pb.DaemonMessage(commit=commit)
-                await self._publish(version, session, replaced, message, on_published, above)
+                await self._publish(
+                    version,
+                    session,
+                    replaced,
+                    pb.DaemonMessage(commit=commit),
+                    on_published,
+                    above,
+                    [*others],
+                )
                 mirrors = self._followers.mirror_everywhere(version, above)
         await finish(mirrors)
 
@@ -229,10 +275,13 @@ class LibraryTransaction:
             raise
         self._serve(replica)
 
-    async def abandon(self, version: LibraryVersion, session: InterpreterSession) -> None:
-        """Has an interpreter forget what it has staged."""
-        abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-        await finish(self._followers.post(session, abort))
+    async def abandon(self, version: LibraryVersion, *sessions: InterpreterSession) -> None:
+        """Has interpreters forget what they have staged."""
+        aborts = []
+        for session in sessions:
+            abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
+            aborts += self._followers.post(session, abort)
+        await finish(aborts)
 
     async def bring_back(
         self,
@@ -368,6 +417,23 @@ class LibraryTransaction:
             await asyncio.to_thread(self._operators.disown, version)
         self.routes.renew()
 
+    async def _commit_others(
+        self,
+        version: LibraryVersion,
+        others: Sequence[InterpreterSession],
+        instruction: pb.DaemonMessage,
+    ) -> list[InterpreterSession]:
+        """Have interpreters publish what they have staged; return those that did, and live."""
+        timeout = instruction_timeout(version)
+        outcomes = await asyncio.gather(
+            *(each.instruct(_copy_of(instruction), timeout=timeout) for each in others),
+            return_exceptions=True,
+        )
+        for each, outcome in zip(others, outcomes, strict=True):
+            if isinstance(outcome, BaseException) and each.alive:  # it may have
+                self._kill_interpreter(each, f"it failed to join {version}", Cause.SILENT, None)
+        return [each for each in others if each.alive]
+
     def reclaim(self, replica: Replica) -> None:
         """Let a replica that is leaving stay: it still has the code."""
         if replica.state is ReplicaState.LEAVING:
@@ -400,10 +466,15 @@ class LibraryTransaction:
         instruction: pb.DaemonMessage,
         on_published: Callable[[], None] = lambda: None,
         above: Sequence[LibraryVersion] = (),
+        others: Sequence[InterpreterSession] = (),
     ) -> None:
-        """Has the interpreter publish a version that passed every check, then publishes it."""
+        """Has the interpreter publish a version that passed every check, then publishes it.
+
+        So do ``others``, which are replicas then; those that fail to are not.
+        """
         try:
             await session.instruct(instruction, timeout=instruction_timeout(version))
+            others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
             async with self.routes.closed(), self.publication:
                 if not session.alive:
@@ -414,15 +485,18 @@ class LibraryTransaction:
                     session, ReplicaState.SERVING
                 )
                 replica.state = ReplicaState.SERVING
-                stay = [each for each in above if each.is_active]
+                for other in others:
+                    if other.alive:  # else it may have been struck off already
+                        version.add_replica(other, ReplicaState.SERVING)
+                stay = [below for below in above if below.is_active]
                 await asyncio.to_thread(self._operators.own, version)  # before it can be found
-                version.handles, *others = await asyncio.to_thread(
+                version.handles, *of_stay = await asyncio.to_thread(
                     self._operators.publish,
                     version.registrations,
                     old,
                     [each.handles for each in stay],
                 )
-                for each, handles in zip(stay, others, strict=True):
+                for each, handles in zip(stay, of_stay, strict=True):
                     each.handles = handles
                 version.become_active()
                 self._store.prove(version.source.sha256)
@@ -435,12 +509,20 @@ class LibraryTransaction:
             fault_point(FaultPoint.PUBLISHED)
         except BaseException:
             if not version.is_active:
-                version.remove_replica(session)
-                if session.alive:  # and may have published what the daemon has not
-                    reason = f"{version} could not be published"
-                    self._kill_interpreter(session, reason, Cause.SILENT, None)
+                for holder in (session, *others):
+                    version.remove_replica(holder)
+                    if holder.alive:  # and may have published what the daemon has not
+                        reason = f"{version} could not be published"
+                        self._kill_interpreter(holder, reason, Cause.SILENT, None)
                 await asyncio.to_thread(self._operators.disown, version)
             raise
+
+
+def _copy_of(message: pb.DaemonMessage) -> pb.DaemonMessage:
+    """Each gets a number of its own."""
+    copy = pb.DaemonMessage()
+    copy.CopyFrom(message)
+    return copy
 
 
 def _take_batch(version: LibraryVersion, batch: pb.RegistrationBatch) -> None:

@@ -65,11 +65,17 @@ def _read(
         except ValueError as error:
             shown = reprlib.repr(request.device)
             raise WireError(f"$.device is {shown}; expected {error}") from None
+    if 0 < request.interpreters < request.min_ready:
+        raise WireError(
+            f"$.min_ready is {request.min_ready}; expected at most $.interpreters, which is "
+            f"{request.interpreters}"
+        )
     return LoadOrder(
         name,
         source,
         place=Place(request.interpreter, request.device),
         interpreters=request.interpreters,
+        min_ready=request.min_ready,
         loaded_by=loaded_by,
         patience=patience,
     )

@@ -19,6 +19,10 @@ from opdispatch_server.processes.interpreter_pools import InterpreterPools
 from opdispatch_server.values.device_holders import DeviceHolders
 from opdispatch_wire.errors import InterpreterNotFoundError, RefusedError
 
+BUSY_PATIENCE = 5.0
+"""How many seconds a replica waits for an interpreter that imports something else; the next that is
+free is given it later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

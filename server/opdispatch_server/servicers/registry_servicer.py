@@ -131,7 +131,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             raise
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.LoadLibraryReply(
-            library=outcome.version.to_proto(),
+            library=self._libraries.to_proto(outcome.version),
             already_loaded=outcome.already_loaded,
             role=outcome.role,
         )
@@ -156,7 +156,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         active, memory = await self._to_the_end(context, unload)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
         return pb.UnloadLibraryReply(
-            active=active.to_proto() if active else None,
+            active=self._libraries.to_proto(active) if active else None,
             memory_bytes=memory.size,
             memory_measure=memory.measure,
         )
@@ -169,7 +169,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         scale = self._libraries.scale(request.name, request.interpreters)
         version = await self._to_the_end(context, scale)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
-        return pb.ScaleLibraryReply(library=version.to_proto())
+        return pb.ScaleLibraryReply(library=self._libraries.to_proto(version))
 
     @answers
     async def RollbackLibrary(  # noqa: N802
@@ -179,7 +179,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         rollback = self._libraries.rollback(request.name)
         active, replaced = await self._to_the_end(context, rollback)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
-        return pb.RollbackLibraryReply(active=active.to_proto(), replaced=replaced.to_proto())
+        return pb.RollbackLibraryReply(
+            active=self._libraries.to_proto(active), replaced=self._libraries.to_proto(replaced)
+        )
 
     @answers
     async def DrainInterpreter(  # noqa: N802
