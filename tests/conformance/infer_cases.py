@@ -28,6 +28,7 @@ ANNOTATIONS = [
     *("Optional[list[int]]", "Optional[Sequence[float]]", "List[bool] | None", "'Tensor'"),
     *("'list[Tensor]'", "list['Tensor']", "List['Tensor']", "'Optional[Tensor]'"),
     *("tuple[int, int]", "Tuple[Tensor, Tensor]", "object", "dict", "set[int]", "bytes"),
+    *("device", "Optional[device]", "device | None", "'device'", "Optional['device']"),
     *("'Missing'", "list", "Callable", "'1 +'", "type", "list[list[list]]"),
 ]
 RETURNS = [
@@ -47,6 +48,9 @@ CASES = [
     _case("x: Tensor, *, y: int, z: float = 1.5"),
     _case("x: int = 3, y: float = 1e-05, z: bool = True, s: str = 'a b', n: Optional[int] = None"),
     _case("x: float = 2, y: Optional[float] = 2.5, d: Optional[dtype] = None, e: dtype = float32"),
+    _case("x: device = 'cpu', y: Optional[device] = None, z: 'device' = 'cuda:1'"),
+    _case("x: Tensor, *, where: device = 'meta', n: bool = False"),
+    _case("x: device", " -> Tensor"),
     _case("x: int = b'a'"),
     _case("x: list[int] = {}"),
     _case("x: Tensor, y: Tensor", mutates_args=["x"]),

@@ -148,6 +148,7 @@ def agrees_with_kernel(signature: str, number: int) -> bool:
 
 def inferred(case: dict) -> str | None:
     words = {"Tensor": torch.Tensor, "dtype": torch.dtype, "float32": torch.float32}
+    words["device"] = torch.device
     function = define(case["source"], words)
     try:
         return torch.library.infer_schema(function, **case["options"])

@@ -15,7 +15,7 @@ from schema_texts import with_sorted_alias_sets
 
 from opdispatch.errors import SchemaError
 from opdispatch.function_schema import FunctionSchema
-from opdispatch.infer_schema import infer_schema
+from opdispatch.infer_schema import Device, infer_schema
 from opdispatch.schema_parser import parse_schema
 from opdispatch.tensor import Tensor
 
@@ -122,7 +122,8 @@ def test_signatures_differ_where_pytorch_finds_a_kernel_to_differ():
 
 @pytest.mark.parametrize("case", GOLDEN["inferred"], ids=lambda case: case["source"])
 def test_schemas_are_inferred_as_pytorch_infers_them(case):
-    function = define(case["source"], {"Tensor": Tensor, "dtype": np.dtype, "float32": np.float32})
+    words = {"Tensor": Tensor, "dtype": np.dtype, "float32": np.float32, "device": Device}
+    function = define(case["source"], words)
     try:
         ours = infer_schema(function, **case["options"])
     except SchemaError:
@@ -136,4 +137,5 @@ def test_schemas_are_inferred_as_pytorch_infers_them(case):
 # The schema language has more than PyTorch's inference makes use of.
 INFERRED_BY_US_ALONE = {
     "def f(x: List['Tensor']) -> None: ...",
+    "def f(x: Optional['device']) -> None: ...",
 }

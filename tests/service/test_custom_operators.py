@@ -98,3 +98,43 @@ def test_rules_of_modes_and_held_kernels_are_those_of_the_active_version(
     shared.load(write_library("ruled", RULES.replace("BY", "7")))
     np.testing.assert_array_equal(shared.ops.ruled.g(x), x * 7)
     assert shared.check_invariants() == []
+
+
+MADE = """
+import numpy as np
+
+from opdispatch import Device, Tensor, array_api, custom_op, register_fake, register_kernel
+
+
+@custom_op("made::filled", mutates_args=(), device_types="cpu")
+def filled(n: int, device: Device) -> Tensor:
+    return Tensor(np.full(n, 7.0))
+
+
+@custom_op("made::scaled", mutates_args=())
+def scaled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@custom_op("made::scaled.by", mutates_args=())
+def scaled_by(x: Tensor, by: Tensor) -> Tensor:
+    return x * by
+
+
+register_kernel(scaled, "cpu", lambda x: x * 3)
+register_fake(scaled, lambda x: array_api.empty_like(x))
+"""
+
+
+def test_factories_and_overloads_are_served(shared: oc.Session, write_library: WriteLibrary):
+    shared.load(write_library("made", MADE))
+    made = shared.ops.made
+    np.testing.assert_array_equal(made.filled(3, "cpu"), np.full(3, 7.0))
+    np.testing.assert_array_equal(made.filled(2, device="cpu"), np.full(2, 7.0))
+    with pytest.raises(
+        oc.NoKernelError, match="made::filled has no kernel for the device type 'cu"
+    ):
+        made.filled(3, "cuda")
+    np.testing.assert_array_equal(made.scaled(X), X * 3)
+    np.testing.assert_array_equal(made.scaled(X, X), X * X)
+    shared.unload("made")
