@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.library_code.unpacked_libraries import LibraryFolder
 from opdispatch_wire.errors import InterpreterNotFoundError, JournalError, LibraryLoadError
@@ -128,14 +127,11 @@ def test_upload_stays_only_if_it_was_there_or_a_load_of_it_succeeds(tmp_path: Pa
     store = LibraryStore(tmp_path / "libraries")
 
     def load(*, store: LibraryStore = store, error: Exception | None = None) -> bool:
-        try:
-            with store.loading(DIGEST):
-                store.unpack(store.put(CONTENT), "a.py")
-                if error is not None:
-                    raise error
-                store.prove(DIGEST)
-        except OpdispatchError:
-            pass
+        store.begin_load(DIGEST)
+        store.unpack(store.put(CONTENT), "a.py")
+        if error is None:
+            store.prove(DIGEST)
+        store.end_load(DIGEST, is_useless=isinstance(error, LibraryLoadError))
         unpacked = bool(list((tmp_path / "unpacked").glob("*")))
         assert unpacked == store.has(DIGEST)
         return unpacked
@@ -143,8 +139,9 @@ def test_upload_stays_only_if_it_was_there_or_a_load_of_it_succeeds(tmp_path: Pa
     assert not load(error=LibraryLoadError("its import raised"))
     assert load(error=InterpreterNotFoundError("there is none"))  # it can be loaded later
     assert not load(error=LibraryLoadError("its import raised"))
-    with store.loading(DIGEST):
-        assert load(error=LibraryLoadError("another load is under way"))
+    store.begin_load(DIGEST)
+    assert load(error=LibraryLoadError("another load is under way"))
+    store.end_load(DIGEST, is_useless=False)
     assert load()
     assert load(error=LibraryLoadError("its import raised"))
     assert load(store=LibraryStore(tmp_path / "libraries"), error=LibraryLoadError("later"))

@@ -3,6 +3,7 @@
 library_registry                       all of that, for whoever serves clients
 library_catalog, library_version,
 replica                                what is known of them, and who holds them
+steady_report                          a word now and then, while something takes long
 load_request                           what a client asks to be loaded, checked
 library_loading, load_race, placement  bringing one in: in which interpreter, and whose turn it is
 library_transaction, batch_comparison,

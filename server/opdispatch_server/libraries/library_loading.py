@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from opdispatch.errors import DuplicateDefinitionError, OpdispatchError, WaitTimeoutError
+from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_catalog import LibraryCatalog
 from opdispatch_server.libraries.library_events import log_loaded, log_replica_joined
@@ -34,6 +35,8 @@ class LoadOrder:
     """How many must have imported it before it is published; 0: as many as serve the version
     before, as far as there are any that can."""
     loaded_by: str = ""
+    report: Report = lambda line: None
+    """Is told of steps that take long."""
     patience: float | None = None
     """For how many seconds somebody waits for the outcome; None: for ever."""
 
@@ -281,7 +284,7 @@ class LibraryLoading:
     ) -> str:
         version = race.version
         batch = await self._transaction.stage(
-            version, session, race.replaced, timeout=self._load_timeout
+            version, session, race.replaced, timeout=self._load_timeout, report=order.report
         )
         # After the first one: what ends its interpreter does not end all of them.
         staged = await self._transaction.stage_others(

@@ -186,6 +186,7 @@ class LibraryRegistry:
 
         Raises as LibraryLoading.load does.
         """
+        order = dataclasses.replace(order, report=report)
         if order.source.home.is_shared:
             if not order.place.interpreter:
                 await self._wait_for_interpreters()

@@ -27,6 +27,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import IMPORT, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.calls.direct_routes import DirectRoutes
+from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession, checked_answer
@@ -42,6 +43,7 @@ from opdispatch_server.libraries.followers import (
 )
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.replica import Replica, ReplicaState
+from opdispatch_server.libraries.steady_report import saying
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_codec import batch_from_proto
@@ -93,11 +95,13 @@ class LibraryTransaction:
         replaced: LibraryVersion | None,
         *,
         timeout: float,
+        report: Report = lambda line: None,
     ) -> pb.RegistrationBatch:
         """Has an interpreter import a version; ``publish``, ``join`` or ``abandon`` follows.
 
-        Raises what the import raised, LibraryLoadError or JournalError if its files are damaged or
-        cannot be unpacked, DeadlineExceededError, or InterpreterDiedError.
+        ``report`` is told if its files take long to come. Raises what the import raised,
+        LibraryLoadError or JournalError if its files are damaged or cannot be unpacked,
+        DeadlineExceededError, or InterpreterDiedError.
         """
         stage = pb.Stage(
             load_id=version.load_id,
@@ -110,7 +114,8 @@ class LibraryTransaction:
         else:
             stage.filename = version.source.label
             stage.sha256 = version.source.sha256
-            stage.folder = await self._provide_files(version, session)
+            async with saying(report, f"{session.name} is getting the files of {version}"):
+                stage.folder = await self._provide_files(version, session)
         message = pb.DaemonMessage(stage=stage)
         session.importing = str(version)
         try:

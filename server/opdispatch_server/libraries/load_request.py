@@ -6,9 +6,10 @@ import asyncio
 import re
 import reprlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 
+from opdispatch.errors import RegistrationError
 from opdispatch.schema_default import check_device
 from opdispatch_server.environments.library_home import LibraryHome, read_home
 from opdispatch_server.libraries.library_loading import LoadOrder
@@ -47,8 +48,15 @@ async def reading_load_request(
         digest = await asyncio.to_thread(digest_content, request.content)
     elif request.WhichOneof("source") == "uploaded":
         digest = request.uploaded.lower()
-    with store.loading(digest) if digest else nullcontext():
+    store.begin_load(digest)
+    is_useless = False
+    try:
         yield await asyncio.to_thread(_read, request, store, digest, loaded_by, patience)
+    except (LibraryLoadError, RegistrationError):
+        is_useless = True
+        raise
+    finally:
+        await asyncio.to_thread(store.end_load, digest, is_useless=is_useless)
 
 
 def _read(

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from opdispatch.errors import RegistrationError
 from opdispatch_server.configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.library_code.partial_file import PART_PREFIX, PartialFile, is_in_use
@@ -226,27 +225,22 @@ class LibraryStore:
 
     # -- loads ------------------------------------------------------------------------------------
 
-    @contextmanager
-    def loading(self, digest: str) -> Iterator[None]:
-        """Keep an upload for a load, and remove it afterwards if it has proved to be useless.
+    def begin_load(self, digest: str) -> None:
+        """Keep an upload until ``end_load``."""
+        with self._lock:
+            self._loads[digest] += 1
+
+    def end_load(self, digest: str, *, is_useless: bool) -> None:
+        """End a load; remove an upload that has proved to be ``is_useless``.
 
         That is if no load of it was ever published (``prove``), and this was the last one.
         """
         with self._lock:
-            self._loads[digest] += 1
-        is_useless = False
-        try:
-            yield
-        except (LibraryLoadError, RegistrationError):
-            is_useless = True
-            raise
-        finally:
-            with self._lock:
-                self._loads[digest] -= 1
-                if not self._loads[digest]:
-                    del self._loads[digest]
-                    if is_useless and digest in self._unproven:
-                        self._discard(digest)
+            self._loads[digest] -= 1
+            if not self._loads[digest]:
+                del self._loads[digest]
+                if is_useless and digest in self._unproven:
+                    self._discard(digest)
 
     def prove(self, digest: str) -> None:
         """Note that a library has been loaded from an upload: it stays."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import PurePosixPath
+from typing import Any, TypeVar
 
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.library_code.partial_file import PartialFile
@@ -14,6 +16,8 @@ from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_wire.errors import DeadlineExceededError, WireError
 from opdispatch_wire.library_source import LoadSource
 from opdispatch_wire.v1 import registry_pb2 as pb
+
+T = TypeVar("T")
 
 CHUNK_PATIENCE = 10.0
 """Seconds without a chunk after which an upload counts as broken off; another can go on with it."""
@@ -48,8 +52,9 @@ class LibraryUploads:
             while not await _acquired(turn):
                 yield pb.UploadLibraryReply(waiting=True)
             try:
-                async for reply in self._receive(file, requests):
-                    yield reply
+                async with aclosing(self._receive(file, requests)) as replies:
+                    async for reply in replies:
+                        yield reply
             finally:
                 turn.release()
         finally:
@@ -62,13 +67,20 @@ class LibraryUploads:
     ) -> AsyncGenerator[pb.UploadLibraryReply, None]:
         store, label = self._store, file.filename
         if not store.has(file.sha256):
-            part = await asyncio.to_thread(store.begin, file.sha256, file.size, label)
+            # Both ends may take long: what is there is read, and what has come is synchronised.
+            beginning = _in_thread(store.begin, file.sha256, file.size, label)
             try:
-                async for received in self._fill(part, label, requests):
-                    yield pb.UploadLibraryReply(received=received)
-                await asyncio.to_thread(store.end, part, label)
+                async for reply in _until_done(beginning):
+                    yield reply
+                async with aclosing(self._fill(beginning.result(), label, requests)) as filling:
+                    async for received in filling:
+                        yield pb.UploadLibraryReply(received=received)
+                ending = _in_thread(store.end, beginning.result(), label)
+                async for reply in _until_done(ending):
+                    yield reply
             finally:
-                part.close()
+                if beginning.done() and beginning.exception() is None:
+                    beginning.result().close()
         yield pb.UploadLibraryReply(received=file.size, stored=True)
 
     async def _fill(
@@ -80,7 +92,11 @@ class LibraryUploads:
             request = await _next(requests)
             if request.WhichOneof("kind") != "chunk" or not request.chunk:
                 raise WireError("$.kind is not a chunk; expected the next bytes of the file")
-            await asyncio.to_thread(self._store.append, part, request.chunk, label)
+            appending = _in_thread(self._store.append, part, request.chunk, label)
+            try:
+                await asyncio.shield(appending)
+            finally:
+                await asyncio.wait({appending})  # nothing is closed in the middle of a write
             if part.received - told >= PROGRESS_BYTES:
                 told = part.received
                 yield told
@@ -131,6 +147,20 @@ async def _next(requests: AsyncIterator[pb.UploadLibraryRequest]) -> pb.UploadLi
     if isinstance(request, Malformed):
         raise request.error()
     return request
+
+
+def _in_thread(function: Callable[..., T], *args: object) -> asyncio.Task[T]:
+    return asyncio.create_task(asyncio.to_thread(function, *args))
+
+
+async def _until_done(task: asyncio.Task[Any]) -> AsyncGenerator[pb.UploadLibraryReply, None]:
+    """Say now and then that the client has to wait, until ``task`` is done; raises what it does."""
+    try:
+        while not (await asyncio.wait({task}, timeout=WAITING_SAID_EVERY))[0]:
+            yield pb.UploadLibraryReply(waiting=True)
+    finally:
+        await asyncio.wait({task})  # though the client has gone: nothing is closed under it
+    task.result()
 
 
 async def _acquired(turn: asyncio.Lock) -> bool:
