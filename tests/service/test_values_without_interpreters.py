@@ -105,6 +105,7 @@ def without_files(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ) -> RunningDaemon:
     """Its interpreter can open nothing any more."""
+    daemon.expects_errors = True  # it is replaced as soon as it notices
     session.load(write_library("double", DOUBLE))
     session.call("double::double", SMALL)
     session.call("double::limit_files", SMALL)
