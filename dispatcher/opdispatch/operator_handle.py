@@ -120,7 +120,8 @@ class OperatorHandle(OpOverloadNames):
     @property
     def asks_vmap_mode(self) -> bool:
         """Whether calls within ``vmap`` differ even without a batch: see ``OperatorState``."""
-        return self._state().asks_vmap_mode
+        state = self._entry.state  # at once: it is asked in each call
+        return (self._state() if state is None else state).asks_vmap_mode
 
     def kernel_for_dispatch_key(self, key: DispatchKey) -> KernelFunction | None:
         """Return the newest kernel that is registered for exactly ``key``, or None."""

@@ -29,10 +29,8 @@ def batched(x: Any, dim: int | None, batch_size: int) -> Any:
 def aligned(call: BatchedCall, places: Sequence[int]) -> list[Any]:
     """All arguments, so that those at ``places`` broadcast as their samples do."""
     tensors = [place for place in places if call.args[place] is not None]
-    ndims = [call.ndim(place) for place in tensors]
-    ndim, args = max(ndims), list(call.args)
-    if min(ndims) == ndim:
-        return args
+    ndim = max(call.ndim(place) for place in tensors)
+    args = list(call.args)
     for place in tensors:
         args[place] = with_ndim(args[place], call.dims[place], ndim)
     return args

@@ -9,6 +9,7 @@ from opdispatch.array_operators import functions
 from opdispatch.array_operators.math_bits import MATH_BIT_VIEWS
 from opdispatch.functionalities.batching_rule import BatchedCall, Rule
 from opdispatch.functorch.batched_tensor import is_tensor
+from opdispatch.tensor import Tensor
 
 
 def unary(call: BatchedCall) -> tuple[Any, Any]:
@@ -18,7 +19,13 @@ def unary(call: BatchedCall) -> tuple[Any, Any]:
 
 def broadcasting(call: BatchedCall) -> tuple[Any, Any]:
     """Of several, which are broadcast."""
-    places = [place for place, value in enumerate(call.args) if is_tensor(value)]
+    ndims, places = [], []
+    for place, (value, dim) in enumerate(zip(call.args, call.dims, strict=True)):
+        if type(value) is Tensor or is_tensor(value):
+            places.append(place)
+            ndims.append((value.array if type(value) is Tensor else value).ndim - (dim is not None))
+    if min(ndims) == max(ndims):
+        return call.run(), 0
     return call.run(aligned(call, places)), 0
 
 

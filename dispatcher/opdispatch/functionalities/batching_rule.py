@@ -85,9 +85,11 @@ class BatchedCall:
 
     def run(self, args: Sequence[Any] | None = None, **changes: Any) -> Any:
         """Calls the operator with these arguments, all of them, but for changes by name."""
-        args = list(self.args if args is None else args)
-        for name, value in changes.items():
-            args[self.place(name)] = value
+        args = self.args if args is None else args
+        if changes:
+            args = list(args)
+            for name, value in changes.items():
+                args[self.place(name)] = value
         signature = self.op.call_signature
         if not signature.keyword_only_names:
             return self.op(*args)

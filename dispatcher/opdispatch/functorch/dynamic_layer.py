@@ -60,11 +60,12 @@ def bits_off_but_for(own: int) -> int:
 def call_stack(op: OperatorHandle, stack: list[Any]) -> None:
     """``op.call_boxed(stack)`` by the compiled call, which is the shorter one."""
     signature = op.call_signature
-    if not signature.keyword_only_names:
-        stack[:] = signature.box_returns(op(*stack))
-    else:
+    if signature.keyword_only_names:
         args, kwargs = signature.split(stack)
-        stack[:] = signature.box_returns(op(*args, **kwargs))
+        result = op(*args, **kwargs)
+    else:
+        result = op(*stack)
+    stack[:] = (result,) if len(signature.schema.returns) == 1 else signature.box_returns(result)
 
 
 def comes_first(state: LocalState) -> bool:

@@ -12,7 +12,7 @@ from opdispatch.dispatch_key import DispatchKey
 from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import TransformError
 from opdispatch.functorch.batch_loop import call_for_each
-from opdispatch.functorch.batched_tensor import unwrap, unwrap_all
+from opdispatch.functorch.batched_tensor import BatchedArray, unwrap, unwrap_all
 from opdispatch.functorch.dynamic_layer import (
     TOP,
     DynamicLayer,
@@ -63,9 +63,12 @@ class VmapLayer(DynamicLayer):
         is_batched = False
         for place, value in enumerate(stack):
             if type(value) is Tensor:
-                if isinstance(value.array, LevelArray):
+                array = value.array
+                if type(array) is BatchedArray and array.layer is self:
+                    is_batched = True
+                elif isinstance(array, LevelArray):
                     stack[place] = value = unwrap_dead(value)
-                    is_batched = is_batched or unwrap(value, self)[1] is not None
+                    is_batched = is_batched or unwrap(value, self)[1] == 0
             elif type(value) is list:
                 stack[place] = value = list(map(unwrap_dead, value))
                 is_batched = is_batched or any(unwrap(each, self)[1] == 0 for each in value)
