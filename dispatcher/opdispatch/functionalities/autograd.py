@@ -161,15 +161,16 @@ def requires_gradients(stack: Sequence[Any]) -> bool:
 
 def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Calls the operator's kernel below the Autograd keys. See above."""
-    _redispatch(op, keys, stack, writes_to_leaves=False)
+    _redispatch(op, keys, stack, is_custom=False)
 
 
 def make_writing_kernel(*, has_derivative: bool) -> KernelFunction:
     """A kernel for Autograd of an operator of ``custom_op`` that writes.
 
     A leaf may be written to, and stays one, without a history: as in PyTorch, which leaves it to
-    the kernel. What is returned of it is another tensor, made by the call. An operator that has the
-    tag "out" has no derivative, and refuses arguments that require gradients.
+    the kernel. What is returned of it is another tensor, made by the call. Each call is a version
+    more, beside those of operators that the kernel writes with. An operator that has the tag "out"
+    has no derivative, and refuses arguments that require gradients.
     """
 
     def record(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -180,13 +181,13 @@ def make_writing_kernel(*, has_derivative: bool) -> KernelFunction:
                 hint="call it under no_grad, or with detached tensors",
                 operator=str(op.name),
             )
-        _redispatch(op, keys, stack, writes_to_leaves=True)
+        _redispatch(op, keys, stack, is_custom=True)
 
     return KernelFunction.from_boxed(record)
 
 
 def _redispatch(
-    op: OperatorHandle, keys: DispatchKeySet, stack: list[Any], *, writes_to_leaves: bool
+    op: OperatorHandle, keys: DispatchKeySet, stack: list[Any], *, is_custom: bool
 ) -> None:
     is_recorded = requires_gradients(stack)
     if not is_recorded and not op.may_write:
@@ -198,11 +199,11 @@ def _redispatch(
     versions = [version_of(tensor) for tensor in written]
     if not is_recorded:
         op.redispatch_boxed(BELOW[keys.bits], stack)
-        _count_writes(written, versions)
+        _count_writes(written, versions, always=is_custom)
         return
     schema = signature.schema
     given = flat_list(stack)
-    recorded = [each for each in written if not (writes_to_leaves and is_of_leaf(each))]
+    recorded = [each for each in written if not (is_custom and is_of_leaf(each))]
     for tensor in recorded:
         check_may_be_written_to(tensor)
     node = NotImplementedNode(op.name, given, len(schema.returns) or 1)
@@ -211,12 +212,12 @@ def _redispatch(
         op.redispatch_boxed(BELOW[keys.bits], stack)
     finally:
         LOCAL_STATE.reset(token)
-    _count_writes(written, versions)
+    _count_writes(written, versions, always=is_custom)
     for tensor in recorded:
         if tensor.array.dtype.kind in DIFFERENTIABLE_KINDS:
             rebase_history(tensor, node)
     for place, returned in enumerate(schema.returns):
-        if writes_to_leaves:
+        if is_custom:
             is_written = any(stack[place] is each for each in recorded)
         else:
             is_written = returned.alias_info is not None and returned.alias_info.is_write
@@ -230,10 +231,10 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
     return None if result is None else set_history(result, node, number, given)
 
 
-def _count_writes(written: Sequence[Any], versions: Sequence[int]) -> None:
+def _count_writes(written: Sequence[Any], versions: Sequence[int], *, always: bool) -> None:
     """Counts up the versions of what a kernel wrote to by itself, and not with operators."""
     for tensor, version in zip(written, versions, strict=True):
-        if version_of(tensor) == version:
+        if always or version_of(tensor) == version:
             counter_of(tensor).value += 1
 
 
