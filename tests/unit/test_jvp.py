@@ -586,6 +586,21 @@ def test_decompositions_of_complex_matrices_forward(operator, shape, options):
     assert forward_beside_backward(Call(f"linalg_{operator}", x, **options), rng) == 1
 
 
+def test_second_derivatives_of_powers_exist_at_zero():
+    exponents = np.array([0.0, 1.0, 2.0, 3.0])
+
+    def function(x):
+        return x**exponents
+
+    zeros, ones = np.zeros(4), np.ones(4)
+    for first in (
+        lambda x: func.jvp(function, (x,), (Tensor(ones),))[1],
+        func.grad(lambda x: xp.sum(function(x))),
+    ):
+        close(func.jvp(first, (zeros,), (ones,))[1], [0, 0, 2, 0])
+        close(func.grad(lambda x, first=first: xp.sum(first(x)))(zeros), [0, 0, 2, 0])
+
+
 def test_backward_passes_that_record_views_of_their_own_have_tangents():
     """A write to a view of what was recorded: going back, its place is found by going back."""
 

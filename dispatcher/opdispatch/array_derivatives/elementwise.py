@@ -98,7 +98,9 @@ def _log(x: Any) -> Any:
 def _pow_base(grad: Any, x1: Any, x2: Any) -> Any:
     if _is_number(x2):
         return zeros_like(grad) if x2 == 0 else grad * conj(x2 * x1 ** (x2 - 1))
-    return masked(x2 != 0, grad * conj(x2 * x1 ** (x2 - 1)))
+    moves = x2 != 0
+    exponent = xp.where(moves, x2, 1.0)  # masked before it is used: 1 / x1 may be infinite
+    return masked(moves, grad * conj(exponent * x1 ** (exponent - 1)))
 
 
 def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
