@@ -274,3 +274,9 @@ def test_single_file_may_have_any_name(session: oc.Session, tmp_path: Path, file
     )
     session.load(path, name="odd")
     assert session.ops.odd.same() is True
+
+
+def test_library_of_several_streams_is_fetched_whole(session: oc.Session, tmp_path: Path):
+    package = large_library(tmp_path, 70 * 2**20)  # a stream has 32 MiB
+    session.load(package, interpreter="far")
+    assert session.ops.large.total() == float(np.load(package / "weights.npy").sum())

@@ -68,7 +68,7 @@ class InterpreterServiceServicer:
 
     def FetchLibrary(self, request, context):
         """A stored upload, in chunks, from an offset on: for interpreters that cannot read the daemon's
-        files.
+        files. The stream may end before the file does; the rest is asked for anew.
         NOT_FOUND           LIBRARY_NOT_FOUND       there is no such upload
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -45,6 +45,8 @@ ENDING_WAIT = 0.5
 # daemon that has vanished, and look for it.
 SUPERVISOR_WAIT = 0.03
 GOODBYE_WAIT = 1.0
+FETCH_BYTES = 32 * 1024**2
+"""How much of an upload one stream has: gRPC may hold that much in memory for a slow reader."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 
@@ -181,8 +183,12 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             raise LibraryNotFoundError(f"there is no upload {request.sha256[:64]!r}")
         chunk_bytes = upload_chunk_bytes(self._max_message_bytes)
         chunks = self._store.read(request.sha256, request.offset, chunk_bytes)
+        sent = 0
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
             yield pb.FetchLibraryReply(chunk=chunk)
+            sent += len(chunk)
+            if sent >= FETCH_BYTES:
+                return
 
     def stop(self) -> None:
         """Ends every session that is not with an interpreter of the daemon's own, and has no new

@@ -65,6 +65,8 @@ class LibraryFetch:
             before = part.received
             try:
                 await self._read(part, stub, wanted)
+                if part.received == before:
+                    raise LibraryLoadError(f"the daemon has no more of {wanted.filename}")
             except (grpc.RpcError, TimeoutError) as error:
                 tries = TRIES if part.received > before else tries - 1
                 if not tries:
