@@ -288,6 +288,17 @@ def test_jacobians():
     assert func.jacfwd(xp.exp)(V[:0]).shape == (0, 0)
 
 
+def test_jacfwd_in_chunks_gives_the_same_jacobian():
+    def function(a):
+        return xp.tanh(a) * xp.sum(a), a
+
+    at = np.arange(5.0)
+    whole, _ = func.jacfwd(function, has_aux=True)(at)
+    parts, aux = func.jacfwd(function, has_aux=True, chunk_size=2)(at)
+    close(parts, np.asarray(whole))
+    close(aux, at)
+
+
 def test_second_derivatives():
     def function(a):
         return xp.sum(xp.exp(a[0] * a) * a[1])
@@ -510,6 +521,7 @@ def test_operators_with_a_backward_formula_alone_go_back_twice_for_that_call():
         (lambda: func.jacfwd(xp.sin, argnums=1)(V), "called with 1 positional"),
         (lambda: func.jacfwd(xp.sin, randomness="some")(V), "randomness='some'"),
         (lambda: func.jacfwd(lambda a: 3)(V), "lambda> returned int"),
+        (lambda: func.jacfwd(xp.sin, chunk_size=0)(V), "jacfwd was given chunk_size=0"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, reason):

@@ -30,8 +30,7 @@ def jacrev(
     or batches of ``chunk_size``. Arguments and results are real: a complex function has no Jacobian
     unless it is holomorphic. As ``torch.func.jacrev``.
     """
-    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
-        raise ArgumentError(f"jacrev was given chunk_size={chunk_size!r}; expected an int above 0")
+    _check_chunk_size("jacrev", chunk_size)
 
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -70,15 +69,17 @@ def jacfwd(
     argnums: Argnums = 0,
     has_aux: bool = False,
     *,
+    chunk_size: int | None = None,
     randomness: str = "error",
 ) -> Callable[..., Any]:
     """A function that gives the Jacobian of ``func``, by going forward from each of its arguments.
 
     The result is that of ``jacrev``. It is a batch of ``jvp``, one sample for each element of the
-    arguments, in which ``func`` is called; ``randomness`` is that of ``vmap``. Its cost grows with
-    the elements of the arguments where that of ``jacrev`` grows with those of the results. As
-    ``torch.func.jacfwd``.
+    arguments, or batches of ``chunk_size``, in which ``func`` is called; ``randomness`` is that of
+    ``vmap``. Its cost grows with the elements of the arguments where that of ``jacrev`` grows with
+    those of the results. As ``torch.func.jacfwd``.
     """
+    _check_chunk_size("jacfwd", chunk_size)
 
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +91,8 @@ def jacfwd(
             _check_real("jacfwd", call.name, "result", call.outputs)
             return [*call.tangents(), *filter(is_tensor, leaves(call.aux()))]
 
-        columns = vmap(push, randomness=randomness)(*_basis(call.inputs))
+        push_all = vmap(push, chunk_size=chunk_size, randomness=randomness)
+        columns = push_all(*_basis(call.inputs))
         count = len(call.outputs)
         found = []
         for each in columns[:count]:
@@ -104,6 +106,13 @@ def jacfwd(
         return jacobians, aux
 
     return jacobian
+
+
+def _check_chunk_size(transform: str, chunk_size: Any) -> None:
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise ArgumentError(
+            f"{transform} was given chunk_size={chunk_size!r}; expected an int above 0"
+        )
 
 
 def _basis(inputs: list[Any]) -> list[Any]:
