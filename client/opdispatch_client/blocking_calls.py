@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.call_future import Callback, CallFuture
 from opdispatch_client.endpoint import Endpoint
@@ -24,7 +25,7 @@ from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
-from opdispatch_client.listings import ServerInfo
+from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
 from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError
@@ -47,7 +48,8 @@ Way = DirectWay[BlockingLane] | DirectWay[BlockingStream]
 class BlockingCalls:
     """The calls of one session. Any number of threads may make them.
 
-    ``introduce`` asks the daemon again who it is, and returns that and the message limit.
+    ``introduce`` asks the daemon again who it is, and returns that and the message limit;
+    ``list_interpreters`` asks it what these are doing.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class BlockingCalls:
         endpoint: Endpoint,
         channel: grpc.Channel,
         introduce: Callable[[], tuple[ServerInfo, int]],
+        list_interpreters: Callable[[], list[Interpreter]],
     ) -> None:
         self._endpoint = endpoint
+        self._list_interpreters = list_interpreters
         self._daemon = DaemonLane(endpoint, channel, introduce)
         self._tender = MemoryTender(self._tend)
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tender.wake)
@@ -267,7 +271,10 @@ class BlockingCalls:
         try:
             what, timeout = attempt.call.what, attempt.time_left()
             if isinstance(way.lane, BlockingLane):
-                reply = way.lane.call(attempt.request, timeout, what, attempt.memory)
+                is_given_up = self._busy_check(way, attempt)
+                reply = way.lane.call(
+                    attempt.request, timeout, what, attempt.memory, is_given_up=is_given_up
+                )
             else:
                 reply = way.lane.call(attempt.request, timeout, what, attempt.tensors)
         except (LaneClosedError, MessageTooLargeError) as error:
@@ -278,6 +285,25 @@ class BlockingCalls:
             return None
         way.route.note_wait(reply.has_waited)
         return reply
+
+    def _busy_check(self, way: Way, attempt: CallAttempt) -> Callable[[], bool] | None:
+        """What says whether a call should run elsewhere, since a kernel of another operator keeps
+        the interpreter from running it; None for a call that must not run twice.
+        """
+        request = attempt.request
+        if not way.route.is_repeatable or (request.HasField("retry") and not request.retry):
+            return None
+        name, operator = way.target.interpreter, request.operator
+
+        def is_busy() -> bool:
+            with contextlib.suppress(OpdispatchError):
+                return any(
+                    each.name == name and each.state == "busy" and operator not in each.trouble
+                    for each in self._list_interpreters()
+                )
+            return False
+
+        return is_busy
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Whether the call has begun; else the daemon is to be asked."""

@@ -108,7 +108,7 @@ class Session(SessionBase, CallingSession):
         check_socket_owner(endpoint.address)
         GRPC_FORKS.note_use(endpoint.address, asyncio=False)
         self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
-        self._calls = BlockingCalls(endpoint, self._channel, self._introduce)
+        self._calls = BlockingCalls(endpoint, self._channel, self._introduce, self.interpreters)
         self._memory = self._calls.memory
         self._remote = RemoteCalls(endpoint, self._channel, self._calls.call)
         self._catalog = OperatorCatalog(self._send)

@@ -18,6 +18,10 @@ from opdispatch_wire.v1 import values_pb2
 LONGEST_PLAIN = 16
 """How many numbers a list has that is not worth packing."""
 
+# So many are looked at or converted at once, in C and with the interpreter lock; other threads may
+# run in between.
+_SLICE = 1 << 17
+
 # Exactly these types: they come back as what they were.
 _DTYPES: dict[type, np.dtype[Any]] = {
     bool: np.dtype(np.bool_),
@@ -32,8 +36,13 @@ def number_type(values: Sequence[Any]) -> type | None:
     """Of which type the numbers of a long list are; None if it is not to be packed."""
     if len(values) <= LONGEST_PLAIN:
         return None
-    kind, *others = set(map(type, values))
-    return kind if not others and kind in _DTYPES else None
+    kind = type(values[0])
+    if kind not in _DTYPES:
+        return None
+    for start in range(0, len(values), _SLICE):
+        if set(map(type, values[start : start + _SLICE])) != {kind}:
+            return None
+    return kind
 
 
 def fill_packed(
@@ -43,8 +52,10 @@ def fill_packed(
     kind = number_type(values)
     if kind is None:
         return False
+    numbers = np.empty(len(values), _DTYPES[kind])
     try:
-        numbers = np.array(values, _DTYPES[kind])
+        for start in range(0, len(values), _SLICE):
+            numbers[start : start + _SLICE] = values[start : start + _SLICE]
     except OverflowError:
         return False  # which of them, the error says where each is looked at
     fill_tensor(message.packed, numbers, at=at, memory=memory)

@@ -147,6 +147,7 @@ class Daemon:
             configuration.lock_timeout,
             self._kill_interpreter,
             lambda: self._libraries.fitness_changed(),
+            lambda session: self._runs.move_from(session),
         )
         self._replacing: set[asyncio.Task[None]] = set()
         self._journal = Journal(configuration.state)
@@ -181,7 +182,9 @@ class Daemon:
         limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
         admission = Admission(limits)
         timeout = configuration.kernel_timeout
-        runs = KernelRuns(self._sessions, self._kill_interpreter, self._blame.judge, timeout)
+        runs = self._runs = KernelRuns(
+            self._sessions, self._kill_interpreter, self._blame.judge, timeout
+        )
         alone = AloneRuns(admission, self._routes.announce, self._is_cell)
         recovery = CallRecovery(self._libraries.settling, limits)
         values = RemoteValueTable(

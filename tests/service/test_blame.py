@@ -59,6 +59,18 @@ def poison(x, path):
     import numpy
     numpy.empty = None
 
+def answer(x, path):
+    count(x, path)
+    return [1] * 20_000_000
+
+def write(x, path):
+    count(x, path)
+    return "x" * 200_000_000
+
+for function, kind in ((answer, "int[]"), (write, "str")):
+    name = function.__name__
+    lib.define(f"{name}(Tensor x, str path) -> {kind}")
+    lib.impl(name, function, "CPU")
 for function in (crash, leave, kill, lock, hold, leak, poison):
     name = function.__name__
     lib.define(f"{name}(Tensor x, str path) -> ()")
@@ -210,6 +222,37 @@ def test_kernel_that_keeps_the_lock_costs_one_interpreter_and_is_named(
         assert wait_for(lambda: bad.restarts() == 1)
         assert any("because of the kernel of bad::lock" in line for line in bad.log())
         assert bad.good_is_served()
+
+
+def test_direct_calls_that_wait_for_a_kept_lock_run_elsewhere(
+    start_daemon: StartDaemon, write_library: WriteLibrary
+):
+    daemon = start_daemon("--lock-timeout", "60")
+    with daemon.connect() as session, daemon.connect() as caller:
+        bad = Bad(daemon, session, write_library)
+        beside = write_library("beside", constant(3, namespace="beside"))
+        holder = {each.name: each.interpreters for each in session.libraries()}["bad"]
+        session.load(beside, interpreter=holder[0])
+        for _ in range(3):
+            assert caller.ops.beside.get(X) == 3  # it knows the way
+        with Background(bad.call, "hold") as held:
+            assert wait_for(lambda: (daemon.folder / "ran-1").exists())
+            # It is under way before anybody knows that the interpreter is busy.
+            assert caller.ops.beside.get(X) == 3
+            states = {each.name: each.state for each in session.interpreters()}
+            assert states[holder[0]] == "busy"
+            assert held.result() == (None, 1)
+        assert bad.restarts() == 0
+
+
+@pytest.mark.parametrize("operator", ["answer", "write"])
+def test_result_that_is_too_long_is_refused_before_it_is_packed(bad: Bad, operator: str):
+    error, runs = bad.call(operator)
+    assert isinstance(error, oc.MessageTooLargeError)
+    assert runs == 1
+    assert "the result of the call has" in str(error)
+    assert bad.restarts() == 0
+    assert bad.good_is_served()
 
 
 def test_kernel_that_keeps_the_lock_for_some_seconds_is_only_busy(bad: Bad):

@@ -142,10 +142,10 @@ def test_only_what_ran_is_blamed_and_never_for_ever(story):
     for death, runs, pause in story:
         now += pause
         verdict = suspicion.judge(death, runs, now)
-        kernels = {subject for subject in death.running if subject.kind == KERNEL}
-        may_be = kernels or set(death.running)
+        may_be = set(death.running)
         if not may_be and death.cause is not Cause.KILLED:
             may_be = set(death.recent)
+        may_be = {subject for subject in may_be if subject.kind == KERNEL} or may_be
         if death.cause is Cause.ORDERLY:
             may_be = set()
         assert set(verdict.shares) <= may_be

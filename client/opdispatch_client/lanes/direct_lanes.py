@@ -13,6 +13,9 @@ from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import patience_until
 from opdispatch_wire.v1 import execution_pb2
 
+# An interpreter that takes longer to answer, in seconds, is busy: the daemon knows where to go.
+_OPENING_PATIENCE = 1.0
+
 
 class DirectLanes:
     """Any number of threads may use them.
@@ -75,6 +78,7 @@ class DirectLanes:
             if not patience or not self._opening.acquire(blocking=False):
                 return None
             try:
+                patience = min(patience, _OPENING_PATIENCE)
                 lane = self._lanes.get(target.session) or self._open(target, limit, patience)
             finally:
                 self._opening.release()

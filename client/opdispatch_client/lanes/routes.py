@@ -32,12 +32,22 @@ class DirectRoute:
     known; it is replaced, never changed, so that any thread may look.
     """
 
-    __slots__ = ("_turn", "_waits", "epoch", "kernel", "operator", "out_of_reach", "targets")
+    __slots__ = (
+        "_turn",
+        "_waits",
+        "epoch",
+        "is_repeatable",
+        "kernel",
+        "operator",
+        "out_of_reach",
+        "targets",
+    )
 
     def __init__(self, message: execution_pb2.Route) -> None:
         self.epoch = message.epoch
         self.operator = message.operator
         self.kernel = message.kernel
+        self.is_repeatable = message.is_repeatable
         self.targets = tuple(message.targets)
         self.out_of_reach: frozenset[int] = frozenset()
         self._waits = 0  # of the last calls that went directly, so many had to wait there

@@ -50,6 +50,8 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
 _MOMENT = 0.001
+# How often a call that takes its time asks whether it is given up, in seconds.
+_PATIENCE = 0.5
 
 
 class _Waiter:
@@ -135,8 +137,12 @@ class BlockingLane(TensorLane):
         what: str,
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
+        is_given_up: Callable[[], bool] | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
+
+        While that takes its time, ``is_given_up`` is asked now and then whether it is waited for
+        any more; if not, LaneClosedError is raised, and the call is cancelled.
 
         Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
         ones of both in ``tensors``, which are sent from where they are.
@@ -156,7 +162,10 @@ class BlockingLane(TensorLane):
             payload = self._tensors.begin(request, what, memory, tensors)
             is_sent = True
             self._write(FrameKind.CALL, payload)
-            reply = self._wait(waiter, deadline)
+            if is_given_up is None:
+                reply = self._wait(waiter, deadline)
+            else:
+                reply = self._wait_unless(is_given_up, waiter, deadline, number)
         except BaseException as error:
             if is_sent and waiter.payload is None and not isinstance(error, LaneClosedError):
                 self._send_cancel(number)
@@ -285,6 +294,27 @@ class BlockingLane(TensorLane):
                 return waiter.payload
             if self._is_closed:
                 raise LaneClosedError("the lane is closed")
+
+    def _wait_unless(
+        self,
+        is_given_up: Callable[[], bool],
+        waiter: _Waiter,
+        deadline: float | None,
+        number: int,
+    ) -> execution_pb2.CallReply:
+        began = time.monotonic()
+        while True:
+            now = time.monotonic()
+            # Seldom, if it takes long.
+            soon = now + max(_PATIENCE, (now - began) / 4)
+            try:
+                return self._wait(waiter, soon if deadline is None else min(soon, deadline))
+            except TimeoutError:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise
+            if is_given_up() and waiter.payload is None:
+                self._send_cancel(number)
+                raise LaneClosedError("the interpreter is busy")
 
     def _read_until(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
         """Reads as the one who may, until the reply of ``waiter`` is there."""

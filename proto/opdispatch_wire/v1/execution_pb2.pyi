@@ -117,16 +117,18 @@ class Chunk(_message.Message):
     def __init__(self, tensor: _Optional[int] = ..., offset: _Optional[int] = ..., length: _Optional[int] = ..., total: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("epoch", "operator", "kernel", "targets")
+    __slots__ = ("epoch", "operator", "kernel", "targets", "is_repeatable")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEATABLE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     operator: str
     kernel: KernelRef
     targets: _containers.RepeatedCompositeFieldContainer[RouteTarget]
-    def __init__(self, epoch: _Optional[int] = ..., operator: _Optional[str] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[RouteTarget, _Mapping]]] = ...) -> None: ...
+    is_repeatable: bool
+    def __init__(self, epoch: _Optional[int] = ..., operator: _Optional[str] = ..., kernel: _Optional[_Union[KernelRef, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[RouteTarget, _Mapping]]] = ..., is_repeatable: _Optional[bool] = ...) -> None: ...
 
 class RouteTarget(_message.Message):
     __slots__ = ("interpreter", "lane", "session", "ports")

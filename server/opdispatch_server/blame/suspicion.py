@@ -200,10 +200,10 @@ class Suspicion:
             return {}
         if death.named is not None:
             return {death.named: 1.0}
-        kernels = [subject for subject in death.running if subject.kind == KERNEL]
-        candidates = kernels or list(death.running)
+        candidates = death.running
         if not candidates and death.cause is not Cause.KILLED:
-            candidates = list(death.recent)
+            candidates = death.recent
+        candidates = [each for each in candidates if each.kind == KERNEL] or candidates
         weights: dict[Subject, float] = {}
         for subject in candidates:
             count = self._counts.get(subject, _NO_COUNT)

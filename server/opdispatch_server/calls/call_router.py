@@ -308,7 +308,14 @@ class CallRouter:
                 if is_alone and progress.parent is None:
                     await stack.enter_async_context(self._alone.at(replica.session))
                 reply = await self._run(
-                    request, context, library, replica, progress.parent, keeping, is_alone=is_alone
+                    request,
+                    context,
+                    library,
+                    replica,
+                    progress.parent,
+                    keeping,
+                    is_alone=is_alone,
+                    may_move=_may_run_again(request, choice) and not is_watched,
                 )
             if is_refused_as_unfit(reply, replica.session):
                 raise unfit_error(replica.session, operator)
@@ -336,6 +343,7 @@ class CallRouter:
         keeping: Keeping | None = None,
         *,
         is_alone: bool = False,
+        may_move: bool = False,
     ) -> execution_pb2.CallReply:
         """Has one replica run the call, when it is its turn. Raises as ``call``."""
         replica.begin_call()
@@ -346,7 +354,9 @@ class CallRouter:
             if parent is None:
                 context = context.in_lane(library.load_id, library.max_concurrency)
             on_end = keeping.take if keeping is not None else None
-            return await self._runs.run(replica.session, request, context, slot, on_end)
+            return await self._runs.run(
+                replica.session, request, context, slot, on_end, may_move=may_move
+            )
         finally:
             replica.end_call()
 

@@ -79,7 +79,11 @@ class DirectRoutes:
             load_id=version.load_id, registration=place, dispatch_keys=keys.bits
         )
         return execution_pb2.Route(
-            epoch=self._epoch, operator=str(op.name), kernel=kernel, targets=targets
+            epoch=self._epoch,
+            operator=str(op.name),
+            kernel=kernel,
+            targets=targets,
+            is_repeatable=not op.schema.is_mutable,
         )
 
     @asynccontextmanager
@@ -87,7 +91,9 @@ class DirectRoutes:
         """No direct call begins in here; afterwards there is a new epoch."""
         self._changes += 1
         try:
-            answers = [answer for s in self._sessions.all() if (answer := self._tell(s, 0))]
+            # One that is busy has not listened for longer than ATTENTION, and so takes none.
+            listening = [session for session in self._sessions.all() if not session.busy]
+            answers = [answer for s in listening if (answer := self._tell(s, 0))]
             if answers:
                 await asyncio.wait(answers, timeout=HEARING_WAIT)
             yield

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from google.rpc import code_pb2
@@ -78,6 +78,9 @@ class KernelRun(RunningKernel):
         self.session = session
         self._slot = slot
         self.is_overdue = False
+        # What is done when its interpreter becomes busy with another call, if it may move.
+        self.on_move: Callable[[], None] | None = None
+        self.moved: asyncio.Future[None] | None = None
         self.call = 0
         """As the interpreter's flight record has it."""
         self.timer: asyncio.TimerHandle | None = None
@@ -165,14 +168,17 @@ class KernelRuns:
         context: CallContext,
         slot: HeldSlot,
         on_end: Callable[[execution_pb2.CallReply | None], None],
+        on_move: Callable[[], None] | None = None,
     ) -> KernelRun:
         """``run``, over a local lane, for whoever waits in no task.
 
         ``on_end`` is told the reply, which may be an error, when the slot is free again; None if
-        the interpreter has gone: see ``explain``. Raises LaneClosedError and
+        the interpreter has gone: see ``explain``. ``on_move`` is called when it becomes busy with
+        another call, and this one should run elsewhere. Raises LaneClosedError and
         MessageTooLargeError, and then nothing has begun.
         """
         run = KernelRun(request.operator, session, slot, context.depth)
+        run.on_move = on_move
 
         def end(result: execution_pb2.CallReply | LaneClosedError) -> None:
             self._end(run, slot, is_cut_off=isinstance(result, LaneClosedError))
@@ -192,6 +198,8 @@ class KernelRuns:
         """Why a run has had no reply; waits until that is known."""
         if run.session.unfit and run.session.alive:
             return unfit_error(run.session, run.operator)
+        if run.session.busy and run.session.alive:
+            return busy_error(run.session, run.operator)
         await run.session.explain_end()
         return self._explain_end(run)
 
@@ -211,10 +219,14 @@ class KernelRuns:
         slot: HeldSlot | None,
         on_end: Callable[[execution_pb2.CallReply | None], None] | None = None,
         operators: Collection[str] = (),
+        *,
+        may_move: bool = False,
     ) -> execution_pb2.CallReply:
         """Has the interpreter run a kernel; gives the slot back when the kernel has ended.
 
-        ``operators`` are those of a program. ``on_end`` is told the reply then, also if nobody
+        ``operators`` are those of a program. One that ``may_move`` is waited for no more when its
+        interpreter becomes busy with another one: InterpreterDiedError, and the call can run
+        elsewhere. ``on_end`` is told the reply then, also if nobody
         waits for it; None if there is none.
 
         An InterpreterDiedError has ``facts["culprit"]``, the operator that has brought down the
@@ -254,7 +266,15 @@ class KernelRuns:
         self._watch(run)
         try:
             async with asyncio.timeout(context.timeout):
-                return await shielded(answer)
+                if not may_move:
+                    return await shielded(answer)
+                run.moved = asyncio.get_running_loop().create_future()
+                moved = run.moved
+                either: set[asyncio.Future[Any]] = {answer, moved}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    raise busy_error(session, run.operator)
+                return answer.result()
         except TimeoutError as error:
             raise run.late_error() from error
         except LaneClosedError as error:
@@ -294,6 +314,16 @@ class KernelRuns:
             self._overdue_direct_calls[session] = (call.lane, call.id)
             self._stop(session, call.operator, self._timeout)
 
+    def move_from(self, session: InterpreterSession) -> None:
+        """Has all calls that may run elsewhere do so: a kernel keeps the interpreter's lock."""
+        for run in list(self._runs.values()):
+            if run.session is not session or not session.busy_operators.isdisjoint(run.operators):
+                continue
+            if run.moved is not None and not run.moved.done():
+                run.moved.set_result(None)
+            elif run.on_move is not None:
+                run.on_move()
+
     def _stop(self, session: InterpreterSession, operator: str, timeout: float) -> None:
         self._stop_interpreter(
             session,
@@ -308,7 +338,7 @@ class KernelRuns:
         """What has become of a direct call that never had a reply; waits until that is known."""
         session = self._sessions.find_number(call.session)
         doing = f"running {operator}"
-        if session is not None:
+        if session is not None and not session.busy:
             await session.explain_end()
             if self._overdue_direct_calls.get(session) == (call.lane, call.id):
                 return self._timeout_error(session, operator)
@@ -377,6 +407,15 @@ class KernelRuns:
 def _release(slot: HeldSlot | None) -> None:
     if slot is not None:
         slot.release()
+
+
+def busy_error(session: InterpreterSession, operator: str) -> InterpreterDiedError:
+    """The error of a call that an interpreter does not get to, which should run elsewhere."""
+    return InterpreterDiedError(
+        f"interpreter {session.name} is busy: {session.busy}",
+        interpreter=session.name,
+        operator=operator,
+    )
 
 
 def unfit_error(session: InterpreterSession, operator: str) -> InterpreterDiedError:

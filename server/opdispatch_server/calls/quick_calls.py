@@ -8,7 +8,7 @@ from collections.abc import Callable
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.calls.admission import Admission
-from opdispatch_server.calls.call_chooser import CallChooser
+from opdispatch_server.calls.call_chooser import CallChooser, Choice
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.calls.interpreter_gate import Slot
 from opdispatch_server.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
@@ -64,15 +64,24 @@ class QuickCall:
         request: execution_pb2.CallRequest,
         context: CallContext,
         slot: Slot,
+        *,
+        may_move: bool,
     ) -> None:
-        """Sends the request. Raises LaneClosedError and MessageTooLargeError: it never began."""
+        """Sends the request; one that ``may_move`` goes elsewhere if the interpreter is busy.
+        Raises LaneClosedError and MessageTooLargeError: it never began."""
         timeout = context.timeout
         session = self._replica.session
-        self._run = runs.begin(session, request, context, slot, self._kernel_ended)
+        on_move = self._move if may_move else None
+        self._run = runs.begin(session, request, context, slot, self._kernel_ended, on_move)
         self._library.begin_call()
         self._replica.begin_call()
         if timeout is not None:
             self._timer = asyncio.get_running_loop().call_later(timeout, self._late)
+
+    def _move(self) -> None:
+        if not self._is_ended:
+            self.abandon()
+            self._on_reply(self._run)
 
     def abandon(self) -> None:
         """Nobody waits for the reply any more. Idempotent."""
@@ -169,7 +178,7 @@ class QuickCalls:
         call = QuickCall(library, replica, direct, on_reply, on_end)
         context = context.in_lane(library.load_id, library.max_concurrency)
         try:
-            call.begin(self._runs, request, context, slot)
+            call.begin(self._runs, request, context, slot, may_move=_may_move(request, choice))
         except (LaneClosedError, MessageTooLargeError):
             request.operator = name
             return None
@@ -187,3 +196,8 @@ def _is_unusual(request: execution_pb2.CallRequest) -> bool:
         or request.HasField("profile")
         or request.HasField("chunk")
     )
+
+
+def _may_move(request: execution_pb2.CallRequest, choice: Choice) -> bool:
+    """Whether it does no harm if it runs twice."""
+    return not choice.writes and (request.retry or not request.HasField("retry"))

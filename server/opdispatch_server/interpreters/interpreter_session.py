@@ -73,6 +73,7 @@ class InterpreterSession:
         self.busy = ""
         # The libraries that do so.
         self.busy_with: frozenset[str] = frozenset()
+        self.busy_operators: frozenset[str] = frozenset()
         # Why it is about to be replaced.
         self.unfit = ""
         # When it was last known to be sound, a time of ``time.monotonic``.

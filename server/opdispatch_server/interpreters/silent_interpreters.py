@@ -28,15 +28,21 @@ class SilentInterpreters:
     """Belongs to the event loop.
 
     ``lock_timeout`` is for how many seconds a kernel may keep the lock; ``stop`` ends an
-    interpreter, and ``on_change`` runs when one becomes busy, or is not busy any more.
+    interpreter, ``on_change`` runs when one becomes busy, or is not busy any more, and ``on_busy``
+    is told which one has become busy.
     """
 
     def __init__(
-        self, lock_timeout: float, stop: StopInterpreter, on_change: Callable[[], None]
+        self,
+        lock_timeout: float,
+        stop: StopInterpreter,
+        on_change: Callable[[], None],
+        on_busy: Callable[[InterpreterSession], None],
     ) -> None:
         self._lock_timeout = lock_timeout
         self._stop = stop
         self._on_change = on_change
+        self._on_busy = on_busy
         self._holders: WeakKeyDictionary[InterpreterSession, LockHolder] = WeakKeyDictionary()
 
     def look(self, session: InterpreterSession, silence: float) -> None:
@@ -100,4 +106,8 @@ class SilentInterpreters:
             ),
         )
         session.busy, session.busy_with = keeps, with_libraries
+        session.busy_operators = frozenset(
+            flight.subject.operator for flight in ([found] if found is not None else flights)
+        )
         self._on_change()
+        self._on_busy(session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.blame.flight_record import Subject
@@ -25,6 +26,12 @@ _SECONDS_A_REGISTRATION = 0.001
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
 """Ends an interpreter: why, in words and for the policy, and because of whom, if that is known."""
+
+# How often it is looked whether an interpreter that is waited for has become busy, in seconds.
+_LOOK_AT_BUSY = 0.2
+
+# Whose instruction a task sees through.
+_FOLLOWING: WeakKeyDictionary[asyncio.Task[bool], InterpreterSession] = WeakKeyDictionary()
 
 Following = list[asyncio.Task[bool]]
 
@@ -121,6 +128,7 @@ class Followers:
         answer = session.post(message, more)
         task = asyncio.create_task(self._see_through(session, message, answer, then, timeout))
         self._tasks.add(task)
+        _FOLLOWING[task] = session
         task.add_done_callback(self._tasks.discard)
         return [] if session.importing else [task]
 
@@ -154,6 +162,9 @@ class Followers:
 
 
 async def finish(following: Following) -> None:
-    """Waits until instructions have been carried out, or their interpreters stopped."""
-    if following:
-        await asyncio.wait(following)
+    """Waits until instructions have been carried out, or their interpreters stopped or are busy:
+    they follow as soon as a kernel lets them.
+    """
+    pending = set(following)
+    while pending := {task for task in pending if not _FOLLOWING[task].busy}:
+        _, pending = await asyncio.wait(pending, timeout=_LOOK_AT_BUSY)

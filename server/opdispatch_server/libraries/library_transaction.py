@@ -55,6 +55,9 @@ from opdispatch_wire.errors import (
 )
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
+# How often it is looked whether an interpreter that imports something has become busy, in seconds.
+_LOOK_AT_BUSY = 0.2
+
 Recording = Callable[[], AbstractAsyncContextManager[None]]
 """Has a change in the journal while it is made; undone if it fails."""
 
@@ -119,7 +122,9 @@ class LibraryTransaction:
         message = pb.DaemonMessage(stage=stage)
         session.importing = str(version)
         try:
-            answer = await asyncio.wait_for(session.post(message), timeout)
+            async with asyncio.timeout(timeout):
+                abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
+                answer = await self._unless_busy(version, session, session.post(message), abort)
         except TimeoutError as error:
             self._kill_interpreter(
                 session,
@@ -135,6 +140,8 @@ class LibraryTransaction:
                 suspect="yes",
             ) from error
         except InterpreterDiedError as error:
+            if session.busy and session.alive:
+                raise
             await session.explain_end()
             doing = f"importing {version.source.label}"
             verdict = self._judge(session)
@@ -200,6 +207,31 @@ class LibraryTransaction:
             await self.abandon(version, session, *staged)
             raise failures[0]
         return staged
+
+    async def _unless_busy(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        answer: asyncio.Future[pb.InterpreterMessage],
+        undo: pb.DaemonMessage,
+    ) -> pb.InterpreterMessage:
+        """The answer to an instruction; while a kernel keeps that from being carried out, others
+        need not wait.
+
+        Raises InterpreterDiedError then, and has it undone when its turn comes.
+        """
+        while True:
+            done, _ = await asyncio.wait({answer}, timeout=_LOOK_AT_BUSY)
+            if done:
+                return answer.result()
+            if session.busy and version.name not in session.busy_with:
+                self._followers.post(session, undo)
+                raise InterpreterDiedError(
+                    f"interpreter {session.name}, which was to import {version}, is busy: "
+                    f"{session.busy}",
+                    interpreter=session.name,
+                    started="no",
+                )
 
     async def publish(
         self,
@@ -478,7 +510,11 @@ class LibraryTransaction:
         So do ``others``, which are replicas then; those that fail to are not.
         """
         try:
-            await session.instruct(instruction, timeout=instruction_timeout(version))
+            keep = instruction.HasField("restore")
+            undo = pb.DaemonMessage(retire=pb.Retire(load_id=version.load_id, keep=keep))
+            async with asyncio.timeout(instruction_timeout(version)):
+                posted = session.post(instruction)
+                checked_answer(await self._unless_busy(version, session, posted, undo))
             others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
             async with self.routes.closed(), self.publication:
@@ -516,7 +552,8 @@ class LibraryTransaction:
             if not version.is_active:
                 for holder in (session, *others):
                     version.remove_replica(holder)
-                    if holder.alive:  # and may have published what the daemon has not
+                    # It may have published what the daemon has not; a busy one undoes that itself.
+                    if holder.alive and not holder.busy:
                         reason = f"{version} could not be published"
                         self._kill_interpreter(holder, reason, Cause.SILENT, None)
                 await asyncio.to_thread(self._operators.disown, version)

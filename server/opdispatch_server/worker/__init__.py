@@ -10,7 +10,7 @@ lost_device                                 the end of one whose device has fail
 Kernels and programs are run:
 
 kernel_execution, chosen_kernel,
-raised_errors, kernel_error_log,
+raised_errors, kernel_error_log, result_lengths,
 kernel_profile                              kernels, what they raise, and what they take
 compiled_program, program_execution         programs
 library_fetch                               files of libraries, from a daemon on another machine

@@ -40,6 +40,7 @@ from opdispatch_server.worker.raised_errors import (
     is_of_kernel,
     was_logged_elsewhere,
 )
+from opdispatch_server.worker.result_lengths import check_lengths
 from opdispatch_server.worker.several_turns import turns_of_all
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, reply_of_returns
@@ -51,6 +52,8 @@ from opdispatch_wire.status import status_from_error
 from opdispatch_wire.tensors import CalleeTensorMemory
 from opdispatch_wire.v1 import execution_pb2
 
+# A kernel that has run so often in this process without harm is not suspected of any.
+_OFTEN = 5
 _RESULT = "the result of the call"
 # What the dispatch of the call itself may raise after its kernel was chosen: a redispatch that
 # finds no kernel, a return that breaks the schema's promise.
@@ -247,7 +250,12 @@ class KernelExecution:
             with preferred_backends(library.backends):
                 return self._run(request, choice, memory, profile)
         except Exception as error:
-            if fitness.check_after(error) and not choice.signature.schema.is_mutable:
+            # One that has not run often may have done that itself, and would do so elsewhere, too.
+            may_run_elsewhere = (
+                recorder.words[end_word(row) + 1] >= _OFTEN
+                and not choice.signature.schema.is_mutable
+            )
+            if fitness.check_after(error) and may_run_elsewhere:
                 raise fitness.refusal(request.operator) from error
             raise
         finally:
@@ -334,6 +342,7 @@ class KernelExecution:
             )
         name = self._interpreter()
         returns = signature.check_returns(stack)
+        check_lengths(returns, self._limit, _RESULT)
         if profile is not None:
             profile.end(signature.unbox_returns(returns))
         stack.clear()  # see KeptResults
