@@ -23,13 +23,18 @@ def has_tensors(schema: FunctionSchema) -> bool:
     return any(type_has_tensors(argument.type) for argument in schema.arguments)
 
 
-def backend_select(op: OperatorHandle, device_types: Collection[str | None]) -> Callable[..., Any]:
+def backend_select(
+    schema: FunctionSchema,
+    find_op: Callable[[], OperatorHandle],
+    device_types: Collection[str | None],
+) -> Callable[..., Any]:
     """A kernel that goes on for the device that the argument ``device`` says.
 
-    ``device_types`` are those that have a kernel, when it is called: for others, it raises
-    NoKernelError. Raises SchemaError if there is no such argument.
+    ``find_op`` gives the operator of that schema when it is called, and ``device_types`` are those
+    that have a kernel then: for others, it raises NoKernelError. Raises SchemaError if there is no
+    such argument.
     """
-    name, schema = str(op.name), op.schema
+    name = str(schema.name)
     place = next(
         (n for n, a in enumerate(schema.arguments) if a.name == "device" and a.type == DEVICE), None
     )
@@ -41,7 +46,7 @@ def backend_select(op: OperatorHandle, device_types: Collection[str | None]) -> 
             operator=name,
         )
 
-    def select(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+    def select(_keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         device = args[place] if place < len(args) else kwargs["device"]
         kind = split_device(device)[0]
         if kind not in device_types:
@@ -52,6 +57,7 @@ def backend_select(op: OperatorHandle, device_types: Collection[str | None]) -> 
                 operator=name,
                 key=str(key_of_device_type(kind)),
             )
-        return op.redispatch(DispatchKeySet.of(key_of_device_type(kind)), *args, **kwargs)
+        keys = DispatchKeySet.of(key_of_device_type(kind))
+        return find_op().redispatch(keys, *args, **kwargs)
 
     return select

@@ -14,11 +14,11 @@ from opdispatch.autocast_registration import register_autocast
 from opdispatch.backend_selection import backend_select, has_tensors
 from opdispatch.dispatch_key import key_of_device_type
 from opdispatch.errors import NoKernelError, SchemaError
-from opdispatch.function_schema import OperatorName
+from opdispatch.function_schema import FunctionSchema, OperatorName
 from opdispatch.functionalities.autograd import make_writing_kernel
 from opdispatch.infer_schema import infer_schema
 from opdispatch.jvp_registration import register_jvp
-from opdispatch.library import Library
+from opdispatch.library import Library, ops
 from opdispatch.operator_definition import DEFINITIONS, OperatorDefinition
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import RegistrationHandle
@@ -120,8 +120,11 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
                 dispatcher.undo(*reversed(before._library.handles))
             tags = (*tags_of(tags), Tag.pt2_compliant_tag)
             self._library.define(f"{name}{text}", tags=tags)
-            self._op = dispatcher.get_schema(name)
-            self._schema = self._op.schema
+            self._schema = dispatcher.get_schema(name).schema
+            # A handle would be of the entry that this transaction sees; packets know the live one.
+            self._packet = getattr(getattr(ops, parsed.namespace), parsed.unqualified_name)
+            self._overload_name = parsed.overload_name or "default"
+            self._tags = tags
             self._check = result_check(self._schema, tags)
             if schema is not None:
                 self._check_mutated(mutates_args)
@@ -137,8 +140,13 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls the operator, through the dispatcher."""
-        result: R = self._op(*args, **kwargs)
+        result: R = self._find_op()(*args, **kwargs)
         return result
+
+    def _find_op(self) -> OperatorHandle:
+        """``overload``, for calls: packets remember it."""
+        op: OperatorHandle = getattr(self._packet, self._overload_name)
+        return op
 
     def __repr__(self) -> str:
         return f"<CustomOpDef {self._schema}>"
@@ -178,7 +186,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
                     key = "CompositeExplicitAutograd" if each is None else key_of_device_type(each)
                     self._library.impl(self._name, self._checked(fn, each), key)
                 if device_types is not None and not has_tensors(self._schema):
-                    select = backend_select(self._op, self._device_types)
+                    select = backend_select(self._schema, self._find_op, self._device_types)
                     self._library.impl(self._name, select, "BackendSelect", with_keyset=True)
             self._device_types.update(types)
             return fn
@@ -191,7 +199,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         It replaces the one before; a kernel for ``"meta"`` comes before both. Warns if the operator
         returns what it writes to by its tag, which says all that there is to know.
         """
-        if tag := next((tag for tag in RETURNS_WRITTEN if tag in self._op.tags), ""):
+        if tag := next((tag for tag in RETURNS_WRITTEN if tag in self._tags), ""):
             warnings.warn(
                 f"{self._name} has the tag {tag!r}, and needs no fake kernel: this one is used in "
                 "the place of that which follows from the tag",
@@ -202,7 +210,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
     def _call_fake(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel for tensors without elements. Raises NoKernelError if none is known."""
-        fake = self._fake or _trivial_fake(self._op)
+        fake = self._fake or _trivial_fake(self._schema, self._tags)
         if fake is None:
             raise NoKernelError(
                 f"{self._name} has no fake kernel, which says what it returns for tensors without "
@@ -335,16 +343,16 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return kernel
 
 
-def _trivial_fake(op: OperatorHandle) -> Callable[..., Any] | None:
+def _trivial_fake(schema: FunctionSchema, tags: Sequence[str]) -> Callable[..., Any] | None:
     """The kernel for tensors without elements, if it is known: of nothing to return, or of what is
     written to.
     """
-    if not op.schema.returns:
+    if not schema.returns:
         return lambda *args, **kwargs: None
-    if "inplace" in op.tags:
+    if "inplace" in tags:
         return lambda written, *args, **kwargs: written
-    if "out" in op.tags:
-        names = [each.name for each in op.schema.arguments if each.is_write]
+    if "out" in tags:
+        names = [each.name for each in schema.arguments if each.is_write]
         first = names[0] if len(names) == 1 else None
         return lambda *args, **kwargs: (
             kwargs[first] if first is not None else tuple(kwargs[name] for name in names)

@@ -5,7 +5,6 @@ Mirrors the checks of ``backend_impl`` in ``torch/_library/custom_ops.py``.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,15 +53,18 @@ def _check_is_out(name: str, written: list[str], kwargs: Mapping[str, Any], resu
 def _check_memory(schema: FunctionSchema, arguments: Sequence[Any], result: Any) -> None:
     name = str(schema.name)
     results = result if isinstance(result, tuple) else (result,)
-    new = []
+    given = list(_arrays(arguments))
+    new: list[Any] = []
     for declared, each in zip(schema.returns, results, strict=False):
         if declared.alias_info is None:
-            made = list(_arrays(each))
-            if any(_share(one, given) for one in made for given in _arrays(arguments)):
+            new += _arrays(each)
+    for place, made in enumerate(new):
+        for other in given:
+            if _share(made, other):
                 raise _refusal(name, "returned an argument, or what shares its memory")
-            new += made
-    if any(_share(one, other) for one, other in itertools.combinations(new, 2)):
-        raise _refusal(name, "returned two values that share memory")
+        for other in new[:place]:
+            if _share(made, other):
+                raise _refusal(name, "returned two values that share memory")
 
 
 def _refusal(name: str, what: str) -> ReturnError:
