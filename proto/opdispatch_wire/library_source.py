@@ -23,6 +23,8 @@ from opdispatch_wire.v1 import registry_pb2
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SCRIPT_METADATA = re.compile(rb"^# /// script\s*$", re.MULTILINE)
 _SUFFIXES = (".py", ".zip")
+METADATA_LIMIT = 64 * 1024
+"""How many bytes at the start of a file may hold its script metadata."""
 INLINE_BYTES_LIMIT = 256 * 1024
 """How large a file is at most that is sent in the request itself."""
 
@@ -110,7 +112,7 @@ def needs_environment(request: registry_pb2.LoadLibraryRequest) -> bool:
         request.isolated
         or request.HasField("environment")
         or request.HasField("uploaded")  # what it needs is in it, perhaps
-        or _SCRIPT_METADATA.search(request.content) is not None
+        or _SCRIPT_METADATA.search(request.content, 0, METADATA_LIMIT) is not None
         or request.filename.endswith(".zip")  # it may be inside
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opdispatch_wire.errors import LibraryLoadError
-from opdispatch_wire.library_source import load_source, needs_environment
+from opdispatch_wire.library_source import METADATA_LIMIT, load_source, needs_environment
 from opdispatch_wire.requirements_file import read_requirements
 
 
@@ -55,6 +55,11 @@ def test_a_load_says_what_it_needs(tmp_path: Path):
     assert not needs_environment(load_source(plain).request)
     assert len(load_source(plain).request.sha256) == 64
     assert needs_environment(load_source(plain, isolated=True).request)
+    metadata = b"# /// script\n# dependencies = []\n# ///\n"
+    for before, counts in ((b"x\n", True), (b"x\n" * METADATA_LIMIT, False)):
+        far = tmp_path / "far.py"
+        far.write_bytes(before + metadata)
+        assert needs_environment(load_source(far).request) is counts
     assert needs_environment(load_source(plain, requirements=["a"]).request)
     request = load_source(plain, python="sub/python").request
     assert Path(request.environment.python).is_absolute()

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch_server.environments.script_metadata import (
-    METADATA_LIMIT,
     NESTING_LIMIT,
     read_script_metadata,
 )
 from opdispatch_wire.errors import LibraryLoadError
+from opdispatch_wire.library_source import METADATA_LIMIT
 from tests.work_done import check_linear_work
 
 # The expression of the specification, which ours has to agree with where it ends in time.

@@ -14,9 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from opdispatch_wire.errors import LibraryLoadError
-
-METADATA_LIMIT = 64 * 1024
-"""How many bytes at the start of a file may hold its metadata."""
+from opdispatch_wire.library_source import METADATA_LIMIT
 
 NESTING_LIMIT = 64
 """How deep values may be nested, and how many parts a dotted key may have."""
