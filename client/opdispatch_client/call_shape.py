@@ -10,10 +10,10 @@ import numpy as np
 from opdispatch import Generator, Tensor
 from opdispatch.arrays import device_of, find_layout, key_bits_of
 from opdispatch.dispatch_key import BackendComponent
-from opdispatch_wire.nesting import MAX_NESTING
 
-# A list counts with the kinds of all its items.
+# A list counts with the kinds of all its items, and of those of the lists in it.
 _LONGEST_LIST = 16
+_DEEPEST_LIST = 3
 # The dispatch keys of all but the host's tensors leave open which of several devices they are on.
 _HOST = 1 << BackendComponent.CPU
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
@@ -62,7 +62,7 @@ def _kind(value: Any, depth: int = 0) -> Hashable:
         bits = int(value.key_bits)
         place = bits if bits & _HOST else (bits, value.device)
         return (place, _number_kind(value.dtype)) if value.size == 1 else place
-    if cls in (list, tuple) and len(value) <= _LONGEST_LIST and depth < MAX_NESTING:
+    if cls in (list, tuple) and len(value) <= _LONGEST_LIST and depth < _DEEPEST_LIST:
         return tuple([_kind(item, depth + 1) for item in value])
     if not isinstance(value, np.generic) and find_layout(cls) is not None:
         bits = key_bits_of(value)

@@ -8,7 +8,7 @@ p.result
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -17,8 +17,8 @@ from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_tensor import RemoteValue
 from opdispatch_client.request_arguments import check_flag
 from opdispatch_wire.modes import modes_of_task
-from opdispatch_wire.nesting import MAX_NESTING, check_nesting
-from opdispatch_wire.programs import MAX_STEPS
+from opdispatch_wire.nesting import MAX_NESTING, ValueCount, check_nesting
+from opdispatch_wire.programs import MAX_PROGRAM_BYTES, MAX_STEPS
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 from opdispatch_wire.values import check_text, fill_value
@@ -111,6 +111,7 @@ class Recording:
         self.inputs: list[Any] = []
         self.is_filling = False
         self.is_over = False
+        self._bytes = 0
         self._places: dict[int, Placeholder] = {}
         self._modes = modes_of_task()
 
@@ -134,13 +135,21 @@ class Recording:
             )
         operator = check_text(operator, "$.operator")
         self.is_filling = True
+        count = ValueCount()
         step = self.message.steps.add(operator=operator)
         try:
             for i, value in enumerate(args):
-                self._fill(step.args.add(), value, number, f"args[{i}]")
+                self._fill(step.args.add(), value, f"$.program.steps[{number}].args[{i}]", count)
             for name, value in kwargs.items():
-                at = f"kwargs[{name!r}]"
-                self._fill(step.kwargs[check_text(name, at)], value, number, at)
+                at = f"$.program.steps[{number}].kwargs[{name!r}]"
+                self._fill(step.kwargs[check_text(name, at)], value, at, count)
+            size = self._bytes + step.ByteSize()
+            if size > MAX_PROGRAM_BYTES:
+                raise ArgumentError(
+                    f"the program has {size} bytes; the limit is {MAX_PROGRAM_BYTES}",
+                    hint="arrays are inputs of a program, and not parts of it",
+                )
+            self._bytes = size
         except BaseException:
             del self.message.steps[number]
             raise
@@ -176,13 +185,13 @@ class Recording:
         """Whether any output stays in the interpreter."""
         return any(output.keep for output in self.message.outputs)
 
-    def _fill(self, message: values_pb2.Value, value: Any, number: int, which: str) -> None:
-        check_nesting(value, f"$.program.steps[{number}].{which}")
+    def _fill(self, message: values_pb2.Value, value: Any, at: str, count: ValueCount) -> None:
+        check_nesting(value, at, count)
         value = self._argument(value)
         if type(value) is Placeholder:
             value.write_to(message.reference)
         else:
-            fill_value(message, value, at=f"$.program.steps[{number}].{which}")
+            fill_value(message, value, at=at)
 
     def _argument(self, value: Any) -> Any:
         """The value, with placeholders of this program for tensors."""
@@ -207,20 +216,23 @@ def is_remote_or_tensor(value: Any) -> bool:
     return isinstance(value, RemoteValue) or is_tensor(value)
 
 
-def find_recording(
-    args: Sequence[Any], kwargs: Mapping[str, Any], depth: int = 0
-) -> Recording | None:
+def find_recording(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording | None:
     """Whose placeholders are among the arguments of a call, or in lists among them.
 
     None for what nests too deep to be sent.
     """
-    if depth > MAX_NESTING:
-        return None
-    for value in (*args, *kwargs.values()):
+    return _find_recording((*args, *kwargs.values()), 0, set())
+
+
+def _find_recording(values: Iterable[Any], depth: int, seen: set[int]) -> Recording | None:
+    for value in values:
         if isinstance(value, Placeholder):
             return value.recording
-        if isinstance(value, list | tuple) and (found := find_recording(value, {}, depth + 1)):
-            return found
+        # Each list once, though it may lie in others many times.
+        if isinstance(value, list | tuple) and depth < MAX_NESTING and id(value) not in seen:
+            seen.add(id(value))
+            if found := _find_recording(value, depth + 1, seen):
+                return found
     return None
 
 

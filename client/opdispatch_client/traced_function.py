@@ -26,7 +26,7 @@ from opdispatch_client.program import (
     RunProgramAsync,
     is_remote_or_tensor,
 )
-from opdispatch_wire.nesting import check_nesting
+from opdispatch_wire.nesting import ValueCount, check_nesting
 
 # How many programs of one function are kept, for different constants.
 _CACHED = 64
@@ -67,8 +67,9 @@ class TracedFunction:
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Trace, list[Any]]:
         """The program for these arguments, and its inputs. Raises what the function raises."""
+        count = ValueCount()
         for place, value in (*enumerate(args), *kwargs.items()):
-            check_nesting(value, f"$.args[{place}]")
+            check_nesting(value, f"$.args[{place}]", count)
         inputs = [*_tensors_in(args), *_tensors_in(kwargs)]
         key = (
             tuple(_key_of(value) for value in args),
@@ -109,7 +110,7 @@ class TracedFunction:
             recording.add_output(value, remote=self._remote)
             return _Output(place)
 
-        check_nesting(returned, "the result")
+        check_nesting(returned, "the result", ValueCount())
         shape = map_leaves(output, returned)
         recording.is_over = True
         return _Trace(

@@ -27,6 +27,7 @@ Note [Arguments that are written to]
 
 from __future__ import annotations
 
+import functools
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,7 @@ from opdispatch_wire.mutations import (
     is_same_memory,
     prepare_write,
 )
-from opdispatch_wire.received_call import ValueCount
+from opdispatch_wire.nesting import ValueCount
 from opdispatch_wire.remote_values import remote_tensors_in
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, values_pb2
@@ -91,16 +92,18 @@ def call_request(
     """A call as a message, under the local dispatch keys and the grad mode of the current task.
 
     With ``memory``, large tensors are put there; it is the caller's to release, also on errors.
-    Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent.
+    Raises WireError, with a place such as ``$.args[2]``, for a value that cannot be sent, and
+    ArgumentError for what nests too deep or has too many values.
     """
     request = execution_pb2.CallRequest(
         id=request_id, operator=check_text(operator, "$.operator"), trace=trace
     )
+    count = ValueCount()
     for i, value in enumerate(args):
-        _fill_argument(request.args.add(), value, at=f"$.args[{i}]", memory=memory)
+        _fill_argument(request.args.add(), value, f"$.args[{i}]", memory, count)
     for name, value in kwargs.items():
         at = f"$.kwargs[{reprlib.repr(name)}]"
-        _fill_argument(request.kwargs[check_text(name, at)], value, at=at, memory=memory)
+        _fill_argument(request.kwargs[check_text(name, at)], value, at, memory, count)
     add_modes(request)
     if redispatch_keys is not None:
         request.redispatch_keys = redispatch_keys.bits
@@ -108,12 +111,16 @@ def call_request(
 
 
 def _fill_argument(
-    message: values_pb2.Value, value: Any, *, at: str, memory: CallerTensorMemory | None
+    message: values_pb2.Value,
+    value: Any,
+    at: str,
+    memory: CallerTensorMemory | None,
+    count: ValueCount,
 ) -> None:
     if type(value) is Generator:
         generator_to_proto(message.generator, value)
     else:
-        fill_value(message, value, at=at, memory=memory)
+        fill_value(message, value, at=at, memory=memory, count=count)
 
 
 def undecoded_arguments(
@@ -124,7 +131,7 @@ def undecoded_arguments(
     Tensors are WireTensors; see ``undecoded_from_proto``. Raises WireError, also for one that has
     too many values, and what ``remote`` raises.
     """
-    count = ValueCount().take
+    count = functools.partial(ValueCount().take, error=WireError)
 
     def decode(message: values_pb2.Value, at: str) -> Any:
         if message.WhichOneof("kind") == "generator":
@@ -225,6 +232,7 @@ def reply_of_returns(
     sent = _sent_arguments(request, schema, arguments) if refers else []
     if draws:
         add_generator_uses(reply, ((v, _sent_value(request, r), r) for _, v, r in sent))
+    count = ValueCount()
     try:
         for argument, value, reference in sent:
             if argument.is_write:
@@ -237,7 +245,7 @@ def reply_of_returns(
                 message.argument.CopyFrom(alias)
             else:
                 value = returns[i] if keep is None else keep(returns, i)
-                fill_value(message, value, at=f"$.returns[{i}]", memory=memory)
+                fill_value(message, value, at=f"$.returns[{i}]", memory=memory, count=count)
     except (WireError, ArgumentError) as error:
         raise ReturnError(
             f"{schema.name} left a value that cannot be sent: {error.message}",

@@ -6,7 +6,7 @@ would have to look at each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,21 @@ def number_type(values: Sequence[Any]) -> type | None:
 
 
 def fill_packed(
-    message: values_pb2.Value, values: Sequence[Any], *, at: str, memory: TensorMemory | None
+    message: values_pb2.Value,
+    values: Sequence[Any],
+    *,
+    at: str,
+    memory: TensorMemory | None,
+    take_bytes: Callable[[int], None],
 ) -> bool:
-    """Packs a list of numbers into an empty message; False if it is not to be packed."""
+    """Packs a list of numbers into an empty message; False if it is not to be packed.
+
+    ``take_bytes`` is told how many bytes it will have, before these are made.
+    """
     kind = number_type(values)
     if kind is None:
         return False
+    take_bytes(len(values) * _DTYPES[kind].itemsize)
     numbers = np.empty(len(values), _DTYPES[kind])
     try:
         for start in range(0, len(values), _SLICE):

@@ -19,13 +19,12 @@ from opdispatch_wire.detached_tensors import (
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.lanes.lane_messages import parsed
+from opdispatch_wire.nesting import MAX_VALUES, VALUES_HINT, too_many_values
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.v1 import execution_pb2
 
 MAX_ARGUMENTS = 10_000
 """How many arguments a call may have, and how many inputs a program."""
-MAX_VALUES = 100_000
-"""How many values there may be in the lists and dicts of a call; packed numbers are one."""
 MAX_VALUES_BYTES = 4 << 20
 """How many bytes a call may have beside texts and the data of tensors and packed numbers."""
 
@@ -35,7 +34,6 @@ _LEAST_BYTES = 1024
 # Among the first fields of a call is its id.
 _FIRST_FIELDS = 8
 _ID = execution_pb2.CallRequest.ID_FIELD_NUMBER
-_HINT = "numbers of one type, and arrays, count as one value however long they are"
 
 
 class ReceivedCall(NamedTuple):
@@ -60,22 +58,9 @@ def read_call(payload: bytes | memoryview, *, detaches: bool = True) -> Received
                 small, arguments = _detached(payload)
                 payload, arguments = (small, arguments) if detaches else (payload, ())
         except _TooManyError as error:
-            return ReceivedCall(_only_id(payload), (), WireError(str(error), hint=_HINT))
+            return ReceivedCall(_only_id(payload), (), WireError(str(error), hint=VALUES_HINT))
     parsed(request, payload)
     return ReceivedCall(request, arguments)
-
-
-class ValueCount:
-    """Counts the values in the lists and dicts of one call, down from MAX_VALUES."""
-
-    def __init__(self) -> None:
-        self._left = MAX_VALUES
-
-    def take(self, count: int) -> None:
-        """So many more. Raises WireError if they are too many."""
-        self._left -= count
-        if self._left < 0:
-            raise WireError(_too_many_values(), hint=_HINT)
 
 
 class _TooManyError(Exception):
@@ -99,7 +84,7 @@ def _detached(payload: bytes | memoryview) -> tuple[bytes, list[memoryview]]:
 def _in_pieces(
     payload: bytes | memoryview, threshold: int
 ) -> tuple[MessagePieces, list[memoryview]]:
-    limit = FieldLimit(MAX_VALUES, _TooManyError(_too_many_values()))
+    limit = FieldLimit(MAX_VALUES, _TooManyError(too_many_values()))
     return detach_in_place(payload, CALL_REQUEST, threshold, limit=limit)
 
 
@@ -125,7 +110,3 @@ def _only_id(payload: bytes | memoryview) -> execution_pb2.CallRequest:
             parsed(request, view[field.start : field.end])
             break
     return request
-
-
-def _too_many_values() -> str:
-    return f"the lists and dicts of the call have more than {MAX_VALUES} values"

@@ -38,7 +38,7 @@ from opdispatch_wire.layouts import (
     layout_from_parts,
     layout_of,
 )
-from opdispatch_wire.nesting import check_depth
+from opdispatch_wire.nesting import ValueCount, check_depth
 from opdispatch_wire.packed_numbers import fill_packed, packed_from_proto, undecoded_packed
 from opdispatch_wire.tensors import (
     TensorMemory,
@@ -95,7 +95,7 @@ def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
     """Encodes one value.
 
     Raises WireError if it has no representation on the wire, and ArgumentError if it nests more
-    than ``MAX_NESTING`` deep.
+    than ``MAX_NESTING`` deep, or has more than ``MAX_VALUES`` values in its lists and dicts.
     """
     message = values_pb2.Value()
     fill_value(message, value, at=at)
@@ -103,14 +103,19 @@ def value_to_proto(value: Any, *, at: str = "$") -> values_pb2.Value:
 
 
 def fill_value(
-    message: values_pb2.Value, value: Any, *, at: str, memory: TensorMemory | None = None
+    message: values_pb2.Value,
+    value: Any,
+    *,
+    at: str,
+    memory: TensorMemory | None = None,
+    count: ValueCount | None = None,
 ) -> None:
     """``value_to_proto`` into an empty message that is in place already.
 
     A message cannot be put into another one without copying all that it holds. Large tensors
-    are put into ``memory`` where that is given.
+    are put into ``memory`` where that is given, and ``count`` is that of the whole call.
     """
-    _fill(message, value, at, 0, memory)
+    _fill(message, value, at, 0, memory, count or ValueCount())
 
 
 def value_from_proto(
@@ -198,11 +203,18 @@ def _undecoded_tensor(message: values_pb2.Tensor, at: str) -> Any:
 
 
 def _fill(
-    message: values_pb2.Value, value: Any, at: str, depth: int, memory: TensorMemory | None
+    message: values_pb2.Value,
+    value: Any,
+    at: str,
+    depth: int,
+    memory: TensorMemory | None,
+    count: ValueCount,
 ) -> None:
     if value is None:
         message.none.SetInParent()
     elif isinstance(value, str):  # before the NumPy scalars: numpy.str_ is one
+        if depth:
+            count.take_bytes(len(value))
         message.text = check_text(value, at)
     elif is_tensor(value):  # before the numbers: numpy.float64 is a float
         if isinstance(value, _NUMPY) or (type(value) is Tensor and type(value.array) is np.ndarray):
@@ -224,18 +236,21 @@ def _fill(
         message.complex.SetInParent()  # zeros alone would leave it absent
     elif isinstance(value, list | tuple):
         check_depth(at, depth)
-        if fill_packed(message, value, at=at, memory=memory):
+        if fill_packed(message, value, at=at, memory=memory, take_bytes=count.take_bytes):
             return
+        count.take(len(value))
         message.list.SetInParent()
         for i, item in enumerate(value):
-            _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1, memory)
+            _fill(message.list.items.add(), item, f"{at}[{i}]", depth + 1, memory, count)
     elif isinstance(value, dict) and not way_to_tensor(value):  # SciPy's dok_array is a dict
         check_depth(at, depth)
+        count.take(len(value))
         message.dict.SetInParent()
         for key, item in value.items():
             entry = message.dict.entries.add()
-            _fill_key(entry.key, key, at)
-            _fill(entry.value, item, f"{at}[{reprlib.repr(key)}]", depth + 1, memory)
+            _fill_key(entry.key, key, at, count)
+            item_at = f"{at}[{reprlib.repr(key)}]"
+            _fill(entry.value, item, item_at, depth + 1, memory, count)
     elif isinstance(value, np.dtype):
         message.dtype = dtype_to_name(value, at=at)
     elif isinstance(value, type) and (issubclass(value, np.generic) or value in _PYTHON_DTYPES):
@@ -253,7 +268,7 @@ def _fill(
         )
 
 
-def _fill_key(message: values_pb2.Value, key: Any, at: str) -> None:
+def _fill_key(message: values_pb2.Value, key: Any, at: str, count: ValueCount) -> None:
     if isinstance(key, np.generic) and not isinstance(key, str):
         key = key.item()
     if not isinstance(key, bool | int | float | str):
@@ -261,7 +276,7 @@ def _fill_key(message: values_pb2.Value, key: Any, at: str) -> None:
             f"{at} has a key of type {describe_type(key)}; a key is a bool, an int, a float or "
             "a str"
         )
-    _fill(message, key, f"{at} key {reprlib.repr(key)}", 0, None)
+    _fill(message, key, f"{at} key {reprlib.repr(key)}", 0, None, count)
 
 
 def _decode(message: values_pb2.Value, at: str, depth: int, decoders: _Decoders) -> Any:

@@ -1,8 +1,9 @@
-"""Lists and dicts that nest without end, from a client and from a kernel."""
+"""Lists and dicts that nest without end, or share parts, from a client and from a kernel."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client import aio
-from opdispatch_wire.nesting import MAX_NESTING
+from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES
 from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
 
@@ -25,13 +26,22 @@ def nested(levels, x):
         value = [value]
     return value
 
+def shared(levels, x):
+    value = []
+    for _ in range(levels):
+        value = {"a": value, "b": value} if levels % 2 else [value, value]
+    return value
+
 lib = Library("nested", "DEF")
 lib.define("take(Any x) -> int")
 lib.define("give(int levels, Tensor x) -> Any")
+lib.define("share(int levels, Tensor x) -> Any")
+lib.impl("share", shared, "CPU")
 lib.impl("take", lambda x: 1, "CompositeExplicitAutograd")
 lib.impl("give", nested, "CPU")
 """
 LIMIT = f"more than {MAX_NESTING} levels deep"
+TOO_MANY = f"more than {MAX_VALUES} values"
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +111,70 @@ def test_results_that_nest_too_deep_are_the_kernels_fault(nested: oc.Session, le
         with pytest.raises(oc.ReturnError, match=LIMIT):
             call()
     assert nested.ops.nested.give(1, x) == [[]]
+
+
+def doubled(make: Callable[[Any], Any], levels: int = MAX_NESTING - 1) -> Any:
+    value = make(None)
+    for _ in range(levels):
+        value = make(value)
+    return value
+
+
+# Each stands for 2**31 values or more; who walked through them all would not be back today.
+SHARED = [
+    doubled(lambda part: [part] * 16),
+    doubled(lambda part: {"a": part, "b": part}),
+    ["t"] * (MAX_VALUES + 1),
+]
+
+
+@pytest.mark.parametrize("value", SHARED)
+def test_arguments_of_too_many_values_are_refused_by_every_way_of_calling(
+    nested: oc.Session, shared_daemon: RunningDaemon, value: Any
+):
+    def record() -> None:
+        with nested.program() as p:
+            p.output(p.ops.nested.take(value))
+
+    ways = [
+        lambda: nested.ops.nested.take(value),
+        lambda: nested.ops.nested.take(x=value),
+        lambda: nested.submit("nested::take", value).result(20),
+        lambda: list(nested.map("nested::take", [(value,)])),
+        lambda: nested.trace("nested::take", value),
+        lambda: nested.with_options(remote=True).call("nested::take", value),
+        lambda: nested.as_program(nested.ops.nested.take)(value),
+        lambda: nested.as_program(lambda x: [x, value])(np.zeros(2)),
+        record,
+    ]
+    for call in ways:
+        with pytest.raises(oc.ArgumentError, match=f"{TOO_MANY}|{LIMIT}"):
+            call()
+
+    async def await_it() -> None:
+        async with await aio.connect(shared_daemon.address) as session:
+            await session.call("nested::take", value)
+
+    with pytest.raises(oc.ArgumentError, match=TOO_MANY):
+        asyncio.run(await_it())
+    assert nested.ops.nested.take(["t"] * MAX_VALUES) == 1
+
+
+@pytest.mark.parametrize("levels", [MAX_NESTING - 1, MAX_NESTING - 2])
+def test_results_of_too_many_values_are_the_kernels_fault(nested: oc.Session, levels: int):
+    x = np.zeros(2)
+
+    def run_program(remote: bool) -> None:
+        with nested.program() as p:
+            p.output(p.ops.nested.share(levels, x), remote=remote)
+
+    ways = [
+        lambda: nested.ops.nested.share(levels, x),
+        lambda: nested.with_options(remote=True).call("nested::share", levels, x),
+        lambda: run_program(False),
+        lambda: run_program(True),
+    ]
+    for call in ways:
+        with pytest.raises(oc.ReturnError, match=TOO_MANY):
+            call()
+    assert nested.ops.nested.share(2, x) == [[[], []], [[], []]]

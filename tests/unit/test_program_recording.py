@@ -14,7 +14,8 @@ from opdispatch_client.program import PlaceholderUsed, Program, Recording, find_
 from opdispatch_client.traced_function import as_program
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.programs import checked_program
+from opdispatch_wire.nesting import MAX_NESTING
+from opdispatch_wire.programs import MAX_PROGRAM_BYTES, checked_program
 from opdispatch_wire.v1 import remote_pb2
 
 X, Y = np.arange(3), np.ones(3)
@@ -184,3 +185,22 @@ def test_arguments_that_nest_too_deep_are_refused_before_anything_is_recorded():
                 call()
         with pytest.raises(ArgumentError, match=r"the result.*32 levels deep"):
             as_program(lambda x, v=value: v, sent.run, remote=False)(X)
+
+
+def test_a_recording_refuses_more_bytes_than_a_program_may_have():
+    recording = Recording()
+    texts = ["t" * 1000] * 1000
+    for _ in range(MAX_PROGRAM_BYTES // 1_010_000):
+        recording.call("t::f", texts)
+    with pytest.raises(ArgumentError, match=f"the limit is {MAX_PROGRAM_BYTES}"):
+        recording.call("t::f", texts)
+    checked_program(recording.message.SerializeToString())  # without the call that was too much
+
+
+def test_a_placeholder_is_found_among_lists_that_share_their_parts():
+    recording = Recording()
+    shared = []
+    for _ in range(MAX_NESTING - 1):
+        shared = [shared, shared]
+    assert find_recording([shared], {}) is None
+    assert find_recording([shared, [recording.call("t::f")]], {}) is recording

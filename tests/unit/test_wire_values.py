@@ -16,12 +16,15 @@ from opdispatch.arrays import CPU_BITS, CUDA_BITS, key_bits_of
 from opdispatch.dispatch_key_set import DispatchKeySet
 from opdispatch.errors import ArgumentError
 from opdispatch.tensor import Tensor
+from opdispatch_wire.calls import call_request
+from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.dtypes import WIRE_DTYPES
-from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import MAX_NESTING
+from opdispatch_wire.errors import MessageTooLargeError, WireError
+from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES, ValueCount
 from opdispatch_wire.v1 import values_pb2 as pb
 from opdispatch_wire.values import (
     WireTensor,
+    fill_value,
     undecoded_from_proto,
     value_from_proto,
     value_to_proto,
@@ -298,3 +301,19 @@ def test_types_of_python_that_are_dtypes_are_sent_as_such():
         assert there_and_back(kind) == np.dtype(kind)
     with pytest.raises(WireError, match="type has no representation on the wire"):
         value_to_proto(str)
+
+
+@pytest.mark.parametrize("part", ["t", b"t".decode() * 9, [0] * 100])
+def test_texts_and_packed_numbers_in_lists_are_counted_before_they_are_encoded(part):
+    count, message = ValueCount(), pb.Value()
+    fill_value(message, part, at="$", count=ValueCount())
+    count.take_bytes(MAX_MESSAGE_BYTES_HIGHEST)
+    with pytest.raises(MessageTooLargeError, match="send it in parts"):
+        fill_value(pb.Value(), [1, part], at="$", count=count)
+
+
+def test_values_are_counted_over_all_arguments_of_a_call():
+    half = ["t"] * (MAX_VALUES // 2)
+    assert len(call_request("t::f", [half], {"y": half}).args[0].list.items) == MAX_VALUES // 2
+    with pytest.raises(ArgumentError, match=f"more than {MAX_VALUES} values"):
+        call_request("t::f", [half, half], {"y": ["t"]})

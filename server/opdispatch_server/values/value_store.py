@@ -20,7 +20,7 @@ from opdispatch_server.values.stored_value import StoredValue, with_history_of
 from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError, WireError
 from opdispatch_wire.layouts import refuse_misfits
-from opdispatch_wire.nesting import check_nesting
+from opdispatch_wire.nesting import ValueCount, check_nesting
 from opdispatch_wire.remote_values import (
     PREFIX_BYTES,
     SESSION_BYTES,
@@ -258,6 +258,7 @@ class KeptResults:
         self._store = store
         self._keep = keep
         self._interpreter = interpreter
+        self._values = ValueCount()
         self._count = 0
 
     def take(self, results: list[Any], place: int, at: str = "$.returns") -> Any:
@@ -266,9 +267,9 @@ class KeptResults:
         Takes it off the list. A tensor that the kernel, the caller or another value may know,
         too, is copied: nobody else must be able to write to it. Raises WireError, which begins
         with the place in ``at``, for one that could not be fetched as it is, and ArgumentError for
-        lists that nest too deep to be sent.
+        lists that nest too deep to be sent, or have too many values.
         """
-        check_nesting(results[place], f"{at}[{place}]")
+        check_nesting(results[place], f"{at}[{place}]", self._values)
         return self._take(results, place, at)
 
     def _take(self, results: list[Any], place: int, at: str) -> Any:

@@ -33,7 +33,7 @@ from opdispatch_server.worker.raised_errors import error_of_kernel
 from opdispatch_server.worker.reading_turn import hand_over_turn
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import check_nesting
+from opdispatch_wire.nesting import ValueCount, check_nesting
 from opdispatch_wire.remote_values import RemoteFacts, remote_tensors_in, store_key
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
 from opdispatch_wire.values import fill_value, value_from_proto
@@ -194,6 +194,7 @@ class ProgramExecution:
         keep: KeptResults | None,
         tensors: CalleeTensors | None,
     ) -> None:
+        count = ValueCount()
         for i, output in enumerate(outputs):
             if names := names_of_results(results[i]):
                 reply.result_names.add(output=i, names=names)
@@ -204,9 +205,11 @@ class ProgramExecution:
             else:
                 value = results[i]
                 if output.host:
-                    check_nesting(value, f"$.returns[{i}]")
+                    check_nesting(value, f"$.returns[{i}]", ValueCount())
                     value = _in_host_memory(value)
-            fill_value(reply.returns.add(), value, at=f"$.returns[{i}]", memory=tensors)
+            fill_value(
+                reply.returns.add(), value, at=f"$.returns[{i}]", memory=tensors, count=count
+            )
 
     def _explained(self, error: StepError) -> OpdispatchError:
         """The error of a step, with its place in the program."""
