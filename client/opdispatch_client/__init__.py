@@ -13,6 +13,7 @@
     calling_session,
     async_calling_session               the methods of sessions for calls, values and programs
     remote_ops, operator_catalog        session.ops.namespace.name.overload, and help for it
+    async_operator_catalog              the same where an event loop runs, which must not wait
     operator_call, call_shape           one call, and what it has in common with others
     ordered_results, call_future        what map and submit return
     remote_tensor, remote_calls,

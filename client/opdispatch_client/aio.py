@@ -20,6 +20,7 @@ from opdispatch.errors import OpdispatchError
 from opdispatch_client import rpcs
 from opdispatch_client.async_calling_session import AsyncCallingSession
 from opdispatch_client.async_calls import AsyncCalls
+from opdispatch_client.async_operator_catalog import AsyncOperatorCatalog
 from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
 from opdispatch_client.grpc_forks import GRPC_FORKS
 from opdispatch_client.library_upload import OnUpload
@@ -38,7 +39,6 @@ from opdispatch_client.listings import (
 from opdispatch_client.load_progress import OnProgress, follow_async, is_unknown_method
 from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call
-from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.remote_calls import AsyncRemoteCalls
 from opdispatch_client.request_arguments import check_callable, check_seconds
 from opdispatch_client.rpcs import Rpc
@@ -138,7 +138,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         self._calls = AsyncCalls(endpoint, self._channel, self._introduce, self._loop)
         self._memory = self._calls.memory
         self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call, self._loop)
-        self._catalog = OperatorCatalog(self._ask)
+        self._catalog = AsyncOperatorCatalog(self._ask, self._send)
 
     @property
     def lane(self) -> str:
@@ -232,7 +232,9 @@ class AsyncSession(SessionBase, AsyncCallingSession):
 
     async def describe(self, operator: str) -> OperatorDescription:
         """Schema, documentation and kernels of an operator; see ``Session.describe``."""
-        return await self._send(rpcs.describe(operator))
+        described = await self._send(rpcs.describe(operator))
+        self._catalog.note_description(described)
+        return described
 
     async def table(self, operator: str) -> list[TableRow]:
         """An operator's computed dispatch table; see ``Session.table``."""
@@ -258,6 +260,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         if not self._endpoint.is_of_this_process:
             return
         self._loop.check()
+        self._catalog.close()
         await self._remote.close()
         self._calls.close()
         await self._channel.close()
@@ -291,7 +294,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         return rpc.read(reply)
 
     def _ask(self, rpc: Rpc[T], *, timeout: float) -> T:
-        """Send a request and wait, as attributes and ``help`` must: with a connection for that."""
+        """Send a request and wait, in a thread without a loop: with a connection for that."""
         if self._closed:
             raise self._endpoint.closed_error()
         with Session(self._endpoint) as session:

@@ -13,12 +13,12 @@ from opdispatch.errors import ArgumentError
 from opdispatch.tracing.structure import leaves
 from opdispatch.tracing_state import is_traced, record_awaited, traces
 from opdispatch_client import traced_function
+from opdispatch_client.async_operator_catalog import AsyncOperatorCatalog
 from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
 from opdispatch_client.calling_session import as_list, one_for_each
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
-from opdispatch_client.operator_catalog import OperatorCatalog
 from opdispatch_client.ordered_results import (
     IN_FLIGHT_DEFAULT,
     arguments_of_calls,
@@ -37,7 +37,7 @@ class AsyncCallingSession:
 
     _remote: AsyncRemoteCalls
     _endpoint: Endpoint
-    _catalog: OperatorCatalog
+    _catalog: AsyncOperatorCatalog
 
     def with_options(
         self,

@@ -28,7 +28,7 @@ _MOST_OVERLOADS = 20
 
 
 class Ask(Protocol):
-    """Sends a request to the daemon and waits for the reply, also in an event loop."""
+    """Sends a request to the daemon and waits for the reply."""
 
     def __call__(self, rpc: Rpc[T], *, timeout: float) -> T:
         """Raises an OpdispatchError, also if there is no reply within `timeout` seconds."""
@@ -42,16 +42,18 @@ class OperatorCatalog:
         # The names of namespaces, operators and overloads; None before the first listing. Replaced
         # as a whole: readers take no lock.
         self._known: frozenset[str] | None = None
+        self._names: list[str] = []
 
     def note(self, operators: Iterable[OperatorSummary]) -> None:
         """Remember the names of a listing of all operators."""
-        self._known = _with_parts(each.name for each in operators)
+        self._names = [each.name for each in operators]
+        self._known = _with_parts(self._names)
 
     def names(self) -> list[str]:
         """Ask for the names of all operators. Raises an OpdispatchError if nothing answers."""
         found = self._ask(rpcs.list_operators(""), timeout=ANSWER_SECONDS)
         self.note(found)
-        return [each.name for each in found]
+        return self._names
 
     def check(self, name: str) -> None:
         """Raise OperatorNotFoundError, with similar names, for what is known not to be there.
@@ -72,11 +74,8 @@ class OperatorCatalog:
         """Ask for every overload of an operator; none if nothing answers, or it is not there."""
         try:
             found = self._ask(rpcs.list_operators(name), timeout=ANSWER_SECONDS)
-            overloads = [each.name for each in found if _is_overload(each.name, name)]
-            return [
-                self._ask(rpcs.describe(each), timeout=ANSWER_SECONDS)
-                for each in overloads[:_MOST_OVERLOADS]
-            ]
+            overloads = overloads_of(name, [each.name for each in found])
+            return [self._ask(rpcs.describe(each), timeout=ANSWER_SECONDS) for each in overloads]
         except OpdispatchError:
             return []
 
@@ -120,8 +119,10 @@ def _schema_of(described: list[OperatorDescription]) -> FunctionSchema | None:
     return parse_schema(described[0].schema)
 
 
-def _is_overload(name: str, operator: str) -> bool:
-    return name == operator or name.startswith(f"{operator}.")
+def overloads_of(operator: str, names: Iterable[str]) -> list[str]:
+    """Return those names that are of overloads of an operator; not all, if there are many."""
+    found = [each for each in names if each == operator or each.startswith(f"{operator}.")]
+    return found[:_MOST_OVERLOADS]
 
 
 def _with_parts(names: Iterable[str]) -> frozenset[str]:

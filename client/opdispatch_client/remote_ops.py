@@ -3,7 +3,8 @@
 The blocking and the asyncio session share these classes; a call returns what the session's own
 ``call`` returns, the result or a coroutine. Names are not looked up before the call, unless the
 session knows the daemon's names already: see ``operator_catalog``. ``help``, ``inspect.signature``
-and ``dir`` ask the daemon.
+and ``dir`` ask the daemon; in an event loop, which must not wait, in the background: see
+``async_operator_catalog``.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class RemoteOperator(Generic[Result]):
 
     Without an overload name the daemon chooses the overload by the arguments. ``default``
     stands for the overload without a name, as in PyTorch. ``help(operator)`` shows the schemas and
-    the documentation, and ``inspect.signature`` the arguments of an only overload.
+    the documentation, and ``inspect.signature`` the arguments of an only overload. Where an
+    event loop runs, they show what ``await session.describe(name)`` or an earlier look has told.
     """
 
     __slots__ = ("__described", "__name", "__source")
@@ -186,7 +188,7 @@ class RemoteOperator(Generic[Result]):
         return f"<RemoteOperator {self.__name}>"
 
     def __describe(self, attribute: str) -> Any:
-        if self.__described is None:  # once, since ``help`` asks several times
+        if not self.__described:  # once, since ``help`` asks several times
             catalog = self.__source.catalog
             self.__described = catalog.describe(self.__name) if catalog is not None else []
         found = _DESCRIBED[attribute](self.__described)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import os
 import pydoc
+import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch import Tensor
+from opdispatch_client.operator_catalog import ANSWER_SECONDS
 from tests.service.running_daemon import RunningDaemon
 
 X = np.arange(3.0)
@@ -58,6 +63,9 @@ async def ops(
             yield session.ops
     else:
         async with oc.aio.connect(daemon.address) as asyncio_session:
+            for each in await asyncio_session.operators():
+                if each.name.startswith("helped::"):
+                    await asyncio_session.describe(each.name)
             yield asyncio_session.ops
 
 
@@ -107,13 +115,17 @@ async def test_dir_lists_what_there_is(ops: Any):
     assert dir(ops.helped.add) == ["Scalar", "Tensor"]
 
 
-async def test_names_are_not_looked_up_before_any_is_known(ops: Any):
+def test_names_are_not_looked_up_before_any_is_known(session: oc.Session):
+    ops = session.ops
     assert repr(ops.nowhere.nothing) == "<RemoteOperator nowhere::nothing>"
     assert ops.nowhere.nothing.__doc__.startswith("``session.ops.namespace.name``")
     assert [*inspect.signature(ops.nowhere.nothing).parameters] == ["args", "kwargs"]
 
 
-async def test_mistyped_name_is_refused_with_similar_ones_once_names_are_known(ops: Any):
+def test_mistyped_name_is_refused_with_similar_ones_once_names_are_known(
+    session: oc.Session, helped: None
+):
+    ops = session.ops
     dir(ops)
     for look, complaint in (
         (lambda: ops.helped.blurr, r"no operator helped::blurr \(did you mean helped::blur\?\)"),
@@ -127,16 +139,65 @@ async def test_mistyped_name_is_refused_with_similar_ones_once_names_are_known(o
     assert ops.helped.add.default is not None  # which is chosen by the daemon
 
 
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
 async def test_name_that_was_loaded_meanwhile_is_found(
-    ops: Any, daemon: RunningDaemon, tmp_path: Path
+    kind: str, session: oc.Session, daemon: RunningDaemon, tmp_path: Path
 ):
-    dir(ops)
+    if kind == "blocking":
+        ops: Any = session.ops
+        dir(ops)
+    else:
+        asyncio_session = await oc.aio.connect(daemon.address)
+        await asyncio_session.operators()
+        ops = asyncio_session.ops
     path = tmp_path / "late.py"
     path.write_text('from opdispatch import Library\nLibrary("late", "DEF").define("f() -> int")\n')
     with daemon.connect() as other:
         other.load(path)
         assert repr(ops.late.f) == "<RemoteOperator late::f>"
         other.unload("late")
+    if kind == "asyncio":
+        await asyncio_session.close()
+
+
+async def test_event_loop_never_waits_for_help(daemon: RunningDaemon, helped: None):
+    async with oc.aio.connect(daemon.address) as session:
+        await session.operators()
+        ops = session.ops
+        os.kill(daemon.process.pid, signal.SIGSTOP)  # it answers nobody
+        try:
+            began = time.monotonic()
+            for _ in range(10):
+                assert repr(ops.helped.nope) == "<RemoteOperator helped::nope>"
+                assert dir(ops.helped) == ["add", "blur"]
+                assert "Blur a picture" not in ops.helped.blur.__doc__
+                assert "helped" in dir(ops)
+            assert time.monotonic() - began < 10 * ANSWER_SECONDS
+        finally:
+            os.kill(daemon.process.pid, signal.SIGCONT)
+        async with asyncio.timeout(60):
+            while "Blur a picture" not in ops.helped.blur.__doc__:  # it asks in the background
+                await asyncio.sleep(0.01)
+        with pytest.raises(oc.OperatorNotFoundError):
+            await ops.helped.nope(X)
+
+
+async def test_thread_without_an_event_loop_asks_and_waits(daemon: RunningDaemon, helped: None):
+    async with oc.aio.connect(daemon.address) as session:
+        assert dir(session.ops) == []
+        assert "helped" in await asyncio.to_thread(dir, session.ops)
+        text = await asyncio.to_thread(pydoc.render_doc, session.ops.helped.blur)
+        assert "Blur a picture." in pydoc.plain(text)
+
+
+async def test_session_that_closes_asks_no_more(daemon: RunningDaemon, helped: None):
+    async with oc.aio.connect(daemon.address) as session:
+        dir(session.ops)
+    await asyncio.sleep(0)
+    assert dir(session.ops) == []
+    async with asyncio.timeout(60):
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
 
 
 def test_listing_makes_names_known(session: oc.Session, helped: None):
