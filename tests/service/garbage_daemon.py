@@ -52,6 +52,10 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Serves until it is stopped."""
     from opdispatch_server.daemon import Daemon
+    from opdispatch_server.interpreters import interpreter_sessions
+
+    # Of interpreters that have ended, all but the last one are to be let go.
+    interpreter_sessions.ENDED_REMEMBERED = 1
 
     path = Path(arguments[0])
     serve = Daemon.run

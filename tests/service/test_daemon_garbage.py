@@ -7,6 +7,7 @@ version of a library, its 50,000 operators.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +149,20 @@ def health(daemon: GarbageDaemon) -> None:
             stub.Check(health_pb2.HealthCheckRequest(service="no such"))
 
 
+def deaths(daemon: GarbageDaemon) -> None:
+    daemon.expects_errors = True
+    with daemon.connect() as session:
+        for _ in range(2):
+            [before] = session.interpreters()
+            os.kill(before.pid, signal.SIGKILL)
+            assert wait_for(lambda pid=before.pid: is_replaced(session, pid))
+        session.call("calls::plus_one", X)
+
+
+def is_replaced(session: oc.Session, pid: int) -> bool:
+    return [i.state for i in session.interpreters() if i.pid not in (0, pid)] == ["ready"]
+
+
 REQUESTS: dict[str, Callable[[GarbageDaemon], None]] = {
     "calls of the local lane": lambda daemon: calls(daemon, lane="local", direct=False),
     "calls of a stream": lambda daemon: calls(daemon, lane="stream", direct=False),
@@ -160,6 +175,7 @@ REQUESTS: dict[str, Callable[[GarbageDaemon], None]] = {
     "libraries": libraries,
     "looks": looks,
     "health": health,
+    "deaths": deaths,
 }
 
 
@@ -170,4 +186,4 @@ def test_requests_leave_no_garbage(daemon: GarbageDaemon, name: str):
     for _ in range(2):
         REQUESTS[name](daemon)
     left = [kind for kind in daemon.take_garbage() if not kind.startswith(OF_GRPC)]
-    assert left == []
+    assert left == [], "\n".join(left)

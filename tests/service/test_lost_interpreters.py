@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -184,3 +185,19 @@ def test_a_library_whose_stored_content_is_damaged_is_given_up_and_says_so(
         assert (again.version, again.active, again.error) == (loaded.version, True, "")
         assert session.ops.const.get(X) == 5
         assert stored.read_text() == path.read_text()
+
+
+def test_what_a_dead_interpreter_was_running_is_let_go_once_judged(start_daemon: StartDaemon):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+
+    def records() -> int:
+        links = (path.readlink() for path in Path(f"/proc/{daemon.process.pid}/fd").iterdir())
+        return sum("opdispatch-flight" in str(link) for link in links)
+
+    with daemon.connect() as session:
+        assert wait_for(lambda: records() == 1)
+        for deaths in (1, 2):
+            os.kill(pid_of(session, "worker-1"), signal.SIGKILL)
+            assert wait_for(lambda n=deaths: is_recovered(session, {"worker-1": n}))
+        assert wait_for(lambda: records() == 1)

@@ -64,6 +64,8 @@ class Blame:
         if session.verdict is None:
             session.verdict = NOBODY  # also of one that fails below
             session.verdict = self._judge(session)
+        if not session.alive:  # it is remembered for longer than what it was running is of use
+            session.flight_record = None
         return session.verdict
 
     def judge_unfit(self, session: InterpreterSession) -> Verdict:

@@ -87,12 +87,13 @@ class InterpreterSession:
         self.number = next(_NUMBERS)
         """No other session has it, of this daemon or of another one."""
         # Is told of a direct call whose kernel has run for too long.
-        self.on_overdue: Callable[[interpreter_pb2.OverdueCall], None] = lambda call: None
+        self.on_overdue: Callable[[InterpreterSession, interpreter_pb2.OverdueCall], None]
+        self.on_overdue = lambda session, call: None
         # Is told of the calls that kernels fail, whichever way they have come.
         self.on_kernel_errors: Callable[[interpreter_pb2.KernelErrors], None] = lambda errors: None
         self.kernel_errors_total = 0
         # Is told, once, that it cannot run kernels properly any more, and why.
-        self.on_unfit: Callable[[str], None] = lambda problem: None
+        self.on_unfit: Callable[[InterpreterSession, str], None] = lambda session, problem: None
         self.python_version = hello.python_version
         self.devices = tuple(hello.devices) or ("cpu",)
         self.supervised = supervised
@@ -351,7 +352,8 @@ class InterpreterSession:
             if not answer.done():
                 answer.set_exception(self.death())
                 answer.exception()  # nobody may wait for it any more
-        for callback in self._at_end:
+        callbacks, self._at_end = self._at_end, []  # some have the session
+        for callback in callbacks:
             callback()
 
     async def explain_end(self) -> None:
@@ -382,7 +384,7 @@ class InterpreterSession:
             self.unfit = problem
             if suspect:
                 self.named = Subject(KERNEL, "", suspect)
-            self.on_unfit(problem)
+            self.on_unfit(self, problem)
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called when the session ends; now, if it has ended."""
@@ -427,7 +429,7 @@ class InterpreterSession:
             if self.lease is not None:
                 self.lease.renew()
             if message.HasField("overdue"):
-                self.on_overdue(message.overdue)
+                self.on_overdue(self, message.overdue)
             elif message.HasField("kernel_errors"):
                 self.kernel_errors_total += sum(c.count for c in message.kernel_errors.counts)
                 self.on_kernel_errors(message.kernel_errors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
@@ -131,8 +130,10 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
             flight_record=self._open_flight_record(hello),
         )
         session.on_kernel_errors = self._count_kernel_errors
-        session.on_unfit = functools.partial(self._on_unfit, session)
-        session.on_overdue = functools.partial(self._runs.stop_overdue, session)
+        # They are given the session when they are called: one that had itself in what it calls
+        # would wait for the garbage collector when it has ended, with its flight record.
+        session.on_unfit = self._on_unfit
+        session.on_overdue = self._runs.stop_overdue
         welcome = pb.Welcome(
             name=name,
             max_message_bytes=self._max_message_bytes,
