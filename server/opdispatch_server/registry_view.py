@@ -134,7 +134,9 @@ class RegistryView:
             hint = f"it has kernels for {keys or 'no key'}"
         elif overloads := self._dispatcher.overloads(operator.name):
             hint = f"defined are {', '.join(map(str, overloads))}; each is awaited by its own name"
-        return " or ".join(loading) or "a library that nobody is loading", hint
+        if not loading:
+            return "a library that is not being loaded", hint or "load it, or look at the name"
+        return " or ".join(loading), hint
 
     def describe_operator(self, name: str) -> pb.DescribeOperatorReply:
         """Everything about one operator. Raises OperatorNotFoundError."""
@@ -298,5 +300,9 @@ def _documentation(op: OperatorHandle) -> str:
 
 
 def _calculates(key: DispatchKey) -> bool:
-    """Whether a kernel for ``key`` does what the operator is for; others hand the call on."""
+    """Whether a kernel for ``key`` does what the operator is for; others hand the call on, and one
+    for Meta says no more than shapes.
+    """
+    if key.name == "Meta":
+        return False
     return key.name.startswith("Composite") or to_functionality_key(key) in _LAYOUTS

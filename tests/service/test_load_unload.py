@@ -56,6 +56,21 @@ def test_documentation_is_that_of_a_kernel_that_calculates(
     assert shared.describe("image::pipeline").documentation == ""
 
 
+def test_the_documentation_of_a_custom_operator_is_its_functions(
+    shared: oc.Session, write_library: WriteLibrary
+):
+    shared.load(
+        write_library(
+            "own",
+            "from opdispatch import Tensor, custom_op\n"
+            "@custom_op('own::twice', mutates_args=())\n"
+            "def twice(x: Tensor) -> Tensor:\n    'Twice as much.'\n    return x * 2\n"
+            "@twice.register_fake\ndef fake(x):\n    'Only a shape.'\n    return x\n",
+        )
+    )
+    assert shared.describe("own::twice").documentation == "Twice as much."
+
+
 def test_the_same_content_again_changes_nothing(shared: oc.Session, write_library: WriteLibrary):
     first = shared.load(write_library("const", constant(1)))
     epoch = shared.refresh_server_info().epoch

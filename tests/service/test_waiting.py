@@ -141,7 +141,7 @@ def test_a_timeout_names_who_was_expected(
     with pytest.raises(oc.WaitTimeoutError) as caught:
         shared.wait_for_def("slow::get", 0.05)
     assert caught.value.message == (
-        "waited 0.05 s for the definition of slow::get, which a library that nobody is loading "
+        "waited 0.05 s for the definition of slow::get, which a library that is not being loaded "
         "was expected to register"
     )
     path = write_library("slow", SLOW.format(gate=str(tmp_path / "gate")))
