@@ -268,6 +268,20 @@ def test_tensors_are_shown_with_dtype_and_shape():
     assert describe_returns([("q", 3), ("r", np.zeros(1))], tensors=False) == ["q: 3"]
 
 
+def test_tensors_of_a_dict_are_described_and_written_by_their_keys():
+    returns = [("y", np.ones(1)), ("grads", {"w": np.zeros(2), "b": np.ones(1)})]
+    assert describe_returns(returns) == [
+        "y: float64 [1]",
+        "[1.]",
+        "grads['w']: float64 [2]",
+        "[0., 0.]",
+        "grads['b']: float64 [1]",
+        "[1.]",
+    ]
+    assert list(list_arrays(returns)) == ["y", "grads_w", "grads_b"]
+    assert describe_returns([("n", {"mean": 1.5})]) == ["{'mean': 1.5}"]
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -32,7 +32,8 @@ def list_returns(result: Any, schema: FunctionSchema | None) -> list[tuple[str, 
 
 
 def list_arrays(returns: list[tuple[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors among the returns by name; those of a list have a number behind its name.
+    """The tensors among the returns by name; those of a list or a dict have their number or key
+    behind its name.
 
     One of another layout than the dense one is its parts, and what else it is made of.
     """
@@ -108,9 +109,9 @@ def _describe(value: Any, label: str) -> Iterator[str]:
         for name, part in parts.items():
             yield from _describe(part, f"{name}: ")
         yield from (f"{name}: {fact}" for name, fact in facts.items())
-    elif isinstance(value, list | tuple) and any(_as_array(item) is not None for item in value):
-        for place, item in enumerate(value):
-            yield from _describe(item, f"{label.removesuffix(': ')}[{place}]: ")
+    elif any(_as_array(item) is not None for _, item in _items_of(value)):
+        for key, item in _items_of(value):
+            yield from _describe(item, f"{label.removesuffix(': ')}[{key!r}]: ")
     else:
         yield f"{label}{value.name if isinstance(value, np.dtype) else value}"
 
@@ -123,9 +124,18 @@ def _arrays_of(label: str, value: Any) -> Iterator[tuple[str, np.ndarray[Any, An
         size = {"shape": shape} if "shape" in layout.fact_names else {}  # not told by the parts
         rest = {name: np.asarray(fact) for name, fact in {**facts, **size}.items()}
         yield from ((f"{label}_{name}", part) for name, part in {**parts, **rest}.items())
-    elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from _arrays_of(f"{label}_{place}", item)
+    for key, item in _items_of(value):
+        yield from _arrays_of(f"{label}_{key}", item)
+
+
+def _items_of(value: Any) -> list[tuple[Any, Any]]:
+    """Return the items of a dict or a list with their keys or numbers; [] of anything else."""
+    match value:
+        case list() | tuple():
+            return list(enumerate(value))
+        case dict():
+            return list(value.items())
+    return []
 
 
 def _parts_of(
