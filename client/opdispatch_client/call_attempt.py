@@ -173,7 +173,7 @@ class CallAttempt:
         if isinstance(error, LaneClosedError | DaemonUnavailableError | RefusedError):
             return self._explain_break(error)
         if isinstance(error, TimeoutError) and not isinstance(error, OpdispatchError):
-            return late_answer_error(self._address)
+            return late_answer_error(self._address, self.call.operator)
         return error
 
     def _explain_break(

@@ -374,7 +374,13 @@ class OperatorHandle(OpOverloadNames):
             what = f"{self.name} was called without tensor arguments, and has no kernel for that"
         else:
             what = f"{self.name} has no kernel for arguments from the {arrived} backend"
-        raise self.no_kernel_error(arrived, what, state)
+        error = self.no_kernel_error(arrived, what, state)
+        if arrived == "Undefined" and registration is None:
+            error.hint = (
+                "register one for CompositeExplicitAutograd, which needs no tensor; tensors in a "
+                "Dict do not choose a kernel"
+            )
+        raise error
 
     def _run(
         self,

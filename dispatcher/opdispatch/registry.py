@@ -240,13 +240,15 @@ class Registry:
                 hint += (
                     "close the old library first, or use custom_op, which replaces what it defined"
                 )
-                self._refuse_second(self.namespaces.get(namespace), registration, what, hint)
+                taken = self.namespaces.get(namespace)
+                self._refuse_second(taken, registration, what, hint, namespace=namespace)
             case "def":
                 assert registration.schema is not None
                 name = registration.schema.name
                 entry = self.entries.get(name)
                 taken = entry.definitions if entry is not None else None
-                self._refuse_second(taken, registration, f"operator {name} is defined")
+                what = f"operator {name} is defined"
+                self._refuse_second(taken, registration, what, operator=str(name))
                 check_signatures(entry, registration)
             case "impl":
                 if registration.kernel is None or registration.key is None:
@@ -266,7 +268,12 @@ class Registry:
                 self._refuse_second(self.rules.get(key_of_rule), registration, what)
 
     def _refuse_second(
-        self, taken: Handles | None, registration: Registration, what: str, hint: str = ""
+        self,
+        taken: Handles | None,
+        registration: Registration,
+        what: str,
+        hint: str = "",
+        **facts: str,
     ) -> None:
         if taken:
             first = taken[0].registration
@@ -277,6 +284,7 @@ class Registry:
                 hint=hint,
                 first_site=first.site,
                 second_site=registration.site,
+                **facts,
             )
 
     # -- what callers see -----------------------------------------------------------------------

@@ -232,10 +232,17 @@ def error_from_rpc(rpc_error: grpc.RpcError, *, address: str) -> OpdispatchError
     return OpdispatchError(f"{address} answered {code.name}: {details}", status=code.name)
 
 
-def late_answer_error(address: str) -> DeadlineExceededError:
-    """The error of a call that ``address`` did not answer in time."""
+def late_answer_error(address: str, operator: str = "") -> DeadlineExceededError:
+    """The error of a request, or of a call of ``operator``, that was not answered in time."""
+    if not operator:
+        return DeadlineExceededError(
+            f"{address} did not answer before the deadline passed", started="unknown"
+        )
     return DeadlineExceededError(
-        f"{address} did not answer before the deadline passed", started="unknown"
+        f"the deadline passed before the call of {operator} was answered by {address}; it may or "
+        "may not have run",
+        operator=operator,
+        started="unknown",
     )
 
 

@@ -86,6 +86,12 @@ def test_a_library_that_fails_leaves_nothing_behind(
     assert shared.ops.const.get(X) == 3
 
 
+def test_a_module_that_is_nowhere_is_an_error_with_the_paths_that_are_uploaded(shared: oc.Session):
+    with pytest.raises(oc.LibraryLoadError) as caught:
+        shared.load("nowhere_to_be_found")
+    assert caught.value.hint.endswith("by its path: nowhere_to_be_found.py, nowhere_to_be_found/")
+
+
 def test_an_operator_that_another_library_defines_is_refused(
     shared: oc.Session, write_library: WriteLibrary
 ):

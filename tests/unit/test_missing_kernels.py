@@ -43,7 +43,9 @@ def test_without_a_kernel_the_error_lists_the_keys_that_have_one(define):
 def test_without_a_tensor_the_error_says_so(define):
     op = define("t::f(Tensor[] xs) -> str", **naming("CPU"))
     assert message_of(op, []) == (
-        "t::f was called without tensor arguments, and has no kernel for that; kernels serve CPU"
+        "t::f was called without tensor arguments, and has no kernel for that; kernels serve CPU "
+        "(register one for CompositeExplicitAutograd, which needs no tensor; tensors in a Dict do "
+        "not choose a kernel)"
     )
 
 

@@ -52,7 +52,11 @@ def test_a_second_definition_is_refused_and_names_both_places(dispatcher):
         "operator t::f is defined already, registered at one.py:1; "
         "the second one was registered at two.py:2"
     )
-    assert caught.value.facts == {"first_site": "one.py:1", "second_site": "two.py:2"}
+    assert caught.value.facts == {
+        "first_site": "one.py:1",
+        "second_site": "two.py:2",
+        "operator": "t::f",
+    }
     assert image(dispatcher) == before
 
 

@@ -169,7 +169,7 @@ def _says_how_to_upload(source: str) -> Iterator[None]:
         yield
     except LibraryLoadError as error:
         file, folder = Path(f"{source}.py"), Path(source)
-        if f"No module named {source!r}" in error.message and not error.hint:
+        if f"No module named {source!r}" in error.message:
             if file.is_file():
                 error.hint = f"`opdispatch load {file}` uploads the file that is here"
             elif folder.is_dir():

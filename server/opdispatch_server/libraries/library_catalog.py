@@ -123,6 +123,18 @@ class LibraryCatalog:
         found = (version.name for version in self.newest() if version.has_operator(operator))
         return next(found, "")
 
+    def definer_of(self, *, operator: str = "", namespace: str = "") -> str:
+        """Return the name of the library that defines the operator, or owns the namespace; "" if
+        none does.
+        """
+        for version in self.newest():
+            for each in version.registrations:
+                if each.kind == "library" and each.namespace == namespace != "":
+                    return version.name
+                if each.kind == "def" and each.schema and str(each.schema.name) == operator:
+                    return version.name
+        return ""
+
     def find_waiting(self, operator: str) -> LibraryVersion | None:
         """The version that has the operator, and waits for an interpreter."""
         for version in self.newest():

@@ -262,9 +262,10 @@ class LibraryLoading:
         try:
             try:
                 return await self._attempt(race, session, others, order, wanted)
-            except DuplicateDefinitionError:
+            except DuplicateDefinitionError as error:
                 # Perhaps by a library that is unloaded already, but had calls to finish.
                 if not leaving:
+                    self._say_how_to_replace(error, order.name)
                     raise
                 await asyncio.wait(leaving, timeout=self._load_timeout)
                 return await self._attempt(race, session, others, order, wanted)
@@ -273,6 +274,21 @@ class LibraryLoading:
                 self._placement.release(each)
             race.end_import(session)
             race.leave()
+
+    def _say_how_to_replace(self, error: DuplicateDefinitionError, name: str) -> None:
+        """Give the error of a load under ``name`` a hint at the library that is in its way."""
+        facts = error.facts
+        other = self._catalog.definer_of(
+            operator=facts.get("operator", ""), namespace=facts.get("namespace", "")
+        )
+        if not other or other == name:
+            return
+        error.hint = (
+            f"that is library {other!r}: load this one as {other!r}, --name {other}, to replace "
+            "it, or unload it first"
+        )
+        if "namespace" in facts:
+            error.hint += "; a FRAGMENT library can add operators to its namespace"
 
     async def _attempt(
         self,

@@ -233,7 +233,7 @@ class DaemonLane:
         except BaseException as error:
             self._is_in_doubt = True
             if isinstance(error, TimeoutError):
-                raise late_answer_error(self._address) from None
+                raise late_answer_error(self._address, request.operator) from None
             if isinstance(error, LaneClosedError) and (error.was_sent or self._is_closed):
                 raise lost_connection_error(self._address, str(error)) from error
             raise

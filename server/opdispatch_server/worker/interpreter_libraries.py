@@ -310,8 +310,11 @@ def _load_error(error: BaseException, stage: pb.Stage, imported: LibraryImport) 
         return type(error)(message, hint=error.hint, **{**error.facts, **found})
     label = stage.filename or stage.module
     where = f", at {line}" if line else ""
+    is_nowhere = isinstance(error, ModuleNotFoundError) and error.name == stage.module
+    uploads = f"a file or a folder is uploaded by its path: {label}.py, {label}/"
     return LibraryLoadError(
         f"{label} raised {show_paths(describe_exception(error))} when it was imported{where}",
+        hint=uploads if is_nowhere else "",
         exception_type=type(error).__qualname__,
         **found,
     )
