@@ -207,6 +207,7 @@ class KernelRuns:
         if is_cut_off and not run.is_ahead:
             run.session.cut_off += [Subject(KERNEL, "", each) for each in run.operators]
         del self._runs[run.number]
+        run.on_move = None  # it has the call, and the call has the run
         if run.timer is not None:
             run.timer.cancel()
         _release(slot)
