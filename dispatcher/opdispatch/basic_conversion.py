@@ -101,11 +101,12 @@ def _number_of_one(value: Any) -> Any:
     return _number(value)
 
 
-def _whole(value: Any) -> Any:
-    """The int in a tensor or array whose only element is whole; of any other value, None."""
+def _int_of_one(value: Any) -> int | None:
+    """Return the int in a tensor or array of one element of an integer dtype; None of another.
+
+    The dtype decides, not the element: the overload that a call means is remembered by types.
+    """
     found = _number_of_one(value)
-    if isinstance(found, float) and not isinstance(value, float) and found.is_integer():
-        return int(found)
     return int(found) if isinstance(found, int) else None
 
 
@@ -139,7 +140,7 @@ def _int(expected: str) -> Converter:
                 # int() as well, since operator.index(True) is True.
                 value = int(operator.index(_number(value)))
             except TypeError:
-                found = _whole(value)
+                found = _int_of_one(value)
                 if found is None:
                     raise refusal(expected, value) from None
                 value = found

@@ -92,19 +92,21 @@ TYPES = [
     *("int[]", "float[]", "bool[]", "Scalar[]", "complex[]", "SymInt[]", "Tensor[]", "Tensor?[]"),
     *("str[]", "int[]?", "float?", "Tensor?"),
 ]
-NOT_WHOLE = {"fraction", "np.float32 1.5", "tensor 1.5"}
+OF_FLOATS = {"fraction", "np.float32 2.0", "np.float32 1.5", "tensor 1.5", "tensor [2.0]"}
 NO_LISTS = {"set", "dict", "bytes", "text", "tensor [3]", "tensor [[3]]", "tensor [3, 4]"}
 NO_LISTS |= {"tensor [2.0]", "tensor 3"}
 OF_TENSORS = {"tensors", "deque of tensors", "sequence of tensors"}
 NUMPY = {"np.int64", "np.float32 2.0", "np.float32 1.5", "np.bool"}
 DIFFERENT = {
-    "bool": NOT_WHOLE | {"1.0", "1.5", "1j", "None", "np.float32 2.0", "tensor [2.0]", "range"},
-    "int": NOT_WHOLE,
-    "SymInt": NOT_WHOLE,
+    "bool": OF_FLOATS | {"1.0", "1.5", "1j", "None", "range"},
+    "int": OF_FLOATS,
+    "SymInt": OF_FLOATS,
     "Scalar": NUMPY,
     "str": {"bytes"},
     "Tensor": {"None", *NUMPY},
     "bool[]": NO_LISTS | OF_TENSORS | {"[1.5]"},
+    "int[]": NO_LISTS | OF_TENSORS,
+    "int[]?": NO_LISTS | OF_TENSORS,
     # PyTorch takes lists, tuples and ranges of ints, and no other sequence.
     "SymInt[]": NO_LISTS | OF_TENSORS | {"deque", "sequence"},
 }
