@@ -135,7 +135,9 @@ class AsyncSession(SessionBase, AsyncCallingSession):
         self._channel = asyncio_channel(endpoint.target, endpoint.options)
         GRPC_FORKS.note_channel(self._channel)
         self._loop = OneLoop(endpoint)
-        self._calls = AsyncCalls(endpoint, self._channel, self._introduce, self._loop)
+        self._calls = AsyncCalls(
+            endpoint, self._channel, self._introduce, self._look_at_interpreters, self._loop
+        )
         self._memory = self._calls.memory
         self._remote = AsyncRemoteCalls(endpoint, self._channel, self._call, self._loop)
         self._catalog = AsyncOperatorCatalog(self._ask, self._send)
@@ -279,6 +281,9 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     async def _introduce(self) -> tuple[ServerInfo, int]:
         info = await self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
         return info, self._limit
+
+    async def _look_at_interpreters(self) -> list[Interpreter]:
+        return await self._send(rpcs.list_interpreters(), timeout=self._endpoint.handshake_timeout)
 
     async def _call(self, call: Call) -> Any:
         return await self._calls.call(call, self._send_within)

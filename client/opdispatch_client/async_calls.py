@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeGuard
 
@@ -10,6 +11,7 @@ import grpc.aio
 
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.async_busy_watch import AsyncBusyWatch
 from opdispatch_client.lanes.async_daemon_lane import AsyncCallLane, AsyncDaemonLane
 from opdispatch_client.lanes.async_direct_lanes import AsyncDirectLanes
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
@@ -17,14 +19,16 @@ from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
-from opdispatch_client.listings import ServerInfo
+from opdispatch_client.lanes.waiting_calls import WaitingCall, find_movable
+from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call
 from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.awaited_replies import Reply
+from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.v1 import execution_pb2
 
@@ -36,7 +40,8 @@ SendWithin = Callable[[Rpc[Any], float | None], Awaitable[Any]]
 class AsyncCalls:
     """The calls of one session. Belongs to the event loop.
 
-    ``introduce`` asks the daemon again who it is, and returns that and the message limit.
+    ``introduce`` asks the daemon again who it is, and returns that and the message limit;
+    ``list_interpreters`` asks it what these are doing.
     """
 
     def __init__(
@@ -44,11 +49,13 @@ class AsyncCalls:
         endpoint: Endpoint,
         channel: grpc.aio.Channel,
         introduce: Callable[[], Awaitable[tuple[ServerInfo, int]]],
+        list_interpreters: Callable[[], Awaitable[list[Interpreter]]],
         loop: OneLoop,
     ) -> None:
         self._endpoint = endpoint
         self._daemon = AsyncDaemonLane(endpoint, channel, introduce)
         self._loop = loop
+        self._busy = AsyncBusyWatch(loop.loop, list_interpreters)
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tend_later)
         self._routes = Routes()
         self._direct = AsyncDirectLanes(self.memory, self._routes)
@@ -72,6 +79,7 @@ class AsyncCalls:
         self._daemon.close()
         if not self._endpoint.is_of_this_process:
             return
+        self._busy.stop()
         self._direct.close()
         self._direct_streams.close()
         if self._tending is not None:
@@ -115,7 +123,7 @@ class AsyncCalls:
             return None
         why: Exception | None
         try:
-            reply = await _send(way.lane, attempt)
+            reply = await self._send_directly(way, attempt)
             why = find_refusal(reply)
             if why is None:
                 way.route.note_wait(reply.has_waited)
@@ -128,6 +136,16 @@ class AsyncCalls:
         if self._daemon.is_closed:
             raise self._endpoint.closed_error()
         return None
+
+    async def _send_directly(self, way: Way, attempt: CallAttempt) -> execution_pb2.CallReply:
+        waiting = find_movable(way, attempt.request)
+        if waiting is None:
+            return await _send(way.lane, attempt)
+        self._busy.add(waiting)
+        try:
+            return await _send(way.lane, attempt, waiting)
+        finally:
+            self._busy.remove(waiting)
 
     async def _find_way(self, attempt: CallAttempt) -> Way | None:
         """How a call can go without the daemon; else it asks the daemon for that."""
@@ -178,13 +196,17 @@ class AsyncCalls:
         return attempt.explain(error)
 
 
-async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.CallReply:
+async def _send(
+    lane: AsyncCallLane, attempt: CallAttempt, waiting: WaitingCall | None = None
+) -> execution_pb2.CallReply:
     timeout = attempt.time_left()
     what, memory = attempt.call.what, attempt.memory
     if isinstance(lane, AsyncLane):
         reply = lane.call(attempt.request, what, attempt.tensors, memory=memory)
     else:
         reply = lane.call(attempt.request, what, attempt.tensors)
+    if waiting is not None:
+        waiting.give_up = functools.partial(_give_up, reply)
     try:
         async with asyncio.timeout(timeout):
             return await reply
@@ -194,3 +216,9 @@ async def _send(lane: AsyncCallLane, attempt: CallAttempt) -> execution_pb2.Call
         if memory is not None and has_come:
             memory.finish(reply.result())
         raise
+
+
+def _give_up(reply: Reply) -> None:
+    if not reply.done():
+        reply.set_exception(InterpreterBusyError())
+        reply.exception()  # the task that waits may have been cancelled

@@ -13,10 +13,10 @@ from typing import Any
 
 import grpc
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.call_future import Callback, CallFuture
 from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.lanes.busy_watch import BusyWatch, Patience
 from opdispatch_client.lanes.call_lane import CallLane
 from opdispatch_client.lanes.daemon_lane import DaemonLane
 from opdispatch_client.lanes.direct_lanes import DirectLanes
@@ -25,13 +25,14 @@ from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
+from opdispatch_client.lanes.waiting_calls import WaitingCall, find_movable
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
 from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.lanes.pending_calls import OnDone
 from opdispatch_wire.shared_memory.peer_memory import is_without_room
 from opdispatch_wire.status import no_thread_left_error
@@ -60,8 +61,8 @@ class BlockingCalls:
         list_interpreters: Callable[[], list[Interpreter]],
     ) -> None:
         self._endpoint = endpoint
-        self._list_interpreters = list_interpreters
         self._daemon = DaemonLane(endpoint, channel, introduce)
+        self._busy = BusyWatch(list_interpreters)
         self._tender = MemoryTender(self._tend)
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tender.wake)
         self._routes = Routes()
@@ -90,6 +91,7 @@ class BlockingCalls:
         """Ends all calls; no others can be made. Idempotent."""
         if not self._endpoint.is_of_this_process:
             return
+        self._busy.stop()
         self._daemon.close()
         self._direct.close()
         self._direct_streams.close()
@@ -179,7 +181,12 @@ class BlockingCalls:
         self._begin_on(lane, attempt, future, on_done)
 
     def _begin_on(
-        self, lane: CallLane, attempt: CallAttempt, future: CallFuture, on_done: OnDone
+        self,
+        lane: CallLane,
+        attempt: CallAttempt,
+        future: CallFuture,
+        on_done: OnDone,
+        waiting: WaitingCall | None = None,
     ) -> None:
         what, timeout = attempt.call.what, attempt.time_left()
         if isinstance(lane, BlockingLane):
@@ -194,7 +201,15 @@ class BlockingCalls:
             lane.cancel(number)
             if relayed is not None:
                 relayed.end()
+            if waiting is not None:
+                self._busy.remove(waiting)
 
+        def give_up() -> None:
+            if lane.cancel(number):  # else it has just ended
+                on_done(InterpreterBusyError())
+
+        if waiting is not None:
+            self._busy.begun(waiting, give_up)
         future.cancel_call = cancel
         if future.cancelled():  # before it knew how
             cancel()
@@ -269,14 +284,7 @@ class BlockingCalls:
         if way is None:
             return None
         try:
-            what, timeout = attempt.call.what, attempt.time_left()
-            if isinstance(way.lane, BlockingLane):
-                is_given_up = self._busy_check(way, attempt)
-                reply = way.lane.call(
-                    attempt.request, timeout, what, attempt.memory, is_given_up=is_given_up
-                )
-            else:
-                reply = way.lane.call(attempt.request, timeout, what, attempt.tensors)
+            reply = self._wait_directly(way, attempt)
         except (LaneClosedError, MessageTooLargeError) as error:
             self._direct_call_failed(attempt, way, error)
             return None
@@ -286,32 +294,32 @@ class BlockingCalls:
         way.route.note_wait(reply.has_waited)
         return reply
 
-    def _busy_check(self, way: Way, attempt: CallAttempt) -> Callable[[], bool] | None:
-        """What says whether a call should run elsewhere, since a kernel of another operator keeps
-        the interpreter from running it; None for a call that must not run twice.
-        """
-        request = attempt.request
-        if not way.route.is_repeatable or (request.HasField("retry") and not request.retry):
-            return None
-        name, operator = way.target.interpreter, request.operator
-
-        def is_busy() -> bool:
-            with contextlib.suppress(OpdispatchError):
-                return any(
-                    each.name == name and each.state == "busy" and operator not in each.trouble
-                    for each in self._list_interpreters()
+    def _wait_directly(self, way: Way, attempt: CallAttempt) -> execution_pb2.CallReply:
+        what, timeout = attempt.call.what, attempt.time_left()
+        waiting = find_movable(way, attempt.request)
+        patience = Patience(self._busy, waiting) if waiting is not None else None
+        is_given_up = patience.is_given_up if patience is not None else None
+        try:
+            if isinstance(way.lane, BlockingLane):
+                memory = attempt.memory
+                return way.lane.call(
+                    attempt.request, timeout, what, memory, is_given_up=is_given_up
                 )
-            return False
-
-        return is_busy
+            return way.lane.call(attempt.request, timeout, what, attempt.tensors, is_given_up)
+        finally:
+            if patience is not None:
+                patience.end()
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Whether the call has begun; else the daemon is to be asked."""
         way = self._find_way(attempt)
         if way is None:
             return False
+        waiting = find_movable(way, attempt.request)
 
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
+            if waiting is not None:
+                self._busy.remove(waiting)
             why: Exception | None
             if isinstance(result, Exception):
                 why = result if isinstance(result, LaneClosedError) else None
@@ -348,9 +356,15 @@ class BlockingCalls:
                 future.fail(self._failure(error, attempt))
             self.flush()
 
+        if waiting is not None:
+            self._busy.add(waiting)
         try:
-            self._begin_on(way.lane, attempt, future, on_done)
-        except (LaneClosedError, MessageTooLargeError) as error:
+            self._begin_on(way.lane, attempt, future, on_done, waiting)
+        except BaseException as error:
+            if waiting is not None:
+                self._busy.remove(waiting)
+            if not isinstance(error, LaneClosedError | MessageTooLargeError):
+                raise
             self._direct_call_failed(attempt, way, error)
             return False
         return True

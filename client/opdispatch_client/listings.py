@@ -153,6 +153,8 @@ class Interpreter:
     """What it takes libraries of: "library NAME" or "environment KEY"; empty: any."""
     kernel_errors: int
     """How many calls kernels have failed there since it is connected."""
+    busy_operators: tuple[str, ...] = ()
+    """While it is busy: the operators one of which keeps its interpreter lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,7 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
         },
         reserved_for=msg.reserved_for,
         kernel_errors=msg.kernel_errors,
+        busy_operators=tuple(msg.busy_operators),
     )
 
 

@@ -108,7 +108,9 @@ class Session(SessionBase, CallingSession):
         check_socket_owner(endpoint.address)
         GRPC_FORKS.note_use(endpoint.address, asyncio=False)
         self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
-        self._calls = BlockingCalls(endpoint, self._channel, self._introduce, self.interpreters)
+        self._calls = BlockingCalls(
+            endpoint, self._channel, self._introduce, self._look_at_interpreters
+        )
         self._memory = self._calls.memory
         self._remote = RemoteCalls(endpoint, self._channel, self._calls.call)
         self._catalog = OperatorCatalog(self._send)
@@ -300,6 +302,9 @@ class Session(SessionBase, CallingSession):
     def _introduce(self) -> tuple[ServerInfo, int]:
         info = self.refresh_server_info(timeout=self._endpoint.handshake_timeout)
         return info, self._limit
+
+    def _look_at_interpreters(self) -> list[Interpreter]:
+        return self._send(rpcs.list_interpreters(), timeout=self._endpoint.handshake_timeout)
 
     def _send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
         method = self._method(rpc, self._channel.unary_unary)

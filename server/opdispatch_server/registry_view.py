@@ -245,6 +245,8 @@ class RegistryView:
         if session.supervised:
             self._add_record(message)
         message.trouble = session.unfit or session.busy
+        if session.busy:
+            message.busy_operators.extend(sorted(session.busy_operators))
         return message
 
     def _state(self, session: InterpreterSession, held: list[LibraryVersion]) -> str:

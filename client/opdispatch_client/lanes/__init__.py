@@ -13,5 +13,7 @@ relayed_calls                          those that the daemon relays to interpret
 direct_way                             which of them gets a call, and how it goes there
 direct_lanes, async_direct_lanes       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
+waiting_calls                          which of them are kept from running there; no I/O
+busy_watch, async_busy_watch           ask the daemon that, and have them run elsewhere
 session_memory, memory_tender          memory that is shared with those on the same machine
 """

@@ -48,8 +48,8 @@ class CallLane(Protocol):
     def flush(self) -> None:
         """Sends what has begun."""
 
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more for a call that has begun."""
+    def cancel(self, number: int) -> bool:
+        """Nobody waits any more for a call that has begun; False if it has ended already."""
 
     def close(self) -> None:
         """Ends all calls with LaneClosedError. Idempotent."""

@@ -81,11 +81,13 @@ class UnaryCalls:
     def flush(self) -> None:
         """Does nothing: each call is sent by itself."""
 
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more for a call that has begun; it may have ended already."""
+    def cancel(self, number: int) -> bool:
+        """Nobody waits any more for a call that has begun; False if it has ended already."""
         call = self._under_way.pop(number, None)
-        if call is not None:
-            call.cancel()
+        if call is None:
+            return False
+        call.cancel()
+        return True
 
     def close(self) -> None:
         """Ends all calls that have begun; the channel's end ends the others. Idempotent."""

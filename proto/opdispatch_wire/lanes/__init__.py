@@ -22,6 +22,7 @@ brief_spin                      looking for the next frame before sleeping
 Both:
 
 awaited_replies                 who waits for which reply, in an event loop
+patient_wait                    a thread's wait for a reply, which may be given up
 pending_calls                   calls that no thread waits for
 deadline_watch, sleeper         threads that sleep until a time, or until they are woken
 """

@@ -26,6 +26,7 @@ Note [Who reads a shared lane]
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import socket
 import threading
@@ -38,8 +39,9 @@ from opdispatch_wire.lanes.blocking_connection import BlockingConnection
 from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frames import FrameKind
-from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
+from opdispatch_wire.lanes.patient_wait import IsGivenUp, wait_unless
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.lanes.sleeper import sleeper, wake
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
@@ -50,8 +52,6 @@ from opdispatch_wire.v1 import execution_pb2, lane_pb2
 # How long the attendant stays when it has nothing to do, or looks no further than the socket.
 _LINGER = 1.0
 _MOMENT = 0.001
-# How often a call that takes its time asks whether it is given up, in seconds.
-_PATIENCE = 0.5
 
 
 class _Waiter:
@@ -137,12 +137,12 @@ class BlockingLane(TensorLane):
         what: str,
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
-        is_given_up: Callable[[], bool] | None = None,
+        is_given_up: IsGivenUp | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
 
         While that takes its time, ``is_given_up`` is asked now and then whether it is waited for
-        any more; if not, LaneClosedError is raised, and the call is cancelled.
+        any more; if not, InterpreterBusyError is raised, and the call is cancelled.
 
         Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
         ones of both in ``tensors``, which are sent from where they are.
@@ -165,9 +165,13 @@ class BlockingLane(TensorLane):
             if is_given_up is None:
                 reply = self._wait(waiter, deadline)
             else:
-                reply = self._wait_unless(is_given_up, waiter, deadline, number)
+                wait = functools.partial(self._wait, waiter)
+                reply = wait_unless(is_given_up, wait, deadline)
         except BaseException as error:
-            if is_sent and waiter.payload is None and not isinstance(error, LaneClosedError):
+            is_open = not isinstance(error, LaneClosedError) or isinstance(
+                error, InterpreterBusyError
+            )
+            if is_sent and is_open and waiter.payload is None:
                 self._send_cancel(number)
             self._leave(number)
             if self.memory is not None and waiter.payload is not None:  # it has just come
@@ -230,11 +234,13 @@ class BlockingLane(TensorLane):
         if self._is_closed:
             self._close_if_unused()
 
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more for a call that has begun; it may have ended already."""
-        if self._pending.take(number) is not None:
-            self._tensors.forget(number)
-            self._send_cancel(number)
+    def cancel(self, number: int) -> bool:
+        """Nobody waits any more for a call that has begun; False if it has ended already."""
+        if self._pending.take(number) is None:
+            return False
+        self._tensors.forget(number)
+        self._send_cancel(number)
+        return True
 
     def tend(self) -> None:
         """Says what has been released in memory, and takes what the other side has said of its."""
@@ -294,27 +300,6 @@ class BlockingLane(TensorLane):
                 return waiter.payload
             if self._is_closed:
                 raise LaneClosedError("the lane is closed")
-
-    def _wait_unless(
-        self,
-        is_given_up: Callable[[], bool],
-        waiter: _Waiter,
-        deadline: float | None,
-        number: int,
-    ) -> execution_pb2.CallReply:
-        began = time.monotonic()
-        while True:
-            now = time.monotonic()
-            # Seldom, if it takes long.
-            soon = now + max(_PATIENCE, (now - began) / 4)
-            try:
-                return self._wait(waiter, soon if deadline is None else min(soon, deadline))
-            except TimeoutError:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise
-            if is_given_up() and waiter.payload is None:
-                self._send_cancel(number)
-                raise LaneClosedError("the interpreter is busy")
 
     def _read_until(self, waiter: _Waiter, deadline: float | None) -> execution_pb2.CallReply:
         """Reads as the one who may, until the reply of ``waiter`` is there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import time
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
 from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.lanes.patient_wait import IsGivenUp, wait_unless
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream
 from opdispatch_wire.v1 import execution_pb2
@@ -87,14 +89,17 @@ class BlockingStream(TensorStream):
         timeout: float | None,
         what: str,
         tensors: CallTensors | None = None,
+        is_given_up: IsGivenUp | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
 
-        Large tensors of both are in ``tensors``.
+        Large tensors of both are in ``tensors``. While it takes its time, ``is_given_up`` is asked
+        as by ``BlockingLane.call``.
 
         Raises MessageTooLargeError, which says ``what`` is; TimeoutError and LaneClosedError.
         Whatever ends the wait, such as Ctrl-C, cancels the call.
         """
+        deadline = None if timeout is None else time.monotonic() + timeout
         outcome: list[execution_pb2.CallReply | Exception] = []
         wake = threading.Lock()
         wake.acquire()
@@ -103,16 +108,21 @@ class BlockingStream(TensorStream):
             outcome.append(result)
             wake.release()
 
+        def wait(until: float | None) -> execution_pb2.CallReply | Exception:
+            left = -1.0 if until is None else max(until - time.monotonic(), 0.0)
+            if not wake.acquire(timeout=left):
+                raise TimeoutError
+            return outcome[0]
+
         number = self.begin(request, None, what, on_done, tensors)
         try:
-            woken = wake.acquire(timeout=-1 if timeout is None else timeout)
+            if is_given_up is None:
+                result = wait(deadline)
+            else:
+                result = wait_unless(is_given_up, wait, deadline)
         except BaseException:
             self.cancel(number)
             raise
-        if not woken:
-            self.cancel(number)
-            raise TimeoutError
-        result = outcome[0]
         if isinstance(result, Exception):
             raise result
         return result
@@ -144,11 +154,13 @@ class BlockingStream(TensorStream):
     def flush(self) -> None:
         """Does nothing: gRPC's thread sends at once."""
 
-    def cancel(self, number: int) -> None:
-        """Nobody waits any more for a call that has begun; it may have ended already."""
-        if self._pending.take(number) is not None:
-            self._tensors.forget(number)
-            self._tensors.send_cancel(number)
+    def cancel(self, number: int) -> bool:
+        """Nobody waits any more for a call that has begun; False if it has ended already."""
+        if self._pending.take(number) is None:
+            return False
+        self._tensors.forget(number)
+        self._tensors.send_cancel(number)
+        return True
 
     def close(self) -> None:
         """Ends the stream; calls under way end with LaneClosedError. Idempotent."""

@@ -38,6 +38,13 @@ class LaneClosedError(ConnectionError):
         self.was_sent = was_sent
 
 
+class InterpreterBusyError(LaneClosedError):
+    """The reply of a direct call is waited for no longer: the call is to run elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__("the interpreter is busy")
+
+
 def parsed(message: Message, payload: bytes | memoryview) -> Message:
     """Fills ``message`` from the payload of a frame. Raises WireError."""
     try:

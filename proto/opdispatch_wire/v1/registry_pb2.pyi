@@ -256,7 +256,7 @@ class ListInterpretersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Interpreter(_message.Message):
-    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued", "transfers", "remote_values", "remote_bytes", "kernel_errors")
+    __slots__ = ("name", "pid", "supervised", "state", "libraries", "calls_in_flight", "calls_total", "connected_at", "python_version", "restarts", "heartbeat_age_seconds", "last_lines", "trouble", "devices", "reserved_for", "calls_queued", "bytes_queued", "transfers", "remote_values", "remote_bytes", "kernel_errors", "busy_operators")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     SUPERVISED_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +278,7 @@ class Interpreter(_message.Message):
     REMOTE_VALUES_FIELD_NUMBER: _ClassVar[int]
     REMOTE_BYTES_FIELD_NUMBER: _ClassVar[int]
     KERNEL_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_OPERATORS_FIELD_NUMBER: _ClassVar[int]
     name: str
     pid: int
     supervised: bool
@@ -299,7 +300,8 @@ class Interpreter(_message.Message):
     remote_values: int
     remote_bytes: int
     kernel_errors: int
-    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[DeviceTransfers, _Mapping]]] = ..., remote_values: _Optional[int] = ..., remote_bytes: _Optional[int] = ..., kernel_errors: _Optional[int] = ...) -> None: ...
+    busy_operators: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., pid: _Optional[int] = ..., supervised: _Optional[bool] = ..., state: _Optional[str] = ..., libraries: _Optional[_Iterable[str]] = ..., calls_in_flight: _Optional[int] = ..., calls_total: _Optional[int] = ..., connected_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., python_version: _Optional[str] = ..., restarts: _Optional[int] = ..., heartbeat_age_seconds: _Optional[float] = ..., last_lines: _Optional[_Iterable[str]] = ..., trouble: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., reserved_for: _Optional[str] = ..., calls_queued: _Optional[int] = ..., bytes_queued: _Optional[int] = ..., transfers: _Optional[_Iterable[_Union[DeviceTransfers, _Mapping]]] = ..., remote_values: _Optional[int] = ..., remote_bytes: _Optional[int] = ..., kernel_errors: _Optional[int] = ..., busy_operators: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeviceTransfers(_message.Message):
     __slots__ = ("device", "to_device", "from_device", "from_peers")
