@@ -14,7 +14,7 @@ from opdispatch.tracing.structure import leaves
 from opdispatch.tracing_state import is_traced, record_awaited, traces
 from opdispatch_client import traced_function
 from opdispatch_client.async_operator_catalog import AsyncOperatorCatalog
-from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
+from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions, deadline_in
 from opdispatch_client.calling_session import as_list, one_for_each
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import TraceLine
@@ -47,7 +47,7 @@ class AsyncCallingSession:
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Coroutine[Any, Any, Any]]:
-        """``call`` and ``ops`` with other choices; see ``Session.with_options``.
+        """``call``, ``trace`` and ``ops`` with other choices; see ``Session.with_options``.
 
         `on_progress` is called in the event loop.
         """
@@ -98,16 +98,28 @@ class AsyncCallingSession:
         self, operator: str, /, *args: Any, **kwargs: Any
     ) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        retry = self._endpoint.retry
-        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
+        return await self._trace(operator, args, kwargs, SESSIONS_OPTIONS)
+
+    async def _trace(
+        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions
+    ) -> tuple[Any, list[TraceLine]]:
+        retry = self._endpoint.retry if options.retry is None else options.retry
+        call = OperatorCall(
+            operator, args, kwargs, retry=retry, trace=True, deadline=options.deadline
+        )
         result: tuple[Any, list[TraceLine]] = await self._remote.make(call)
         return result
 
     async def put(
-        self, array: Any, on: str | None = None, *, device: str | None = None
+        self,
+        array: Any,
+        on: str | None = None,
+        *,
+        device: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncRemoteTensor:
         """Puts a copy of an array into an interpreter; see ``Session.put``."""
-        return await self._remote.put(array, on, device)
+        return await self._remote.put(array, on, device, deadline_in(timeout))
 
     def grad(
         self,
@@ -118,6 +130,7 @@ class AsyncCallingSession:
         retain_graph: bool | None = None,
         create_graph: bool = False,
         allow_unused: bool = False,
+        timeout: float | None = None,
     ) -> Any:
         """The gradients of remote tensors, to be awaited; see ``Session.grad``.
 
@@ -135,7 +148,7 @@ class AsyncCallingSession:
                 "create_graph": create_graph,
                 "allow_unused": allow_unused,
             },
-            CallOptions(remote=True),
+            CallOptions.checked(remote=True, timeout=timeout),
         )
         if isinstance(gradients, Placeholder):
             return one_for_each(gradients, inputs)
@@ -178,7 +191,12 @@ class AsyncCallingSession:
         def with_options(**others: Any) -> Calls[Coroutine[Any, Any, Any]]:
             return self._calls_with(options.changed(**others))
 
-        return Calls(call, self._catalog, with_options)
+        def trace(
+            operator: str, /, *args: Any, **kwargs: Any
+        ) -> Coroutine[Any, Any, tuple[Any, list[TraceLine]]]:
+            return self._trace(operator, args, kwargs, options)
+
+        return Calls(call, self._catalog, with_options, trace)
 
     def _run_program_within(self, timeout: float | None) -> RunProgramAsync:
         options = CallOptions.checked(timeout=timeout)

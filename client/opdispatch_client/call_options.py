@@ -66,5 +66,10 @@ class CallOptions:
         return None if self.timeout is None else time.monotonic() + self.timeout
 
 
+def deadline_in(timeout: float | None) -> float | None:
+    """Return ``CallOptions.deadline`` of a call with that timeout. Raises ArgumentError."""
+    return None if timeout is None else CallOptions.checked(timeout=timeout).deadline
+
+
 SESSIONS_OPTIONS: Final = CallOptions()
 """No other choices than the session's."""

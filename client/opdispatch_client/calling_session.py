@@ -11,7 +11,7 @@ from opdispatch.tracing.structure import leaves
 from opdispatch.tracing_state import is_traced, record_call, traces, warn_of_trace
 from opdispatch_client import traced_function
 from opdispatch_client.blocking_calls import BlockingCalls
-from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions
+from opdispatch_client.call_options import SESSIONS_OPTIONS, CallOptions, deadline_in
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.listings import TraceLine
 from opdispatch_client.operator_call import OperatorCall
@@ -41,7 +41,7 @@ class CallingSession:
         timeout: float | None = None,
         on_progress: OnTransfer | None = None,
     ) -> Calls[Any]:
-        """``call`` and ``ops`` with other choices than the session's.
+        """``call``, ``trace`` and ``ops`` with other choices than the session's.
 
         A call may take `timeout` seconds, from the moment in which it is made, instead of the
         session's; ``math.inf`` is any time. Then it raises DeadlineExceededError. Calls that its
@@ -133,20 +133,34 @@ class CallingSession:
 
     def trace(self, operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
         """Calls an operator; returns the result and the kernels visited, in order of entry."""
-        retry = self._endpoint.retry
-        call = OperatorCall(operator, args, kwargs, retry=retry, trace=True)
+        return self._trace(operator, args, kwargs, SESSIONS_OPTIONS)
+
+    def _trace(
+        self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions
+    ) -> tuple[Any, list[TraceLine]]:
+        retry = self._endpoint.retry if options.retry is None else options.retry
+        call = OperatorCall(
+            operator, args, kwargs, retry=retry, trace=True, deadline=options.deadline
+        )
         result: tuple[Any, list[TraceLine]] = self._remote.make(call)
         return result
 
-    def put(self, array: Any, on: str | None = None, *, device: str | None = None) -> RemoteTensor:
+    def put(
+        self,
+        array: Any,
+        on: str | None = None,
+        *,
+        device: str | None = None,
+        timeout: float | None = None,
+    ) -> RemoteTensor:
         """Puts a copy of an array into an interpreter: into the one named `on`, or any.
 
         It is on the array's own device there, or on `device`, of those that interpreters have, such
         as ``"cuda:0"``. Without `on`, calls with it move it to an interpreter that holds their
         library. Raises RemoteLimitError, InterpreterNotFoundError, DeviceError, and WireError for
-        what is no array.
+        what is no array. It may take `timeout` seconds, instead of the session's.
         """
-        return self._remote.put(array, on, device)
+        return self._remote.put(array, on, device, deadline_in(timeout))
 
     def grad(
         self,
@@ -157,6 +171,7 @@ class CallingSession:
         retain_graph: bool | None = None,
         create_graph: bool = False,
         allow_unused: bool = False,
+        timeout: float | None = None,
     ) -> tuple[Any, ...]:
         """The gradients of remote tensors, one for each of `inputs`; they stay where the graph is.
 
@@ -164,14 +179,13 @@ class CallingSession:
         requires_grad=True))``) are recorded in its interpreter. One call goes all the way back. It
         is ``opdispatch.autograd.grad`` there, whose arguments these are; the library ``array`` is
         loaded. Raises KernelError, of an AutogradError, for what has no gradient. Those of
-        placeholders are placeholders.
+        placeholders are placeholders. It may take `timeout` seconds, instead of the session's.
         """
-        gradients = self.call(
+        gradients = self.with_options(remote=True, timeout=timeout).call(
             "array::grad",
             as_list(outputs),
             as_list(inputs),
             [] if grad_outputs is None else as_list(grad_outputs),
-            remote=True,
             retain_graph=retain_graph,
             create_graph=create_graph,
             allow_unused=allow_unused,
@@ -215,7 +229,10 @@ class CallingSession:
         def with_options(**others: Any) -> Calls[Any]:
             return self._calls_with(options.changed(**others))
 
-        return Calls(call, self._catalog, with_options)
+        def trace(operator: str, /, *args: Any, **kwargs: Any) -> tuple[Any, list[TraceLine]]:
+            return self._trace(operator, args, kwargs, options)
+
+        return Calls(call, self._catalog, with_options, trace)
 
     def _run_program_within(self, timeout: float | None) -> RunProgram:
         options = CallOptions.checked(timeout=timeout)

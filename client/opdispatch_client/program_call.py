@@ -85,23 +85,32 @@ class ProgramCall:
             self._span.end(None)
 
 
-def put(array: Any, keep: remote_pb2.Keep, make: DecodeRemote) -> ProgramCall:
+def put(
+    array: Any, keep: remote_pb2.Keep, make: DecodeRemote, deadline: float | None = None
+) -> ProgramCall:
     """Puts an array into an interpreter: a list of one remote tensor. Raises WireError."""
     if not is_tensor(array):
         raise WireError(f"$ is no array, but {type(array).__name__}")
-    return ProgramCall(_PUT, "the array", [array], make, keep=keep)
+    return ProgramCall(_PUT, "the array", [array], make, keep=keep, deadline=deadline)
 
 
 def move(
-    tensor: Any, keep: remote_pb2.Keep, make: DecodeRemote, *, retry: bool = True
+    tensor: Any,
+    keep: remote_pb2.Keep,
+    make: DecodeRemote,
+    *,
+    retry: bool = True,
+    deadline: float | None = None,
 ) -> ProgramCall:
     """A remote tensor on ``keep.device``: a list of one. Raises RemoteValueGoneError."""
-    return ProgramCall(_PUT, "the move of a remote tensor", [tensor], make, keep=keep, retry=retry)
+    what = "the move of a remote tensor"
+    return ProgramCall(_PUT, what, [tensor], make, keep=keep, retry=retry, deadline=deadline)
 
 
-def fetch(tensor: Any) -> ProgramCall:
+def fetch(tensor: Any, deadline: float | None = None) -> ProgramCall:
     """The elements of a remote tensor: a list of one array. Raises RemoteValueGoneError."""
-    return ProgramCall(_FETCH, "the request for a remote tensor", [tensor], None)
+    what = "the request for a remote tensor"
+    return ProgramCall(_FETCH, what, [tensor], None, deadline=deadline)
 
 
 def _transfer(*, keep: bool) -> bytes:

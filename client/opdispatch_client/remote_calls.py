@@ -84,10 +84,12 @@ class RemoteCalls:
         future.add_done_callback(release_on_error)
         return future
 
-    def put(self, array: Any, on: str | None, device: str | None) -> RemoteTensor:
+    def put(
+        self, array: Any, on: str | None, device: str | None, deadline: float | None
+    ) -> RemoteTensor:
         """Puts an array into an interpreter."""
-        with self._keeping(on, device) as (keep, make):
-            [tensor] = self.make(put(array, keep, make))
+        with self._keeping(on, device, deadline=deadline) as (keep, make):
+            [tensor] = self.make(put(array, keep, make, deadline))
             return tensor  # type: ignore[no-any-return]
 
     def run_program(
@@ -126,19 +128,22 @@ class RemoteCalls:
 
     # -- what remote tensors ask for ------------------------------------------------------------
 
-    def fetch(self, tensor: RemoteTensor) -> Array:
+    def fetch(self, tensor: RemoteTensor, deadline: float | None = None) -> Array:
         """The elements."""
-        [array] = self.make(fetch(tensor))
+        [array] = self.make(fetch(tensor, deadline))
         return array  # type: ignore[no-any-return]
 
     def call_where_it_is(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``call``, run again or not as the session's calls are."""
         return self.call(operator, args, kwargs, retry=self._endpoint.retry)
 
-    def move(self, tensor: RemoteTensor, device: str) -> RemoteTensor:
+    def move(
+        self, tensor: RemoteTensor, device: str, deadline: float | None = None
+    ) -> RemoteTensor:
         """The same on another device."""
-        with self._keeping(device=device) as (keep, make):
-            [moved] = self.make(move(tensor, keep, make, retry=self._endpoint.retry))
+        with self._keeping(device=device, deadline=deadline) as (keep, make):
+            retry = self._endpoint.retry
+            [moved] = self.make(move(tensor, keep, make, retry=retry, deadline=deadline))
             return moved  # type: ignore[no-any-return]
 
 
@@ -179,11 +184,13 @@ class AsyncRemoteCalls:
             )
             return await self.make(call)
 
-    async def put(self, array: Any, on: str | None, device: str | None) -> AsyncRemoteTensor:
+    async def put(
+        self, array: Any, on: str | None, device: str | None, deadline: float | None
+    ) -> AsyncRemoteTensor:
         """Puts an array into an interpreter."""
-        lease, keep = await self._open(on, device)
+        lease, keep = await self._open(on, device, deadline=deadline)
         with _released_on_error(lease, keep):
-            [tensor] = await self.make(put(array, keep, self._maker(lease)))
+            [tensor] = await self.make(put(array, keep, self._maker(lease), deadline))
             return tensor  # type: ignore[no-any-return]
 
     async def run_program(
@@ -220,16 +227,19 @@ class AsyncRemoteCalls:
 
     # -- what remote tensors ask for ------------------------------------------------------------
 
-    async def fetch(self, tensor: AsyncRemoteTensor) -> Array:
+    async def fetch(self, tensor: AsyncRemoteTensor, deadline: float | None = None) -> Array:
         """The elements."""
-        [array] = await self.make(fetch(tensor))
+        [array] = await self.make(fetch(tensor, deadline))
         return array  # type: ignore[no-any-return]
 
-    async def move(self, tensor: AsyncRemoteTensor, device: str) -> AsyncRemoteTensor:
+    async def move(
+        self, tensor: AsyncRemoteTensor, device: str, deadline: float | None = None
+    ) -> AsyncRemoteTensor:
         """The same on another device."""
-        lease, keep = await self._open(device=device)
+        lease, keep = await self._open(device=device, deadline=deadline)
         with _released_on_error(lease, keep):
-            call = move(tensor, keep, self._maker(lease), retry=self._endpoint.retry)
+            make, retry = self._maker(lease), self._endpoint.retry
+            call = move(tensor, keep, make, retry=retry, deadline=deadline)
             [moved] = await self.make(call)
             return moved  # type: ignore[no-any-return]
 

@@ -50,17 +50,19 @@ class WithOptions(Protocol[Result]):
 
 
 class Calls(Generic[Result]):
-    """``call`` and ``ops`` of a session, with other choices than the session's."""
+    """``call``, ``trace`` and ``ops`` of a session, with other choices than the session's."""
 
-    __slots__ = ("_catalog", "call", "with_options")
+    __slots__ = ("_catalog", "call", "trace", "with_options")
 
     def __init__(
         self,
         call: Caller[Result],
         catalog: OperatorCatalog | None = None,
         with_options: WithOptions[Result] | None = None,
+        trace: Callable[..., Any] | None = None,
     ) -> None:
         self.call = call
+        self.trace = trace or _no_trace
         self.with_options: WithOptions[Result] = with_options or _no_options
         self._catalog = catalog
 
@@ -247,6 +249,10 @@ def _no_options(**options: object) -> NoReturn:
         f"calls that are recorded have no options of their own; got {given}",
         hint="give them to the whole program",
     )
+
+
+def _no_trace(operator: str, /, *args: object, **kwargs: object) -> NoReturn:
+    raise ArgumentError(f"{operator} cannot be traced while it is recorded")
 
 
 def _refuse_special(owner: object, name: str) -> None:

@@ -28,6 +28,7 @@ from opdispatch.operator_handle import OperatorHandle
 from opdispatch.tensor_operators import TensorOperators, is_operand, namespace
 from opdispatch.torch_dispatch_mode import keys_outside_modes
 from opdispatch.tracing_state import is_traced, note_reading
+from opdispatch_client.call_options import deadline_in
 from opdispatch_client.value_lease import Lease
 from opdispatch_wire.errors import RemoteValueGoneError
 from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
@@ -166,23 +167,27 @@ def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
 class Elsewhere(Protocol):
     """What a session does with its remote tensors."""
 
-    def fetch(self, tensor: RemoteTensor) -> Array:
+    def fetch(self, tensor: RemoteTensor, deadline: float | None = None) -> Array:
         """The elements."""
 
     def call_where_it_is(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls an operator; tensors among the results stay where they are."""
 
-    def move(self, tensor: RemoteTensor, device: str) -> RemoteTensor:
+    def move(
+        self, tensor: RemoteTensor, device: str, deadline: float | None = None
+    ) -> RemoteTensor:
         """The same on another device."""
 
 
 class AsyncElsewhere(Protocol):
     """The same of an asyncio session, which calls nothing by itself."""
 
-    async def fetch(self, tensor: AsyncRemoteTensor) -> Array:
+    async def fetch(self, tensor: AsyncRemoteTensor, deadline: float | None = None) -> Array:
         """The elements."""
 
-    async def move(self, tensor: AsyncRemoteTensor, device: str) -> AsyncRemoteTensor:
+    async def move(
+        self, tensor: AsyncRemoteTensor, device: str, deadline: float | None = None
+    ) -> AsyncRemoteTensor:
         """The same on another device."""
 
 
@@ -228,12 +233,16 @@ class RemoteTensor(RemoteValue, TensorOperators):
         with ForceDispatchKeyGuard(included, excluded - _RECORDING):
             return call(str(func.name), args, kwargs)
 
-    def numpy(self) -> Array:
-        """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""
-        note_reading(self, "the elements of a remote tensor")
-        return self._elsewhere.fetch(self)
+    def numpy(self, *, timeout: float | None = None) -> Array:
+        """Its elements, as an array of the caller's own. Raises RemoteValueGoneError.
 
-    def to(self, device: str) -> Self:
+        That may take `timeout` seconds, instead of the session's: see ``Session.with_options``.
+        """
+        deadline = deadline_in(timeout)
+        note_reading(self, "the elements of a remote tensor")
+        return self._elsewhere.fetch(self, deadline)
+
+    def to(self, device: str, *, timeout: float | None = None) -> Self:
         """The tensor on ``device``: itself, if it is there; else a new remote tensor.
 
         It is moved by the daemon: within its interpreter, if that has the device, and else to one
@@ -241,15 +250,17 @@ class RemoteTensor(RemoteValue, TensorOperators):
         such as ``"cuda"``, it is that interpreter's own device of that type. Within an interpreter
         the move is recorded, and gradients go back; from another one it comes without its history.
         Raises DeviceError, which names the devices that there are, DeviceMemoryError,
-        RemoteLimitError and RemoteValueGoneError.
+        RemoteLimitError and RemoteValueGoneError. The move may take `timeout` seconds, instead of
+        the session's.
         """
+        deadline = deadline_in(timeout)
         if self._is_on(device):
             return self
         moved: Any
         if is_traced(self):  # by an operator, which is recorded
             moved = namespace().astype(self, self.dtype, device=device)
         else:
-            moved = self._elsewhere.move(self, device)
+            moved = self._elsewhere.move(self, device, deadline)
         return moved  # type: ignore[no-any-return]
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Self:
@@ -257,9 +268,9 @@ class RemoteTensor(RemoteValue, TensorOperators):
         _refuse_stream(stream)
         return self.to(device)
 
-    def cpu(self) -> Self:
+    def cpu(self, *, timeout: float | None = None) -> Self:
         """``to("cpu")``."""
-        return self.to("cpu")
+        return self.to("cpu", timeout=timeout)
 
     def detach(self) -> Self:
         """The same elements, of which nothing is recorded: a call of ``array::detach``."""
@@ -357,17 +368,18 @@ class AsyncRemoteTensor(RemoteValue):
         super().__init__(number, facts, interpreter, lease)
         self._elsewhere = elsewhere
 
-    async def numpy(self) -> Array:
-        """Its elements, as an array of the caller's own. Raises RemoteValueGoneError."""
-        return await self._elsewhere.fetch(self)
+    async def numpy(self, *, timeout: float | None = None) -> Array:
+        """Its elements, as an array of the caller's own; see ``RemoteTensor.numpy``."""
+        return await self._elsewhere.fetch(self, deadline_in(timeout))
 
-    async def to(self, device: str) -> AsyncRemoteTensor:
+    async def to(self, device: str, *, timeout: float | None = None) -> AsyncRemoteTensor:
         """The tensor on ``device``; see ``RemoteTensor.to``."""
-        return self if self._is_on(device) else await self._elsewhere.move(self, device)
+        deadline = deadline_in(timeout)
+        return self if self._is_on(device) else await self._elsewhere.move(self, device, deadline)
 
-    async def cpu(self) -> AsyncRemoteTensor:
+    async def cpu(self, *, timeout: float | None = None) -> AsyncRemoteTensor:
         """``to("cpu")``."""
-        return await self.to("cpu")
+        return await self.to("cpu", timeout=timeout)
 
     async def to_device(self, device: str, /, *, stream: Any = None) -> AsyncRemoteTensor:
         """``to``, by the array API standard's name. Raises ArgumentError for a stream."""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
+from opdispatch import Tensor
 from opdispatch_client import blocking_calls
 from opdispatch_client.endpoint import LaneChoice
 from tests.service.running_daemon import RunningDaemon, wait_for
@@ -82,6 +83,40 @@ def test_call_ends_at_its_own_deadline(patient: oc.Session, folder: Path):
     assert patient.ops.park.double(X)[1] == 2
 
 
+def test_remote_tensors_and_traces_have_deadlines_of_their_own(patient: oc.Session, folder: Path):
+    tensor = patient.put(Tensor(X, requires_grad=True), timeout=SESSIONS)
+    with too_late(folder) as place:
+        patient.with_options(timeout=MOMENT).trace("park::wait", place)
+    late: list[Callable[[], Any]] = [
+        lambda: patient.put(X, timeout=1e-9),
+        lambda: patient.grad(tensor, tensor, tensor, timeout=1e-9),
+        lambda: tensor.numpy(timeout=1e-9),
+    ]
+    for call in late if patient.lane != "grpc" else []:  # whose answer may be there first
+        with too_late(folder):
+            call()
+    assert tensor.cpu(timeout=SESSIONS).numpy(timeout=math.inf)[1] == 1
+    assert patient.with_options(timeout=SESSIONS).trace("park::double", X)[0][1] == 2
+
+
+async def test_remote_tensors_and_traces_of_asyncio_have_deadlines_of_their_own(
+    daemon: RunningDaemon, lane: LaneChoice, folder: Path
+):
+    async with oc.aio.connect(daemon.address, lane=lane, timeout=SESSIONS) as session:
+        tensor = await session.put(Tensor(X, requires_grad=True), timeout=SESSIONS)
+        with too_late(folder) as place:
+            await session.with_options(timeout=MOMENT).trace("park::wait", place)
+        late: list[Callable[[], Any]] = [
+            lambda: session.put(X, timeout=1e-9),
+            lambda: session.grad(tensor, tensor, tensor, timeout=1e-9),
+            lambda: tensor.numpy(timeout=1e-9),
+        ]
+        for call in late if session.lane != "grpc" else []:  # whose answer may be there first
+            with too_late(folder):
+                await call()
+        assert (await (await tensor.cpu(timeout=SESSIONS)).numpy(timeout=math.inf))[1] == 1
+
+
 async def test_asyncio_call_ends_at_its_own_deadline(
     daemon: RunningDaemon, lane: LaneChoice, folder: Path
 ):
@@ -134,6 +169,7 @@ def test_wait_for_other_calls_counts(
     "wrong", [0, -1, -0.0, math.nan, -math.inf, "1", True, [1], timedelta(seconds=1), 1j, X]
 )
 def test_wrong_timeout_is_an_error_that_names_it(session: oc.Session, wrong: Any):
+    tensor = session.put(X)
     asks: list[Callable[[], Any]] = [
         lambda: session.with_options(timeout=wrong),
         lambda: session.ops.park.double.with_options(timeout=wrong),
@@ -141,6 +177,10 @@ def test_wrong_timeout_is_an_error_that_names_it(session: oc.Session, wrong: Any
         lambda: session.map("park::double", [(X,)], timeout=wrong),
         lambda: session.program(timeout=wrong),
         lambda: session.as_program(lambda x: x, timeout=wrong),
+        lambda: session.put(X, timeout=wrong),
+        lambda: session.grad(tensor, tensor, timeout=wrong),
+        lambda: tensor.numpy(timeout=wrong),
+        lambda: tensor.cpu(timeout=wrong),
     ]
     for ask in asks:
         with pytest.raises(oc.ArgumentError, match=r"^timeout is "):
