@@ -76,10 +76,15 @@ def log_regardless(
 def is_no_cancellation(record: logging.LogRecord) -> bool:
     """Whether a record is more than gRPC's remark that a call was cancelled.
 
-    A client that goes away at the wrong moment makes it log a CancelledError as an error of the
-    servicer, whatever the servicer does.
+    A client that goes away at the wrong moment, or whose deadline passes then, makes it log a
+    CancelledError, or that a reply could not be written, as an error of the servicer, whatever the
+    servicer does.
     """
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+    error = record.exc_info[1] if record.exc_info else None
+    # The second class has no public name.
+    return not (
+        isinstance(error, asyncio.CancelledError) or type(error).__name__ == "ExecuteBatchError"
+    )
 
 
 class JsonLines(logging.Formatter):

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from grpc._cython import cygrpc
 
 import opdispatch_server
 from opdispatch_server import logs
 from opdispatch_server.log_fields import FIELDS, TRACEBACK, Event, fields
 from opdispatch_server.log_repetition import FloodFilter
-from opdispatch_server.logs import configure_logging
+from opdispatch_server.logs import configure_logging, is_no_cancellation
 
 
 @contextmanager
@@ -140,3 +141,13 @@ def test_no_record_forges_a_line_or_moves_the_cursor() -> None:
         "opdispatch.x",
         f"theirs{spell}",
     ]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), cygrpc.ExecuteBatchError("batch")])
+def test_what_grpc_says_of_clients_that_have_gone_is_no_error(error: BaseException):
+    def record_of(raised: BaseException) -> logging.LogRecord:
+        info = (type(raised), raised, None)
+        return logging.LogRecord("grpc._cython.cygrpc", logging.ERROR, "", 0, "x", (), info)
+
+    assert not is_no_cancellation(record_of(error))
+    assert is_no_cancellation(record_of(RuntimeError("a servicer's own")))
