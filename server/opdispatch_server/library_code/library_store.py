@@ -34,6 +34,12 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _state_of(path: Path) -> tuple[int, int, int]:
+    """Return what changes when a file is replaced or written to. Raises OSError."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def sync_file(path: Path) -> None:
     """Have a file's content, or a folder's names, survive a loss of power. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -67,8 +73,9 @@ class LibraryStore:
         # Loads that are under way, by digest; and uploads that no load has published yet.
         self._loads: Counter[str] = Counter()
         self._unproven: set[str] = set()
-        # Those that this process has written, or found undamaged.
-        self._checked: set[str] = set()
+        # Those that this process has written, or found undamaged, and what the system said of
+        # their files then: a write to one changes that.
+        self._checked: dict[str, tuple[int, int, int]] = {}
         # Bytes on disk, at least as many as there are; counted when first needed.
         self._used: int | None = None
 
@@ -168,26 +175,26 @@ class LibraryStore:
         """Return the file with the upload; raises LibraryLoadError if it is gone or damaged."""
         path = self._path(digest)
         try:
-            if digest not in self._checked and digest_file(path) != digest:
+            state = _state_of(path)
+            if self._checked.get(digest) != state and digest_file(path) != digest:
                 path.unlink(missing_ok=True)  # so that loading it again stores it again
                 raise LibraryLoadError(
                     f"the stored content {digest[:12]} of the library is damaged",
                     hint="load the library again",
                     path=str(path),
                 )
-            path.stat()
         except OSError as error:
             raise LibraryLoadError(
                 f"the stored content {digest[:12]} of the library cannot be read: {error.strerror}",
                 hint="load the library again",
                 path=str(path),
             ) from error
-        self._checked.add(digest)
+        self._checked[digest] = state
         return path
 
     def unpack(self, digest: str, filename: str) -> Path:
         """Return the folder with what is in an upload. Raises LibraryLoadError and JournalError."""
-        upload = self.get_path(digest)  # found undamaged once in the life of a daemon
+        upload = self.get_path(digest)
         folder = self.unpacked.find(digest, filename)
         if folder.is_dir():
             return folder
@@ -251,7 +258,7 @@ class LibraryStore:
 
     def _discard(self, digest: str) -> None:
         self._unproven.discard(digest)
-        self._checked.discard(digest)
+        self._checked.pop(digest, None)
         with suppress(OSError):
             self._path(digest).unlink()
         self.unpacked.remove(lambda other: other != digest)
@@ -264,7 +271,7 @@ class LibraryStore:
         draft.rename(self._path(digest))
         if self._used is not None:
             self._used += self._path(digest).stat().st_size
-        self._checked.add(digest)
+        self._checked[digest] = _state_of(self._path(digest))
         self._sync_folder()
         fault_point(FaultPoint.CONTENT_STORED)
 
