@@ -30,7 +30,7 @@ from opdispatch_server.calls.call_recovery import CallRecovery
 from opdispatch_server.calls.call_router import CallRouter
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.calls.interpreter_gate import QueueLimits
-from opdispatch_server.calls.kernel_runs import KernelRuns
+from opdispatch_server.calls.kernel_runs import KernelRuns, busy_error
 from opdispatch_server.calls.program_router import ProgramRouter
 from opdispatch_server.configuration import (
     MESSAGES_PER_QUEUE,
@@ -147,7 +147,7 @@ class Daemon:
             configuration.lock_timeout,
             self._kill_interpreter,
             lambda: self._libraries.fitness_changed(),
-            lambda session: self._runs.move_from(session),
+            self._move_from,
         )
         self._replacing: set[asyncio.Task[None]] = set()
         self._journal = Journal(configuration.state)
@@ -180,7 +180,7 @@ class Daemon:
             self._blame,
         )
         limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
-        admission = Admission(limits)
+        admission = self._admission = Admission(limits)
         timeout = configuration.kernel_timeout
         runs = self._runs = KernelRuns(
             self._sessions, self._kill_interpreter, self._blame.judge, timeout
@@ -449,6 +449,15 @@ class Daemon:
 
     def _is_cell(self, session: InterpreterSession) -> bool:
         return session.name in self._blame.separation.cells
+
+    def _move_from(self, session: InterpreterSession) -> None:
+        """Has the calls of others leave an interpreter whose lock a kernel keeps."""
+        self._runs.move_from(session)
+        if (gate := self._admission.find(session)) is not None:
+            gate.send_away(
+                session.busy_operators,
+                lambda operator: busy_error(session, operator, started="no"),
+            )
 
     def _interpreter_unfit(self, session: InterpreterSession, problem: str) -> None:
         """Replaces an interpreter that can run kernels no more, once its calls have ended."""

@@ -139,3 +139,26 @@ async def test_direct_calls_run_elsewhere_while_another_kernel_keeps_the_lock(
         assert writes.runs() == {1}
         assert notes.runs() <= {1, 2}
         assert control.check_invariants() == []
+
+
+def test_calls_that_are_queued_for_an_interpreter_leave_it_while_a_kernel_keeps_the_lock(
+    start_daemon: StartDaemon, write_library: WriteLibrary, pipe: Path
+):
+    daemon = start_daemon("--lock-timeout", "60")
+    notes = Notes(pipe.parent / "note")
+    with daemon.connect() as control, daemon.connect(direct=False, timeout=30) as session:
+        control.load(write_library("keeper", KEEPER))
+        [keeper] = [each for each in control.interpreters() if "keeper v1" in each.libraries]
+        control.load(write_library("beside", BESIDE), interpreter=keeper.name)
+        assert session.ops.beside.note(X, notes.new()) == keeper.pid
+        with Background(control.ops.keeper.keep, X, str(pipe)) as kept:
+            assert wait_for(pipe.with_name("pipe-open").exists)
+            futures = [session.submit("beside::note", X, notes.new()) for _ in range(50)]
+            assert wait_for(lambda: sum(each.calls_queued for each in control.interpreters()))
+            assert keeper.pid not in {each.result() for each in futures}
+            [now] = [each for each in control.interpreters() if each.name == keeper.name]
+            assert (now.state, now.calls_queued) == ("busy", 0)
+            let_go(pipe)
+            assert kept.result() == keeper.pid
+        assert notes.runs() <= {1, 2}
+        assert control.check_invariants() == []

@@ -350,7 +350,9 @@ class CallRouter:
         try:
             slot = None
             if not is_alone:
-                slot = await self._admit(request, context, library, replica.session, parent)
+                slot = await self._admit(
+                    request, context, library, replica.session, parent, may_move=may_move
+                )
             if parent is None:
                 context = context.in_lane(library.load_id, library.max_concurrency)
             on_end = keeping.take if keeping is not None else None
@@ -367,6 +369,8 @@ class CallRouter:
         library: LibraryVersion,
         session: InterpreterSession,
         parent: RunningKernel | None,
+        *,
+        may_move: bool,
     ) -> Slot | None:
         """Waits for the right to run a call. See Note [Nested calls take no slot]."""
         operator = request.operator
@@ -393,6 +397,7 @@ class CallRouter:
                     library.max_concurrency,
                     operator,
                     lambda: context.size_of(request),
+                    may_move=may_move,
                 )
         except TimeoutError as error:
             raise DeadlineExceededError(

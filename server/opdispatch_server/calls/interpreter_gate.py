@@ -22,7 +22,7 @@ import asyncio
 import enum
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from opdispatch_server.call_context import KERNEL_THREADS
@@ -80,10 +80,11 @@ class Slot:
 class _Waiter:
     """One call in the queue. Its future gives the slot."""
 
-    __slots__ = ("future", "kind", "operator", "size")
+    __slots__ = ("future", "kind", "may_move", "operator", "size")
 
-    def __init__(self, operator: str, size: int, kind: SlotKind) -> None:
+    def __init__(self, operator: str, size: int, kind: SlotKind, *, may_move: bool) -> None:
         self.operator = operator
+        self.may_move = may_move
         self.size = size
         self.kind = kind
         self.future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
@@ -187,17 +188,19 @@ class InterpreterGate:
         operator: str,
         size: Callable[[], int],
         kind: SlotKind = SlotKind.ONLY,
+        *,
+        may_move: bool = False,
     ) -> Slot:
         """Waits for the right to run a call of ``operator`` in the version ``load_id``.
 
         That version runs ``limit`` calls at a time. ``size`` is asked, if the call has to wait.
         Raises QueueFullError; and InterpreterDiedError, whose ``facts["started"]`` is "no", if
-        the interpreter goes before the call's turn.
+        the interpreter goes before the call's turn, or a call that ``may_move`` is sent away.
         """
         if (slot := self.try_enter(load_id, limit, operator, kind)) is not None:
             return slot
         lane = self._lanes.get(load_id) or _Lane(load_id, limit)
-        waiter = _Waiter(operator, size(), kind)
+        waiter = _Waiter(operator, size(), kind, may_move=may_move)
         self._make_room(lane, waiter)
         self._add(lane, waiter)
         if kind is SlotKind.FURTHER:  # those before it may be waiting for a thread
@@ -213,6 +216,19 @@ class InterpreterGate:
             elif not waiter.future.cancelled() and waiter.future.exception() is None:
                 waiter.future.result().release()
             raise
+
+    def send_away(
+        self, stays: Container[str], explain: Callable[[str], InterpreterDiedError]
+    ) -> None:
+        """Sends those away that may move: what runs may not end for long.
+
+        Calls of the operators in ``stays`` stay.
+        """
+        for lane in list(self._turns.values()):
+            for waiter in list(lane.waiting):
+                if waiter.may_move and waiter.operator not in stays:
+                    self._dismiss(lane, waiter, explain(waiter.operator))
+        self._admit_next()  # they may have kept those behind them waiting
 
     def close(self, explain: Callable[[str], InterpreterDiedError]) -> None:
         """Sends everybody away, now and from now on: the interpreter is gone."""

@@ -410,12 +410,13 @@ def _release(slot: HeldSlot | None) -> None:
         slot.release()
 
 
-def busy_error(session: InterpreterSession, operator: str) -> InterpreterDiedError:
+def busy_error(session: InterpreterSession, operator: str, **facts: str) -> InterpreterDiedError:
     """The error of a call that an interpreter does not get to, which should run elsewhere."""
     return InterpreterDiedError(
         f"interpreter {session.name} is busy: {session.busy}",
         interpreter=session.name,
         operator=operator,
+        **facts,
     )
 
 
