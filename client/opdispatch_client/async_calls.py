@@ -19,7 +19,7 @@ from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
-from opdispatch_client.lanes.waiting_calls import WaitingCall, find_movable
+from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call
@@ -138,9 +138,9 @@ class AsyncCalls:
         return None
 
     async def _send_directly(self, way: Way, attempt: CallAttempt) -> execution_pb2.CallReply:
-        waiting = find_movable(way, attempt.request)
-        if waiting is None:
+        if not may_move(way, attempt.request):
             return await _send(way.lane, attempt)
+        waiting = waiting_call(way)
         self._busy.add(waiting)
         try:
             return await _send(way.lane, attempt, waiting)

@@ -25,7 +25,7 @@ from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
-from opdispatch_client.lanes.waiting_calls import WaitingCall, find_movable
+from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
 from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
@@ -296,8 +296,7 @@ class BlockingCalls:
 
     def _wait_directly(self, way: Way, attempt: CallAttempt) -> execution_pb2.CallReply:
         what, timeout = attempt.call.what, attempt.time_left()
-        waiting = find_movable(way, attempt.request)
-        patience = Patience(self._busy, waiting) if waiting is not None else None
+        patience = Patience(self._busy, way) if may_move(way, attempt.request) else None
         is_given_up = patience.is_given_up if patience is not None else None
         try:
             if isinstance(way.lane, BlockingLane):
@@ -315,7 +314,7 @@ class BlockingCalls:
         way = self._find_way(attempt)
         if way is None:
             return False
-        waiting = find_movable(way, attempt.request)
+        waiting = waiting_call(way) if may_move(way, attempt.request) else None
 
         def on_done(result: execution_pb2.CallReply | Exception) -> None:
             if waiting is not None:

@@ -17,7 +17,8 @@ from opdispatch_client.lanes.waiting_calls import (
     LOOK_SECONDS,
     WaitingCall,
     WaitingCalls,
-    find_movable,
+    may_move,
+    waiting_call,
 )
 from opdispatch_client.listings import Interpreter, interpreter_from_proto
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
@@ -28,18 +29,17 @@ def interpreter(name: str, busy: Sequence[str] = ()) -> Interpreter:
 
 
 @pytest.mark.parametrize(
-    ("is_repeatable", "retry", "may_move"),
+    ("is_repeatable", "retry", "moves"),
     [(True, None, True), (True, True, True), (True, False, False), (False, None, False)],
 )
-def test_calls_move_unless_they_must_not_run_twice(is_repeatable, retry, may_move):
+def test_calls_move_unless_they_must_not_run_twice(is_repeatable, retry, moves):
     target = execution_pb2.RouteTarget(interpreter="worker-1", session=1)
     message = execution_pb2.Route(operator="a::f", targets=[target], is_repeatable=is_repeatable)
     lane: Any = SimpleNamespace(number=1, calls_in_flight=0)
     way = DirectWay(DirectRoute(message), target, lane)
-    call = find_movable(way, execution_pb2.CallRequest(retry=retry))
-    assert (call is not None) is may_move
-    if call is not None:
-        assert (call.interpreter, call.operator) == ("worker-1", "a::f")
+    assert may_move(way, execution_pb2.CallRequest(retry=retry)) is moves
+    call = waiting_call(way)
+    assert (call.interpreter, call.operator) == ("worker-1", "a::f")
 
 
 def test_calls_leave_only_interpreters_that_others_keep_busy():

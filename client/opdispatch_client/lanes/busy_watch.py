@@ -8,7 +8,13 @@ import time
 from collections.abc import Callable
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.lanes.waiting_calls import LOOK_SECONDS, WaitingCall, WaitingCalls
+from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane
+from opdispatch_client.lanes.waiting_calls import (
+    LOOK_SECONDS,
+    WaitingCall,
+    WaitingCalls,
+    waiting_call,
+)
 from opdispatch_client.listings import Interpreter
 
 
@@ -72,25 +78,25 @@ class BusyWatch:
 class Patience:
     """What a thread that waits for a call asks now and then: whether it is given up."""
 
-    __slots__ = ("_call", "_is_given_up", "_is_watched", "_watch")
+    __slots__ = ("_call", "_is_given_up", "_watch", "_way")
 
-    def __init__(self, watch: BusyWatch, call: WaitingCall) -> None:
+    def __init__(self, watch: BusyWatch, way: DirectWay[InterpreterLane]) -> None:
         self._watch = watch
-        self._call = call
-        self._is_watched = False
+        self._way = way
+        self._call: WaitingCall | None = None
         self._is_given_up = False
 
     def is_given_up(self) -> bool:
         """Return whether the call should run elsewhere. It is watched from the first time on."""
-        if not self._is_watched:
-            self._is_watched = True
+        if self._call is None:
+            self._call = waiting_call(self._way)
             self._call.give_up = self._give_up
             self._watch.add(self._call)
         return self._is_given_up
 
     def end(self) -> None:
         """The call is over."""
-        if self._is_watched:
+        if self._call is not None:
             self._watch.remove(self._call)
 
     def _give_up(self) -> None:

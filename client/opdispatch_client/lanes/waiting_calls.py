@@ -34,14 +34,14 @@ class WaitingCall:
         self.look_at = self.began + LOOK_SECONDS
 
 
-def find_movable(
-    way: DirectWay[InterpreterLane], request: execution_pb2.CallRequest
-) -> WaitingCall | None:
-    """Return what can be waited for elsewhere; None for a call that must not run twice."""
-    route = way.route
-    if not route.is_repeatable or (request.HasField("retry") and not request.retry):
-        return None
-    return WaitingCall(way.target.interpreter, route.operator)
+def may_move(way: DirectWay[InterpreterLane], request: execution_pb2.CallRequest) -> bool:
+    """Return whether a call may run twice, so that it need not wait where it has been sent."""
+    return way.route.is_repeatable and (request.retry or not request.HasField("retry"))
+
+
+def waiting_call(way: DirectWay[InterpreterLane]) -> WaitingCall:
+    """Return what stands for a call that goes that way now."""
+    return WaitingCall(way.target.interpreter, way.route.operator)
 
 
 class WaitingCalls:
