@@ -10,6 +10,7 @@ from collections.abc import Callable
 from opdispatch_server.library_code.unpacked_libraries import without_folders
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.log_relay import RECORD_BYTES, SEPARATOR, lines_of, read_record
+from opdispatch_wire.printable import printable_line
 
 LOG = logging.getLogger("opdispatch.supervisor")
 
@@ -41,7 +42,7 @@ class WorkerOutput:
 
     def take(self, line: str) -> None:
         """Keep one line and, unless there are too many, log it."""
-        line = without_folders(line)
+        line = printable_line(without_folders(line))
         self.tail.append(line)
         if self._lines.spend():
             extra = fields(Event.INTERPRETER_OUTPUT, interpreter=self._name)
@@ -49,7 +50,8 @@ class WorkerOutput:
 
     def take_record(self, record: logging.LogRecord) -> None:
         """Keep one log record as lines and, unless there are too many, log it."""
-        self.tail.extend(lines_of(record))
+        # A message has what a kernel's exception says, half surrogate pairs included.
+        self.tail.extend(map(printable_line, lines_of(record)))
         record.interpreter = self._name
         if self._records.spend():
             # Not by a logger of its name: loggers stay for ever, and libraries choose the names.
