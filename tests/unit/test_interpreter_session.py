@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from opdispatch_server.blame.suspicion import NOBODY
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.calls.kernel_runs import KernelRuns
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
@@ -88,7 +89,9 @@ async def test_calls_are_made_once_it_has_joined(session: InterpreterSession):
 
 async def test_a_call_that_could_not_be_sent_has_never_started(session: InterpreterSession):
     """So it may run elsewhere, whatever it does."""
-    runs = KernelRuns(InterpreterSessions(), lambda session, why: None, None)
+    runs = KernelRuns(
+        InterpreterSessions(), lambda session, why: None, lambda session: NOBODY, None
+    )
     session.end("gone")
     with pytest.raises(InterpreterDiedError, match="about to run a::b: gone") as caught:
         await runs.run(session, CALL, CallContext(), None)

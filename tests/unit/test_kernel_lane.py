@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from opdispatch import DispatchKey, DispatchKeySet, default_dispatcher
 from opdispatch_server.blame.fitness import Fitness
 from opdispatch_server.blame.flight_record import FlightRecorder
+from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
 from opdispatch_server.values.device_exports import DeviceExports
 from opdispatch_server.values.peer_values import PeerValues
 from opdispatch_server.values.value_store import ValueStore
@@ -56,12 +58,21 @@ lib.impl("size", size, "CPU")
 """
 
 
+DIGEST = hashlib.sha256(LIBRARY).hexdigest()
+
+
 @pytest.fixture
 def libraries(tmp_path: Path) -> Iterator[InterpreterLibraries]:
     with contextlib.closing(DaemonLane(f"unix:{tmp_path / 'daemon'}", LIMIT)) as daemon:
-        libraries = InterpreterLibraries(default_dispatcher(), daemon.kernel)
+        unpacked = UnpackedLibraries(tmp_path / "unpacked")
+        libraries = InterpreterLibraries(default_dispatcher(), daemon.kernel, unpacked)
+        (upload := tmp_path / "upload").write_bytes(LIBRARY)
         stage = interpreter_pb2.Stage(
-            load_id=LOAD_ID, name="kernel_lane", content=LIBRARY, filename="kernel_lane.py"
+            load_id=LOAD_ID,
+            name="kernel_lane",
+            sha256=DIGEST,
+            filename="kernel_lane.py",
+            folder=str(unpacked.unpack(upload, DIGEST, "kernel_lane.py")),
         )
         libraries.obey(interpreter_pb2.DaemonMessage(stage=stage))
         commit = interpreter_pb2.Commit(load_id=LOAD_ID)

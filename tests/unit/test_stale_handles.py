@@ -233,5 +233,5 @@ def test_a_handle_that_is_made_while_its_operator_goes_calls_what_has_the_name_t
     monkeypatch.setattr(dispatcher_module, "handle_class_for", replace_first)
     op = dispatcher.get_schema("t::f")
     assert (op(X), op(X, 3), op(two=X, n=4)) == (2, 3, 4)
-    with pytest.raises(ArgumentError, match="'two'"):
+    with pytest.raises(ArgumentError, match=r"'one'.*Tensor two"):
         op(one=X)

@@ -11,10 +11,14 @@ from typing import NoReturn
 
 import pytest
 
-from opdispatch_server.processes.supervisor import WorkerProcess
+from opdispatch_server.processes.supervisor import WorkerCommand, WorkerProcess
 from tests.open_descriptors import open_descriptors
 
-SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+SLEEPS = WorkerCommand(
+    (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"),
+    (),
+    is_own=False,
+)
 
 
 def children() -> set[str]:
