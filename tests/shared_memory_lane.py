@@ -38,6 +38,8 @@ from opdispatch_wire.shared_memory.tensor_arena import TensorArena
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2 as pb
 
+# Not the other memfds of ours, whose names are longer.
+REGION = "memfd:opdispatch "
 MAX_PACKET = 1 << 17
 MAX_DESCRIPTORS = 8
 PLACE = struct.Struct("<IQ")
@@ -117,13 +119,13 @@ class Packets:
 
 
 def own_mappings() -> dict[str, int]:
-    """How many descriptors and mappings of memfds of ours this process has."""
+    """How many descriptors and mappings of regions for tensors this process has."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    descriptors = [1 for link in links if "memfd:opdispatch" in str(read_link(link))]
+    descriptors = [1 for link in links if REGION in str(read_link(link))]
     return {
         "descriptors": len(descriptors),
-        "mappings": sum("memfd:opdispatch" in line for line in maps),
+        "mappings": sum(REGION in line for line in maps),
     }
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+# Not the other memfds of ours, whose names are longer.
+REGION = "memfd:opdispatch "
 N = 50_000
 X = np.ones(N, np.float32)
 SIZE = X.nbytes
@@ -94,22 +96,22 @@ def interpreter_pid(session: oc.Session) -> int:
 
 
 def shared_memory_of(pid: int) -> tuple[int, int]:
-    """How many descriptors of memfds of ours a process has, and how many mappings."""
+    """How many descriptors of regions for tensors a process has, and how many mappings."""
     descriptors = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            descriptors += "memfd:opdispatch" in os.readlink(link)
+            descriptors += REGION in os.readlink(link)
         except OSError:  # it was the one that lists the folder
             continue
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return descriptors, sum("memfd:opdispatch" in line for line in maps)
+    return descriptors, sum(REGION in line for line in maps)
 
 
 def shared_bytes_of(pid: int) -> int:
-    """The sizes of the memfds of ours that a process has mapped, those of them that differ."""
+    """The sizes of the regions for tensors that a process has mapped, those of them that differ."""
     sizes: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        if "memfd:opdispatch" in line:
+        if REGION in line:
             addresses, _, _, _, inode, *_ = line.split()
             start, stop = (int(part, 16) for part in addresses.split("-"))
             sizes[inode] = max(sizes.get(inode, 0), stop - start)

@@ -8,12 +8,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import opdispatch_client as oc
 from tests.service.conftest import StartDaemon
@@ -150,33 +147,32 @@ def test_a_client_without_descriptors_sends_what_is_too_large_for_that_through_t
     assert done.stdout.startswith("1 "), done.stdout
 
 
-@contextmanager
-def without_descriptors(pid: int) -> Iterator[None]:
-    """While the process can open nothing more: the limit is the lowest number that is free."""
+def leave_no_descriptors(pid: int) -> None:
+    """The process can open nothing more: the limit is the lowest number that is free."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     taken = {int(link.name) for link in Path(f"/proc/{pid}/fd").iterdir()}
     lowest = min(set(range(len(taken) + 1)) - taken)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def test_an_interpreter_without_descriptors_is_sent_tensors_inline(
-    bystander: oc.Session, mem_daemon: RunningDaemon, caplog: pytest.LogCaptureFixture
+def test_callers_of_an_interpreter_without_descriptors_are_served_while_it_is_replaced(
+    start_daemon: StartDaemon,
 ):
+    daemon = start_daemon(workers=1)
+    daemon.expects_errors = True
+    load(daemon)
     small = np.ones(4, np.float32)
-    with mem_daemon.connect() as other:
+    with daemon.connect() as session:
         for _ in range(3):
-            other.ops.mem.add(small, small)
-            other.ops.mem.add_(small.copy(), small)
-        with without_descriptors(interpreter_pid(bystander)):
-            for _ in range(3):
-                assert (other.ops.mem.add(X, X) == 2).all()
-                y = X.copy()
-                assert other.ops.mem.add_(y, X) is y
-                assert (y == 2).all()
-        assert (other.ops.mem.add(X, X) == 2).all()
-    (warning,) = [text for text in caplog.messages if "memory" in text]
-    assert "inline" in warning
+            session.ops.mem.add(small, small)
+            session.ops.mem.add_(small.copy(), small)
+        pid = interpreter_pid(session)
+        leave_no_descriptors(pid)
+        for _ in range(3):
+            assert (session.ops.mem.add(X, X) == 2).all()
+            y = X.copy()
+            assert session.ops.mem.add_(y, X) is y
+            assert (y == 2).all()
+        assert wait_for(lambda: [each.pid for each in session.interpreters()] != [pid])
+        assert wait_for(session.interpreters)
+        assert (session.ops.mem.add(X, X) == 2).all()

@@ -29,7 +29,7 @@ def test_function_that_was_taken_away_is_a_problem(monkeypatch: pytest.MonkeyPat
 
 def test_function_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
-        patch.setattr(np, "array", lambda *args, **kwargs: 1 / 0)
+        patch.setattr(np, "empty", lambda *args, **kwargs: 1 / 0)
         problem = find_problem()
     assert problem == "values cannot be packed any more (ZeroDivisionError: division by zero)"
 

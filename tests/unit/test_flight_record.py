@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +88,25 @@ def test_child_of_a_fork_changes_nothing_in_the_record():
         os._exit(0)
     os.waitpid(child, 0)
     assert [flight.subject for flight in record_of(recorder).running()] == [F]
+
+
+def test_records_that_are_dropped_leave_neither_descriptors_nor_mappings():
+    def held() -> tuple[int, int]:
+        paths = Path("/proc/self/maps"), Path("/proc/self/fd")
+        links = [link.readlink() for link in paths[1].iterdir() if link.is_symlink()]
+        return (
+            sum("opdispatch-flight" in str(link) for link in links),
+            paths[0].read_text().count("opdispatch-flight"),
+        )
+
+    gc.collect()
+    descriptors, mappings = held()
+    recorder = FlightRecorder()
+    record = record_of(recorder)
+    assert held() > (descriptors, mappings)
+    assert record.running() == []
+    del recorder, record
+    assert held() == (descriptors, mappings)
 
 
 def test_memory_that_could_shrink_is_not_opened():

@@ -23,6 +23,7 @@ import functools
 import mmap
 import os
 import threading
+import weakref
 from contextlib import suppress
 from time import monotonic_ns
 from typing import NamedTuple
@@ -103,8 +104,9 @@ class FlightRecorder:
         self.free.reverse()
         self._rows: dict[Subject, int] = {}
         self._lock = threading.Lock()
-        # What a child of a fork notes is none of its parent's business.
-        os.register_at_fork(after_in_child=self._part)
+        if self.descriptor:
+            weakref.finalize(self, os.close, self.descriptor).atexit = False
+        _recorders.add(self)
 
     def row_of(self, subject: Subject) -> int:
         """The row of a subject; the first call for one writes its text."""
@@ -146,9 +148,22 @@ class FlightRecorder:
         at = 8 * (end_word(row) + 2)
         self._bytes[at : at + len(data)] = data
 
-    def _part(self) -> None:
+    def part(self) -> None:
+        """Writes into memory of its own from now on: what a fork notes is not its parent's."""
         self._bytes = memoryview(bytearray(SIZE))
         self.words = self._bytes.cast("Q")
+
+
+# Weak, so that a recorder that is dropped gives its memory back; a hook of its own would keep it.
+_recorders: weakref.WeakSet[FlightRecorder] = weakref.WeakSet()
+
+
+def _part_from_parent() -> None:
+    for recorder in list(_recorders):
+        recorder.part()
+
+
+os.register_at_fork(after_in_child=_part_from_parent)
 
 
 @functools.cache
