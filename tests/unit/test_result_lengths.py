@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -34,3 +36,13 @@ def test_length_is_never_taken_for_more_than_it_is(value):
 
 def test_tensors_do_not_count():
     check_lengths([np.zeros(1000), [np.zeros(1000)] * 3, None, 5], 1, "it")
+
+
+def test_lists_without_end_are_left_to_those_who_pack_them():
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: list[Any] = []
+    shared: list[Any] = []
+    for _ in range(3000):
+        deep, shared = [deep], [shared, shared]
+    check_lengths([loop, deep, shared, (loop, {"a": loop})], 1, "it")

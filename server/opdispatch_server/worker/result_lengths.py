@@ -6,30 +6,39 @@ from collections.abc import Iterable
 from typing import Any
 
 from opdispatch_wire.channel import check_size
+from opdispatch_wire.nesting import MAX_VALUES
 from opdispatch_wire.packed_numbers import number_type
 
 # What is certain of the size of an item on the wire, in bytes.
-_LEAST_BYTES: dict[type | None, int] = {int: 8, float: 8, complex: 16, bool: 1}
+_LEAST_BYTES: dict[type, int] = {int: 8, float: 8, complex: 16, bool: 1}
 _LEAST_OF_OTHERS = 2
 # Longer lists are not looked into, unless they may be of numbers, which travel packed.
 _FEW = 1024
 
 
 def check_lengths(results: Iterable[Any], limit: int, what: str) -> None:
-    """Raises MessageTooLargeError if texts and lists are longer than ``limit`` bytes for certain.
+    """Raise MessageTooLargeError if texts and lists are longer than ``limit`` bytes for certain.
 
-    Tensors are not counted: they may travel beside the message.
+    Tensors are not counted: they may travel beside the message. Lists that lie in themselves, or
+    share so many parts that there are too many values, are left to whoever packs them: they are
+    refused there, and are not walked to their end here.
     """
-    size = sum(map(_least_bytes, results))
+    size = values = 0
+    lists: list[list[Any] | tuple[Any, ...]] = [tuple(results)]
+    while lists and values <= MAX_VALUES:
+        items = lists.pop()
+        kind = number_type(items)
+        if kind is not None:
+            size += len(items) * _LEAST_BYTES.get(kind, _LEAST_OF_OTHERS)
+            continue
+        values += len(items)
+        if len(items) > _FEW:
+            size += len(items) * _LEAST_OF_OTHERS
+            continue
+        for item in items:
+            if isinstance(item, str | bytes):
+                size += len(item)
+            elif isinstance(item, list | tuple):
+                lists.append(item)
     if size > limit:
         check_size(size, limit, what)
-
-
-def _least_bytes(value: Any) -> int:
-    if isinstance(value, str | bytes):
-        return len(value)
-    if not isinstance(value, list | tuple) or not value:
-        return 0
-    if len(value) <= _FEW:
-        return sum(map(_least_bytes, value))
-    return len(value) * _LEAST_BYTES.get(number_type(value), _LEAST_OF_OTHERS)
