@@ -234,6 +234,17 @@ class _Documentation:
         return found or _CLASS_DOCUMENTATION
 
 
+class _Annotations(dict[str, Any]):
+    """``__annotations__`` of an operator are the daemon's, and its class has none.
+
+    This has to be in the class: where nothing is, Python puts a dict there as soon as somebody asks
+    the class for it, as tools for documentation do, and operators would have that one.
+    """
+
+    def __get__(self, operator: Any, owner: type) -> dict[str, Any]:
+        return operator.__getattr__("__annotations__") if operator is not None else self
+
+
 _DESCRIBED: Final[dict[str, Callable[[list[OperatorDescription]], Any]]] = {
     "__doc__": documentation_of,
     "__signature__": signature_of,
@@ -241,6 +252,7 @@ _DESCRIBED: Final[dict[str, Callable[[list[OperatorDescription]], Any]]] = {
 }
 _CLASS_DOCUMENTATION: Final = RemoteOperator.__doc__
 RemoteOperator.__doc__ = _Documentation()  # type: ignore[assignment]
+RemoteOperator.__annotations__ = _Annotations()
 
 
 def _no_options(**options: object) -> NoReturn:
