@@ -65,10 +65,20 @@ def test_autograd_of_an_operator_without_a_derivative_passes_on(define, backend)
 
 
 @pytest.mark.parametrize("backend", [BackendComponent.HIP, BackendComponent.VE])
-def test_some_backends_have_no_autograd_fallback_as_in_pytorch(define, backend):
+def test_some_backends_share_autograd_other_as_in_pytorch(define, backend):
     op = define("t::f(Tensor x) -> str", **{backend.name: lambda x: "below"})
-    with pytest.raises(NoKernelError, match=f"from the Autograd{backend.name} backend"):
-        op(Tensor(X, keys=key_set_of_backend(backend)))
+    x = Tensor(X, keys=key_set_of_backend(backend))
+    with capture_dispatch_trace() as lines:
+        assert op(x) == "below"
+    assert [line.key for line in lines] == ["AutogradOther", backend.name]
+
+
+@pytest.mark.parametrize("key", [K.AutogradHIP, K.AutogradVE, K.AutogradIPU])
+def test_some_autograd_keys_have_no_fallback_as_in_pytorch(define, key):
+    backend = key.name.removeprefix("Autograd")
+    op = define("t::f(Tensor x) -> str", **{backend: lambda x: "below"})
+    with pytest.raises(NoKernelError, match=f"from the {key.name} backend"):
+        op(Tensor(X, keys=DispatchKeySet.of(K[backend], key)))
 
 
 def test_backends_without_an_autograd_key_share_one(define):
