@@ -9,7 +9,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.received_call import MAX_VALUES
+from opdispatch_wire.nesting import MAX_VALUES, ValueCount
 from tests.service.running_daemon import RunningDaemon
 
 LIBRARY = """
@@ -61,8 +61,16 @@ def test_a_text_may_be_as_long_as_a_message(session: oc.Session):
         assert session.ops.long.length(X, "a" * 20_000_000) == 20_000_000
 
 
-def test_too_many_values_are_refused_and_nothing_else_is(session: oc.Session):
-    for texts in (["a"] * (MAX_VALUES + 1), ["some text"] * 400_000, ["a" * 900] * 5_000):
+def test_too_many_values_are_refused_and_nothing_else_is(
+    session: oc.Session, monkeypatch: pytest.MonkeyPatch
+):
+    too_many = (["a"] * (MAX_VALUES + 1), ["some text"] * 400_000)
+    for texts in too_many:
+        with pytest.raises(oc.ArgumentError, match=f"more than {MAX_VALUES} values"):
+            session.ops.long.texts(X, texts)
+    # The daemon refuses them as well when a client does not count what it sends.
+    monkeypatch.setattr(ValueCount, "_left", 1_000_000)
+    for texts in (*too_many, ["a" * 900] * 5_000):
         with pytest.raises(WireError, match=r"the limit is|more than"):
             session.ops.long.texts(X, texts)
     with pytest.raises(WireError, match="more than"):
