@@ -342,6 +342,7 @@ class Daemon:
             )
         await self._libraries.stop()
         await self._environments.stop()
+        self._blame.stop()  # first: the next line ends interpreters, with what runs in them
         self._interpreters.stop()
         await self._interpreters.wait_for_endings()
         await self._public.stop(SERVER_GRACE)

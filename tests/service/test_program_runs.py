@@ -66,8 +66,9 @@ def test_a_program_that_takes_too_long_is_stopped_as_a_whole(
             run(session, record)
 
 
+@pytest.mark.parametrize("write", [True, False])
 def test_a_program_whose_interpreter_dies_runs_again_unless_it_writes(
-    start_daemon: StartDaemon, write_library: WriteLibrary
+    start_daemon: StartDaemon, write_library: WriteLibrary, write: bool
 ):
     daemon = start_daemon()
     daemon.expects_errors = True
@@ -75,28 +76,25 @@ def test_a_program_whose_interpreter_dies_runs_again_unless_it_writes(
     with daemon.connect() as session:
         session.load(write_library("calc", MATH), interpreters=2)
 
-        def hold(*, write: bool) -> object:
+        def hold() -> object:
             with session.program() as p:
                 value = p.ops.math.hold(X, str(folder))
                 p.output(p.ops.math.iadd_(value, X) if write else value)
             return p.result
 
-        def kill_the_one_that_runs() -> None:
+        with Background(hold) as call:
             assert wait_for((folder / "entered").exists)
             (folder / "entered").unlink()
             [name] = [each.name for each in session.interpreters() if each.calls_in_flight]
             os.kill(pid_of(session, name), signal.SIGKILL)
-
-        with Background(hold, write=True) as call:
-            kill_the_one_that_runs()
-            with pytest.raises(oc.InterpreterDiedError, match="a program of 2 steps"):
-                call.result()
-        assert wait_for(lambda: len(session.libraries()[0].interpreters) == 2)
-        with Background(hold, write=False) as call:
-            kill_the_one_that_runs()
-            assert wait_for((folder / "entered").exists)
-            (folder / "open").touch()
-            assert call.result().tolist() == (X + 1).tolist()
+            if write:
+                with pytest.raises(oc.InterpreterDiedError, match="a program of 2 steps"):
+                    call.result()
+                assert not (folder / "entered").exists()
+            else:
+                assert wait_for((folder / "entered").exists)
+                (folder / "open").touch()
+                assert call.result().tolist() == (X + 1).tolist()
 
 
 def test_a_library_that_is_replaced_serves_programs_that_are_known(

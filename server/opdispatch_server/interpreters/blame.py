@@ -56,6 +56,11 @@ class Blame:
         self.separation = Separation()
         self.is_quiet = True
         """Nothing is held against anybody: no call has to be looked at."""
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Blame nothing from now on: the daemon is about to end all interpreters itself."""
+        self._is_stopped = True
 
     # -- deaths ---------------------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ class Blame:
 
     def _take_in(self, session: InterpreterSession, death: Death) -> Verdict:
         now = self._clock()
-        if death.cause is Cause.ORDERLY:
+        if death.cause is Cause.ORDERLY or self._is_stopped:
             return NOBODY
         verdict = self._suspicion.judge(death, self._runs(session), now)
         if verdict.culprit is not None and verdict.culprit.kind == KERNEL:

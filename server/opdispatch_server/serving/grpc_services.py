@@ -106,14 +106,18 @@ def add_service(
 ) -> None:
     """Does what the generated function ``add_to_server`` does; see Malformed.
 
-    Requests are parsed by what ``parse`` makes, of the name of a method and its parser.
+    Requests are parsed by what ``parse`` makes, of the name of a method and its parser. Methods
+    that ``servicer`` only inherits from the generated class are left out: gRPC answers calls of
+    what it does not know with UNIMPLEMENTED, too, but logs no traceback for each.
     """
+    generated = add_to_server.__module__
     handlers = _Handlers()
     add_to_server(servicer, handlers)
     for service, methods in handlers.by_service.items():
         tolerant = {
             name: _tolerant(handler, parse(name, handler.request_deserializer))
             for name, handler in methods.items()
+            if getattr(servicer, name).__module__ != generated
         }
         generic = grpc.method_handlers_generic_handler(service, tolerant)
         server.add_generic_rpc_handlers((generic,))
