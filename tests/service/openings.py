@@ -21,3 +21,7 @@ class Openings(logging.Handler):
     def next(self) -> str:
         """The next one; it must come in time."""
         return self._said.get(timeout=20)
+
+    def has_next(self) -> bool:
+        """Whether the next one has come already."""
+        return not self._said.empty()
