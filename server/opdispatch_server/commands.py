@@ -366,6 +366,10 @@ _SWITCH_SECONDS = 0.001
 
 def _fork_template() -> Template | None:
     """Fork the process that interpreters are forked from, once what both need is imported."""
+    from opdispatch_server.fork_guard import NO_FORK_SUPPORT
+
+    # Read once, when gRPC is imported: interpreters have it from here.
+    os.environ.update(NO_FORK_SUPPORT)
     import grpc  # noqa: F401
     import numpy  # noqa: F401
 

@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from opdispatch_server.fork_guard import NO_FORK_SUPPORT
-
 # Read when it is imported: a title must not take the place of the environment in /proc.
 os.environ["SPT_NOENV"] = "1"
 import setproctitle
@@ -62,7 +60,7 @@ def main(channel: socket.socket) -> None:
 def _leave_the_daemon() -> None:
     """Give up what a fork has in common with its parent."""
     os.setsid()  # a Ctrl-C in the daemon's terminal is the daemon's business
-    os.environ.update(NO_FORK_SUPPORT, PYTHONUNBUFFERED="1")
+    os.environ["PYTHONUNBUFFERED"] = "1"
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     # Readers of the daemon's output wait for its end: this process must not keep that open.
