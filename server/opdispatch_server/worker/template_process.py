@@ -17,11 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-# Read when it is imported: a title must not take the place of the environment in /proc.
-os.environ["SPT_NOENV"] = "1"
 import setproctitle
-
-del os.environ["SPT_NOENV"]
 
 REQUEST_BYTES = 65536
 
@@ -34,7 +30,10 @@ def main(channel: socket.socket) -> None:
 
     # Frozen, or the first collection in each fork would copy every page that it looks at.
     gc.freeze()
+    # Read with the first title: none may take the place of the environment in /proc.
+    os.environ["SPT_NOENV"] = "1"
     setproctitle.setproctitle("opdispatch: template of interpreters")
+    del os.environ["SPT_NOENV"]
     while True:
         request, descriptors, _, _ = socket.recv_fds(channel, REQUEST_BYTES, 2)
         if not request:
