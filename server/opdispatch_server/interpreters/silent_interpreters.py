@@ -10,6 +10,7 @@ running, or the process has been stopped, it is lost.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,9 @@ from opdispatch_server.log_fields import Event, fields
 LOG = logging.getLogger("opdispatch.interpreters")
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
+
+# So many seconds after a run has ended, the heartbeat that it kept back may still be on its way.
+LAST_WORDS = 1.0
 
 
 class SilentInterpreters:
@@ -51,6 +55,10 @@ class SilentInterpreters:
         flights = record.running() if record is not None else []
         holder = self._holders.setdefault(session, LockHolder(session.pid))
         is_stopped = holder.is_stopped
+        if record is not None and not flights and not is_stopped:
+            landed = record.ended()
+            if landed and time.monotonic() - landed[0].ended < LAST_WORDS:
+                return  # it has just let go of the lock, and its heartbeat is on its way
         if not flights or is_stopped:
             cause = Cause.KILLED if is_stopped else Cause.SILENT
             self._stop(session, f"no heartbeat for {silence:.1f} s", cause, None)
