@@ -144,6 +144,7 @@ class Daemon:
             lambda: self._libraries.blame_changed(),
         )
         self._silent = SilentInterpreters(
+            configuration.heartbeat,
             configuration.lock_timeout,
             self._kill_interpreter,
             lambda: self._libraries.fitness_changed(),

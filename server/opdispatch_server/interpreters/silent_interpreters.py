@@ -24,30 +24,31 @@ LOG = logging.getLogger("opdispatch.interpreters")
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
 
-# So many seconds after a run has ended, the heartbeat that it kept back may still be on its way.
-LAST_WORDS = 1.0
-
 
 class SilentInterpreters:
     """Belongs to the event loop.
 
-    ``lock_timeout`` is for how many seconds a kernel may keep the lock; ``stop`` ends an
-    interpreter, ``on_change`` runs when one becomes busy, or is not busy any more, and ``on_busy``
-    is told which one has become busy.
+    ``heartbeat`` is the pause between two heartbeats and ``lock_timeout`` how long a kernel may
+    keep the lock, in seconds; ``stop`` ends an interpreter, ``on_change`` runs when one becomes
+    busy, or is not busy any more, and ``on_busy`` is called with one that has become busy.
     """
 
     def __init__(
         self,
+        heartbeat: float,
         lock_timeout: float,
         stop: StopInterpreter,
         on_change: Callable[[], None],
         on_busy: Callable[[InterpreterSession], None],
     ) -> None:
+        self._heartbeat = heartbeat
         self._lock_timeout = lock_timeout
         self._stop = stop
         self._on_change = on_change
         self._on_busy = on_busy
         self._holders: WeakKeyDictionary[InterpreterSession, LockHolder] = WeakKeyDictionary()
+        # How long each had been silent when nothing was first seen to run in it.
+        self._idle_from: WeakKeyDictionary[InterpreterSession, float] = WeakKeyDictionary()
 
     def look(self, session: InterpreterSession, silence: float) -> None:
         """Sees to one that has not been heard of for so many seconds, which are too many."""
@@ -55,10 +56,8 @@ class SilentInterpreters:
         flights = record.running() if record is not None else []
         holder = self._holders.setdefault(session, LockHolder(session.pid))
         is_stopped = holder.is_stopped
-        if record is not None and not flights and not is_stopped:
-            landed = record.ended()
-            if landed and time.monotonic() - landed[0].ended < LAST_WORDS:
-                return  # it has just let go of the lock, and its heartbeat is on its way
+        if not flights and not is_stopped and self._is_about_to_speak(session, silence):
+            return
         if not flights or is_stopped:
             cause = Cause.KILLED if is_stopped else Cause.SILENT
             self._stop(session, f"no heartbeat for {silence:.1f} s", cause, None)
@@ -82,6 +81,7 @@ class SilentInterpreters:
     def note_heard(self, session: InterpreterSession) -> None:
         """Takes in that one has been heard of, which may have been busy."""
         self._holders.pop(session, None)
+        self._idle_from.pop(session, None)
         if session.busy:
             LOG.info(
                 "interpreter %s is no longer busy",
@@ -91,18 +91,26 @@ class SilentInterpreters:
             session.busy, session.busy_with = "", frozenset()
             self._on_change()
 
+    def _is_about_to_speak(self, session: InterpreterSession, silence: float) -> bool:
+        """Whether something ran in it during the silence, and has ended less than a heartbeat ago.
+
+        The heartbeat that it kept back may be on its way. Once a silence only: an interpreter
+        whose event loop has stopped may go on running kernels in other threads.
+        """
+        record = session.flight_record
+        landed = record.ended() if record is not None else []
+        if not landed or time.monotonic() - landed[0].ended > silence:
+            return False
+        return silence - self._idle_from.setdefault(session, silence) < self._heartbeat
+
     def _note_busy(
         self, session: InterpreterSession, found: Flight | None, flights: list[Flight]
     ) -> None:
-        with_libraries = frozenset(
-            flight.subject.library for flight in ([found] if found is not None else flights)
-        )
+        suspects = [found] if found is not None else flights
+        with_libraries = frozenset(flight.subject.library for flight in suspects)
         if session.busy and session.busy_with == with_libraries:
             return
-        subject = found.subject if found is not None else flights[0].subject
-        keeps = f"{subject} keeps the interpreter lock"
-        if found is None:
-            keeps = "one of its kernels keeps the interpreter lock"
+        keeps = f"{found.subject if found else 'one of its kernels'} keeps the interpreter lock"
         LOG.warning(
             "interpreter %s is busy: %s; others' calls go elsewhere",
             session.name,
@@ -110,12 +118,10 @@ class SilentInterpreters:
             extra=fields(
                 Event.INTERPRETER_BUSY,
                 interpreter=session.name,
-                operator=subject.operator if found is not None else "",
+                operator=found.subject.operator if found is not None else "",
             ),
         )
         session.busy, session.busy_with = keeps, with_libraries
-        session.busy_operators = frozenset(
-            flight.subject.operator for flight in ([found] if found is not None else flights)
-        )
+        session.busy_operators = frozenset(flight.subject.operator for flight in suspects)
         self._on_change()
         self._on_busy(session)
