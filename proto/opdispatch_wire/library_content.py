@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol, cast
 
@@ -42,26 +42,12 @@ class LibraryContent(Protocol):
         """Return its bytes from an offset on. Raises LibraryLoadError."""
 
 
-class _Hashed:
-    """The size and the SHA-256 of what ``chunks`` gives, read once for them."""
-
-    def __init__(self) -> None:
-        digest, self.size = hashlib.sha256(), 0
-        for chunk in self.chunks():
-            digest.update(chunk)
-            self.size += len(chunk)
-        self.sha256 = digest.hexdigest()
-
-    def chunks(self, offset: int = 0) -> Iterator[bytes]:
-        raise NotImplementedError
-
-
-class FileContent(_Hashed):
+class FileContent:
     """The content of a file. Raises LibraryLoadError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        super().__init__()
+        self.size, self.sha256 = _measure(self.chunks())
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
         """See LibraryContent."""
@@ -74,7 +60,7 @@ class FileContent(_Hashed):
             raise _unreadable(str(self._path), error) from error
 
 
-class FolderContent(_Hashed):
+class FolderContent:
     """A package folder as a zip archive, with the package at its top level.
 
     Left out are hidden files and folders, and byte code. Nothing is compressed: weights would
@@ -84,7 +70,7 @@ class FolderContent(_Hashed):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        super().__init__()
+        self.size, self.sha256 = _measure(self.chunks())
 
     def chunks(self, offset: int = 0) -> Iterator[bytes]:
         """See LibraryContent."""
@@ -151,6 +137,15 @@ class _Sink:
         data = b"".join(self._written)
         self._written.clear()
         return data
+
+
+def _measure(chunks: Iterable[bytes]) -> tuple[int, str]:
+    """Return the size in bytes and the SHA-256 of all chunks, which are read one by one."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.hexdigest()
 
 
 def _unreadable(path: object, error: OSError) -> LibraryLoadError:
