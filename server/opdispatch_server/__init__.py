@@ -37,6 +37,7 @@ Both:
     full_collections                            when the garbage collector goes through everything
     loop_slices                                 long work that lets the event loop go on
     shielded                                    work that goes on when nobody waits for it
+    file_sync                                   files that survive a loss of power
     lock_file                                   files that say by a lock who owns what
     fault_points                                where a test makes a process die
 """

@@ -55,6 +55,7 @@ def upload(store: LibraryStore, *chunks: bytes) -> None:
     for chunk in chunks:
         store.append(part, chunk, "a.py")
     store.end(part, "a.py")
+    store.close(part)
 
 
 def fail(*_: object) -> None:
@@ -121,6 +122,36 @@ def test_limits_of_an_upload_and_of_the_disk(tmp_path: Path):
         store.put(b"?" * 100)
     assert {path.name for path in store.paths()} == {first, second}
     assert not list((tmp_path / "unpacked").iterdir())
+
+
+def test_limit_of_the_disk_counts_uploads_that_are_coming_or_were_broken_off(tmp_path: Path):
+    store = LibraryStore(tmp_path / "libraries", disk_bytes=250)
+    first = store.begin("1" * 64, 200, "a.zip")
+    with pytest.raises(JournalError, match=r"has 100 bytes, .* 200 already; the limit is 250"):
+        store.begin("2" * 64, 100, "b.zip")
+    with pytest.raises(JournalError, match=r"has 100 bytes, .* 200 already; the limit is 250"):
+        store.put(b"#" * 100)
+    store.append(first, b"!" * 90, "a.zip")
+    store.close(first)
+    third = store.begin("3" * 64, 150, "c.zip")
+    store.append(third, b"!" * 150, "c.zip")
+    assert (first.path.stat().st_size, third.path.stat().st_size) == (90, 150)
+    # The room that there is goes to the one that comes; what was broken off is given up for it.
+    store.close(store.begin("4" * 64, 100, "d.zip"))
+    assert not first.path.exists()
+    store.close(third)
+
+
+@pytest.mark.parametrize("digest", ["", "../secret", DIGEST.upper(), f"{DIGEST}\n"])
+def test_store_touches_no_file_that_has_no_digest_for_a_name(tmp_path: Path, digest: str):
+    secret = tmp_path / "secret"
+    secret.write_bytes(CONTENT)
+    store = LibraryStore(tmp_path / "libraries")
+    for name in (digest, str(secret)):
+        assert not store.has(name)
+        with pytest.raises(LibraryLoadError, match="is no SHA-256"):
+            store.get_path(name)
+    assert secret.read_bytes() == CONTENT
 
 
 def test_upload_stays_only_if_it_was_there_or_a_load_of_it_succeeds(tmp_path: Path):

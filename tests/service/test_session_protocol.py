@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -67,6 +68,17 @@ def test_a_hello_that_will_not_do_is_refused(
         names = [interpreter.name for interpreter in session.interpreters()]
         assert names == ["worker-1", "worker-2"]
         assert all(interpreter.restarts == 0 for interpreter in session.interpreters())
+
+
+def test_fetch_of_another_file_than_an_upload_leaves_it_alone(
+    stub: interpreter_pb2_grpc.InterpreterServiceStub, tmp_path: Path
+):
+    secret = tmp_path / "secret"
+    secret.write_text("not an upload")
+    with pytest.raises(grpc.RpcError) as caught:
+        next(stub.FetchLibrary(pb.FetchLibraryRequest(sha256=str(secret)), timeout=20))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert secret.read_text() == "not an upload"
 
 
 def test_whoever_is_told_goodbye_may_go_on_talking_until_it_has_heard_it(daemon: RunningDaemon):

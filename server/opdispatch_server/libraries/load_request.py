@@ -16,7 +16,7 @@ from opdispatch_server.libraries.library_loading import LoadOrder
 from opdispatch_server.libraries.library_version import LibrarySource
 from opdispatch_server.libraries.placement import Place
 from opdispatch_server.library_code.library_archive import read_main_source
-from opdispatch_server.library_code.library_store import LibraryStore, digest_content
+from opdispatch_server.library_code.library_store import LibraryStore, digest_content, is_digest
 from opdispatch_server.library_code.module_file import digest_module
 from opdispatch_wire.errors import LibraryLoadError, WireError
 from opdispatch_wire.v1 import registry_pb2
@@ -25,9 +25,6 @@ _NAME = re.compile(r"[\w][\w.+ -]{0,199}")
 LONGEST_NAME = 255
 """How many characters the name of a file, or of a module, may have."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @asynccontextmanager
@@ -139,7 +136,7 @@ def _keep_upload(
     request: registry_pb2.LoadLibraryRequest, store: LibraryStore, digest: str, label: str
 ) -> None:
     if request.HasField("uploaded"):
-        if not _DIGEST.fullmatch(digest):
+        if not is_digest(digest):
             raise WireError(f"$.uploaded is {digest[:80]!r}; expected a SHA-256 in hexadecimal")
         if not store.has(digest):
             raise LibraryLoadError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import tempfile
 import threading
 from collections import Counter
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from opdispatch_server.configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.file_sync import sync_path
 from opdispatch_server.library_code.partial_file import PART_PREFIX, PartialFile, is_in_use
 from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries, folder_bytes
 from opdispatch_wire.errors import JournalError, LibraryLoadError
@@ -21,6 +23,13 @@ from opdispatch_wire.library_content import CHUNK_BYTES
 
 # Of what is being written; a crash can leave such a file behind.
 DRAFT_PREFIX = ".draft-"
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: str) -> bool:
+    """Return whether a text is a SHA-256 in lower-case hexadecimal: the name of an upload."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def digest_content(content: bytes) -> str:
@@ -40,21 +49,13 @@ def _state_of(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def sync_file(path: Path) -> None:
-    """Have a file's content, or a folder's names, survive a loss of power. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class LibraryStore:
     """Uploads by digest, in one folder, and the folders that they are unpacked to.
 
     An upload appears whole or not at all, survives a crash right after it was stored, and is
     checked against its digest before it is unpacked. ``_lock`` protects ``_loads`` and
-    ``_unproven``.
+    ``_unproven``; ``_counting``, which may be held for as long as the disk takes, ``_used`` and
+    ``_coming``. All methods but ``prove`` are for threads that may wait for the disk.
     """
 
     def __init__(
@@ -76,8 +77,11 @@ class LibraryStore:
         # Those that this process has written, or found undamaged, and what the system said of
         # their files then: a write to one changes that.
         self._checked: dict[str, tuple[int, int, int]] = {}
+        self._counting = threading.Lock()
         # Bytes on disk, at least as many as there are; counted when first needed.
         self._used: int | None = None
+        # The sizes of those that are being written, by digest: not in ``_used`` until they are.
+        self._coming: dict[str, int] = {}
 
     # -- uploads ----------------------------------------------------------------------------------
 
@@ -88,40 +92,48 @@ class LibraryStore:
             self._sync_folder()  # the process that wrote it may have died before that
             return digest
         label = "the library"
-        self.check_size(len(content), label)
-        with self._disk(label):
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, draft = tempfile.mkstemp(dir=self._folder, prefix=DRAFT_PREFIX)
-            try:
-                with open(descriptor, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                self._name(Path(draft), digest)
-            except BaseException:
-                Path(draft).unlink(missing_ok=True)
-                raise
+        self._reserve(digest, len(content), label)
+        try:
+            with self._disk(label):
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                descriptor, draft = tempfile.mkstemp(dir=self._folder, prefix=DRAFT_PREFIX)
+                try:
+                    with open(descriptor, "wb") as file:
+                        file.write(content)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    self._name(Path(draft), digest)
+                except BaseException:
+                    Path(draft).unlink(missing_ok=True)
+                    raise
+        finally:
+            self._end_reservation(digest)
         return digest
 
     def adopt(self, path: Path, digest: str) -> None:
         """Keep a file that is known to have that digest, by moving it. Raises JournalError."""
         with self._disk("the library"):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            sync_file(path)
+            sync_path(path)
             self._name(path, digest)
 
     def has(self, digest: str) -> bool:
         """Return whether there is an upload of that digest."""
-        return self._path(digest).is_file()
+        return is_digest(digest) and self._path(digest).is_file()
 
     def begin(self, digest: str, size: int, label: str) -> PartialFile:
-        """Open what is there of an upload that comes in parts; ``end`` or ``close`` follows.
+        """Open what is there of an upload that comes in parts; ``close`` has to follow.
 
-        Raises LibraryLoadError if it would be too large, and JournalError.
+        One of a digest at a time. Raises LibraryLoadError if it would be too large, and
+        JournalError.
         """
-        self.check_size(size, label)
-        with self._disk(label):
-            return PartialFile(self._folder, digest, size)
+        self._reserve(digest, size, label)
+        try:
+            with self._disk(label):
+                return PartialFile(self._folder, digest, size)
+        except BaseException:
+            self._end_reservation(digest)
+            raise
 
     def append(self, part: PartialFile, chunk: bytes, label: str) -> None:
         """Write the next bytes of an upload.
@@ -146,30 +158,14 @@ class LibraryStore:
             with self._disk(label):
                 part.sync()
                 self._name(part.path, part.digest)
-            part.close()
         except BaseException:
             part.remove()
             raise
 
-    def check_size(self, size: int, label: str) -> None:
-        """Raise LibraryLoadError or JournalError if an upload of that size cannot be kept."""
-        if size > self._upload_bytes:
-            raise LibraryLoadError(
-                f"{label} has {size} bytes; the limit is {self._upload_bytes}",
-                hint="raise the limit with `opdispatch serve --max-library-bytes`",
-            )
-        used = self._count_used() if self._used is None else self._used
-        if used + size > self._disk_bytes:
-            self.unpacked.remove()
-            self.remove_parts()
-            used = self._count_used()
-        if used + size > self._disk_bytes:
-            raise JournalError(
-                f"{label} has {size} bytes, and the libraries on disk have {used} already; the "
-                f"limit is {self._disk_bytes}",
-                hint="`opdispatch state prune` removes those that nothing needs; raise the limit "
-                "with `opdispatch serve --library-disk-bytes`",
-            )
+    def close(self, part: PartialFile) -> None:
+        """End an upload; of one that is not whole, what has come stays. Idempotent."""
+        part.close()
+        self._end_reservation(part.digest, part.received if part.path.exists() else 0)
 
     def get_path(self, digest: str) -> Path:
         """Return the file with the upload; raises LibraryLoadError if it is gone or damaged."""
@@ -200,8 +196,7 @@ class LibraryStore:
             return folder
         with self._disk(filename):
             folder = self.unpacked.unpack(upload, digest, filename)
-        if self._used is not None:
-            self._used += folder_bytes(folder)
+        self._count_more(folder_bytes(folder))
         return folder
 
     def read(self, digest: str, offset: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -269,21 +264,61 @@ class LibraryStore:
             with self._lock:
                 self._unproven.add(digest)
         draft.rename(self._path(digest))
-        if self._used is not None:
-            self._used += self._path(digest).stat().st_size
+        self._count_more(self._path(digest).stat().st_size)
         self._checked[digest] = _state_of(self._path(digest))
         self._sync_folder()
         fault_point(FaultPoint.CONTENT_STORED)
 
+    def _reserve(self, digest: str, size: int, label: str) -> None:
+        """Keep room on disk for an upload until ``_end_reservation``.
+
+        Raises LibraryLoadError if it is too large, and JournalError if there is no room.
+        """
+        if size > self._upload_bytes:
+            raise LibraryLoadError(
+                f"{label} has {size} bytes; the limit is {self._upload_bytes}",
+                hint="raise the limit with `opdispatch serve --max-library-bytes`",
+            )
+        with self._counting:
+            coming = sum(self._coming.values())
+            used = self._count_used() if self._used is None else self._used
+            if used + coming + size > self._disk_bytes:
+                self.unpacked.remove()
+                self.remove_parts()
+                used = self._count_used()
+            self._used = used
+            if used + coming + size > self._disk_bytes:
+                raise JournalError(
+                    f"{label} has {size} bytes, and the libraries on disk have {used + coming} "
+                    f"already; the limit is {self._disk_bytes}",
+                    hint="`opdispatch state prune` removes those that nothing needs; raise the "
+                    "limit with `opdispatch serve --library-disk-bytes`",
+                )
+            self._coming[digest] = size
+
+    def _end_reservation(self, digest: str, left: int = 0) -> None:
+        """End a reservation, of which a broken-off upload has ``left`` so many bytes on disk."""
+        with self._counting:
+            if self._coming.pop(digest, None) is not None and self._used is not None:
+                self._used += left
+
+    def _count_more(self, size: int) -> None:
+        with self._counting:
+            if self._used is not None:
+                self._used += size
+
     def _count_used(self) -> int:
+        coming = {f"{PART_PREFIX}{digest}" for digest in self._coming}
         used = self.unpacked.total_bytes()
         for path in (*self.paths(), *self._folder.glob(f"{PART_PREFIX}*")):
-            with suppress(OSError):
-                used += path.stat().st_size
-        self._used = used
+            if path.name not in coming:
+                with suppress(OSError):
+                    used += path.stat().st_size
         return used
 
     def _path(self, digest: str) -> Path:
+        if not is_digest(digest):  # it would name another file
+            raise LibraryLoadError(f"{digest[:64]!r} is no SHA-256 in hexadecimal")
         return self._folder / digest
 
     @contextmanager
@@ -301,4 +336,4 @@ class LibraryStore:
 
     def _sync_folder(self) -> None:
         # Without this the new name may be lost with the power, though the content is not.
-        sync_file(self._folder)
+        sync_path(self._folder)

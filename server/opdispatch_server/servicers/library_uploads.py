@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from opdispatch_server.library_code.library_store import LibraryStore
+from opdispatch_server.library_code.library_store import LibraryStore, is_digest
 from opdispatch_server.library_code.partial_file import PartialFile
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_wire.errors import DeadlineExceededError, WireError
@@ -24,8 +23,6 @@ CHUNK_PATIENCE = 10.0
 WAITING_SAID_EVERY = 1.0
 PROGRESS_BYTES = 4 * 1024**2
 """How many bytes come between two replies."""
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class LibraryUploads:
@@ -80,7 +77,7 @@ class LibraryUploads:
                     yield reply
             finally:
                 if beginning.done() and beginning.exception() is None:
-                    beginning.result().close()
+                    await asyncio.to_thread(store.close, beginning.result())
         yield pb.UploadLibraryReply(received=file.size, stored=True)
 
     async def _fill(
@@ -116,14 +113,14 @@ def store_content(store: LibraryStore, source: LoadSource) -> None:
             store.append(part, chunk, label)
         store.end(part, label)
     finally:
-        part.close()
+        store.close(part)
 
 
 def _check_file(request: pb.UploadLibraryRequest) -> pb.UploadedFile:
     if request.WhichOneof("kind") != "file":
         raise WireError("$.kind is not file; an upload begins with it")
     file = request.file
-    if not _DIGEST.fullmatch(file.sha256):
+    if not is_digest(file.sha256):
         raise WireError(
             f"$.file.sha256 is {file.sha256[:80]!r}; expected 64 hexadecimal digits, none a capital"
         )

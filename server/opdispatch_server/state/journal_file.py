@@ -32,6 +32,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.file_sync import sync_path, sync_tree
 from opdispatch_wire.errors import JournalError
 
 DATABASE = "journal.sqlite3"
@@ -269,22 +270,6 @@ def _database_at(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
     finally:
         connection.close()
-
-
-def sync_path(path: Path) -> None:
-    """Has a file's content, or the names in a folder, survive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_tree(folder: Path) -> None:
-    """Does that for a folder and the files in it."""
-    for path in folder.iterdir():
-        sync_path(path)
-    sync_path(folder)
 
 
 def _mark(number: int) -> bytes:

@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.file_sync import sync_path, sync_tree
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.state.journal import read_libraries, uploads_of
 from opdispatch_server.state.journal_file import (
     DATABASE,
     LAST_EVENT,
     JournalFile,
-    sync_path,
-    sync_tree,
 )
 from opdispatch_server.state.journal_record import LibraryRecord
 from opdispatch_server.state.state_folder import (
@@ -103,7 +102,8 @@ def import_state(archive: Path, state: Path) -> StateSummary:
                 libraries = read_libraries(file)
                 digests = uploads_of(libraries.values())
                 last_event = file.last_event
-            missing = [digest for digest in digests if not (draft / "libraries" / digest).exists()]
+            there = {path.name for path in (draft / "libraries").iterdir()}
+            missing = [digest for digest in digests if digest not in there]
             if missing:
                 raise _wrong(f"the content {missing[0][:12]} of a library is not in it")
             store = LibraryStore(folder.libraries)

@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from opdispatch_server.fault_points import FaultPoint, fault_point
+from opdispatch_server.file_sync import sync_path
 from opdispatch_server.library_code.library_store import DRAFT_PREFIX
 from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
 from opdispatch_server.lock_file import open_lock_file
-from opdispatch_server.state.journal_file import JournalFile, sync_path
+from opdispatch_server.state.journal_file import JournalFile
 from opdispatch_wire.errors import JournalError
 
 _LOCK = "owner.lock"
