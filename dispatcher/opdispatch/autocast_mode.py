@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from opdispatch.dispatch_key import DispatchKey
-from opdispatch.dispatch_key_set import DispatchKeySet
+from opdispatch.dispatch_key_set import DispatchKeySet, bits_of_key
 from opdispatch.errors import ArgumentError
 from opdispatch.local_dispatch_key_set import (
+    LOCAL_STATE,
+    LocalState,
     local_dispatch_key_set,
-    tls_is_dispatch_key_excluded,
-    tls_set_dispatch_key_excluded,
+    with_excluded,
 )
 from opdispatch.mode_decorator import ModeDecorator
 from opdispatch.scalar_type import find_dtype_of_name, is_numeric
@@ -163,36 +164,35 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        self._key = autocast_key(device_type)
+        self._key_bit = bits_of_key(autocast_key(device_type))
         self._device_type = device_type
         self._dtype = get_autocast_dtype(device_type) if dtype is None else dtype_to_cast_to(dtype)
         self._cache_enabled = cache_enabled
         self._enabled = enabled and _is_supported(device_type, self._dtype)
-        self._entered: list[tuple[bool, np.dtype[Any], bool]] = []
+        self._entered: list[tuple[LocalState, AutocastState, LocalState, AutocastState]] = []
+        """Of each block that it is in: what was there before, and what it has put in its place."""
 
     def __enter__(self) -> Self:
-        before = AUTOCAST_STATE.get()
-        was_excluded = tls_is_dispatch_key_excluded(self._key)
-        self._entered.append((was_excluded, before.dtypes[self._device_type], before.cache_enabled))
-        cached = before.cache_enabled if self._cache_enabled is None else self._cache_enabled
-        self._set(not self._enabled, self._dtype, cached, before.nesting + 1)
+        keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
+        cached = state.cache_enabled if self._cache_enabled is None else self._cache_enabled
+        off = 0 if self._enabled else self._key_bit
+        self._entered.append((keys, state, *self._set(off, self._dtype, cached, state.nesting + 1)))
         return self
 
     def _set(
-        self, is_excluded: bool, dtype: np.dtype[Any], cache_enabled: bool, nesting: int
-    ) -> None:
-        """Sets what is of this device type, and nothing of the others'."""
-        tls_set_dispatch_key_excluded(self._key, is_excluded)
-        now = AUTOCAST_STATE.get()
-        cache = now.cache if now.cache is not None or not nesting else {}
-        AUTOCAST_STATE.set(
-            AutocastState(
-                MappingProxyType({**now.dtypes, self._device_type: dtype}),
-                cache_enabled,
-                cache if nesting else None,
-                nesting,
-            )
-        )
+        self, off: int, dtype: np.dtype[Any], cache_enabled: bool, nesting: int
+    ) -> tuple[LocalState, AutocastState]:
+        """Set the key's bit in the excluded set, and what is of this device type alone."""
+        keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
+        keys = with_excluded(keys, keys.excluded & ~self._key_bit | off)
+        dtypes = state.dtypes
+        if dtypes[self._device_type] is not dtype:
+            dtypes = MappingProxyType({**dtypes, self._device_type: dtype})
+        cache = ({} if state.cache is None else state.cache) if nesting else None
+        state = AutocastState(dtypes, cache_enabled, cache, nesting)
+        LOCAL_STATE.set(keys)
+        AUTOCAST_STATE.set(state)
+        return keys, state
 
     def __exit__(
         self,
@@ -200,10 +200,17 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        nesting = AUTOCAST_STATE.get().nesting - 1
-        if not nesting:
+        keys, state, own_keys, own_state = self._entered.pop()
+        now = AUTOCAST_STATE.get()
+        if now.nesting == 1:
             clear_autocast_cache()
-        self._set(*self._entered.pop(), nesting)
+        if now is own_state and LOCAL_STATE.get() is own_keys:
+            LOCAL_STATE.set(keys)
+            AUTOCAST_STATE.set(state)
+        else:  # blocks that began later have not ended
+            off = keys.excluded & self._key_bit
+            dtype = state.dtypes[self._device_type]
+            self._set(off, dtype, state.cache_enabled, now.nesting - 1)
 
     def clone(self) -> autocast:
         """A new one of the same arguments."""

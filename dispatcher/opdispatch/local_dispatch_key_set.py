@@ -116,6 +116,13 @@ def tls_set_dispatch_key_excluded(key: DispatchKey | str, desired_state: bool) -
         LOCAL_STATE.set(_canonical(replace(LOCAL_STATE.get(), excluded=keys.bits)))
 
 
+def with_excluded(state: LocalState, bits: int) -> LocalState:
+    """Return a state with that word for the excluded set."""
+    if bits == state.excluded:
+        return state
+    return _canonical(LocalState(state.included, bits, state.trace, state.observer))
+
+
 def _canonical(state: LocalState) -> LocalState:
     return DEFAULT_STATE if state == DEFAULT_STATE else state
 

@@ -14,7 +14,9 @@ from opdispatch import (
     is_autocast_enabled,
     local_dispatch_key_set,
 )
+from opdispatch.autocast_mode import AUTOCAST_STATE
 from opdispatch.dispatch_key_set import DEFAULT_EXCLUDED_SET, DispatchKeySet
+from opdispatch.local_dispatch_key_set import LOCAL_STATE
 
 K = DispatchKey
 # What torch.get_autocast_dtype says.
@@ -88,4 +90,13 @@ def test_a_block_that_ends_restores_its_own_device_alone():
     assert get_autocast_dtype("cpu").name == DTYPES["cpu"]
     second.__exit__(None, None, None)
     assert local_dispatch_key_set()[1] == DEFAULT_EXCLUDED_SET
+
+
+def test_a_block_in_which_nothing_else_is_switched_puts_back_what_it_found():
+    """The very state, which takes no time to make."""
+    before = LOCAL_STATE.get(), AUTOCAST_STATE.get()
+    with autocast("cpu"), autocast("cuda", enabled=False):
+        pass
+    assert LOCAL_STATE.get() is before[0]
+    assert AUTOCAST_STATE.get() is before[1]
     assert get_autocast_dtype("cuda").name == DTYPES["cuda"]
