@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from opdispatch import Dispatcher, KernelFunction, compiled_call, parse_dispatch_key, parse_schema
+from opdispatch.ops import Ops
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from tests.unit import cupy_stand_in as stand_in
@@ -51,6 +52,26 @@ def define(dispatcher):
         return dispatcher.get_schema(parsed.name)
 
     return define
+
+
+@pytest.fixture
+def ops(dispatcher):
+    return Ops(dispatcher)
+
+
+@pytest.fixture
+def add(dispatcher):
+    """``add(schema, result)``: an operator that returns the result; the handles to undo it."""
+
+    def add(schema, result=None):
+        parsed = parse_schema(schema)
+        kernel = KernelFunction.from_unboxed(lambda *args, **kwargs: result)
+        return [
+            dispatcher.register_def(parsed),
+            dispatcher.register_impl(parsed.name, None, kernel),
+        ]
+
+    return add
 
 
 @pytest.fixture

@@ -20,16 +20,11 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad as gradients_of
+from tests.unit.close_tensors import close
 from tests.unit.derivative_calls import CALLS
 
 V = np.array([1.0, 2.0])
 X = np.arange(6.0).reshape(3, 2) / 5
-
-
-def close(got, want):
-    assert tuple(got.shape) == np.shape(want)
-    with no_grad():
-        np.testing.assert_allclose(np.asarray(got), want, rtol=1e-7, atol=1e-9)
 
 
 def test_the_gradient_of_a_function():

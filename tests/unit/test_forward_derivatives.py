@@ -1,0 +1,119 @@
+"""Forward mode of the array library's operators, beside their derivatives backward."""
+
+import numpy as np
+import pytest
+
+from opdispatch import Tensor, func
+from opdispatch import array_api as xp
+from tests.unit.close_tensors import close
+from tests.unit.derivative_calls import CALLS, Call
+
+INF, NAN = np.inf, np.nan
+SPECIAL = {
+    "a power of zero": (lambda x: x ** xp.asarray([0.0, 1.0, 2.0]), [0.0, 0.0, 0.0], [0, 1, 0]),
+    "zero to a power": (lambda x: 0.0**x, [1.0, 0.0, 2.0], [0, 0, 0]),
+    "the norm of zeros": (xp.linalg.vector_norm, [0.0, 0.0], [0, 0]),
+    "a norm of zeros": (lambda x: xp.linalg.vector_norm(x, ord=3), [0.0, 0.0], [0, 0]),
+    "a product with an infinity": (xp.prod, [INF, 1.0, 2.0], [2, INF, INF]),
+    "a product with zeros": (xp.prod, [0.0, 1.0, 2.0], [2, 0, 0]),
+    "a sign of zero": (lambda x: xp.copysign(x, -1.0), [0.0, 2.0, -INF], [0, -1, 1]),
+    "a deviation of what is equal": (xp.std, [1.0, 1.0, 1.0], [0, 0, 0]),
+    "the larger of two that are equal": (lambda x: xp.maximum(x, 1.0), [1.0, 0.0], [0.5, 0]),
+    "the largest of several": (xp.max, [1.0, 1.0, 0.0], [0.5, 0.5, 0]),
+}
+
+
+@pytest.mark.parametrize("what", SPECIAL)
+def test_tangents_at_special_points(what):
+    """Column by column, and beside backward mode."""
+    function, at, want = SPECIAL[what]
+    at, eye = np.array(at), np.eye(len(at))
+    with np.errstate(all="ignore"):
+        columns = [np.sum(func.jvp(function, (at,), (each,))[1]) for each in eye]
+        gradient = func.grad(lambda x: xp.sum(function(x)))(at)
+    np.testing.assert_array_equal(columns, want)
+    np.testing.assert_array_equal(gradient, want)
+
+
+def inner_product(ones, others):
+    """Of real and imaginary parts."""
+    return sum(np.sum((np.asarray(a) * np.conj(b)).real) for a, b in zip(ones, others, strict=True))
+
+
+def forward_beside_backward(call, rng):
+    """<J v, u> = <v, J^H u>, of an operator's differentiable arguments and results."""
+    function, leaves = call.checked()
+    arrays = [np.array(leaf.array) for leaf in leaves]
+    places = [n for n, each in enumerate(arrays) if each.dtype.kind in "fc"]
+
+    def of_places(*given):
+        every = [Tensor(each) for each in arrays]
+        for place, each in zip(places, given, strict=True):
+            every[place] = +each  # a copy may be written to
+        result = function(*every)
+        found = list(result) if isinstance(result, list | tuple) else [result]
+        return [each for each in found if each.dtype.kind in "fc"]
+
+    primals = [Tensor(arrays[place]) for place in places]
+    if not primals or not of_places(*primals):
+        return 0
+
+    def direction(like):
+        parts = rng.normal(size=(2, *like.shape))
+        return (parts[0] + (1j * parts[1] if like.dtype.kind == "c" else 0)).astype(like.dtype)
+
+    results, forward = func.linearize(of_places, *primals)
+    _, back = func.vjp(of_places, *primals)
+    tangents, cotangents = list(map(direction, primals)), list(map(direction, results))
+    one = inner_product(forward(*tangents), cotangents)
+    gradients = back([Tensor(each) for each in cotangents])
+    np.testing.assert_allclose(one, inner_product(tangents, gradients), rtol=1e-6, atol=1e-9)
+    return 1
+
+
+def test_every_derivative_forward():
+    chosen = {}
+    for call in CALLS:
+        kinds = "".join(sorted({each.dtype.kind for each in call.arrays} & set("fc")))
+        chosen.setdefault((call.operator, kinds), call)
+    rng = np.random.default_rng(0)
+    compared = 0
+    for call in chosen.values():
+        try:
+            compared += forward_beside_backward(call, rng)
+        except Exception as error:
+            error.add_note(repr(call))
+            raise
+    assert compared > 100
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "options"),
+    [
+        *((name, (3, 3), {}) for name in ("eigh", "eig", "cholesky")),
+        *(("svd", shape, {"full_matrices": False}) for shape in ((3, 3), (2, 3), (3, 2))),
+        *(("qr", shape, {}) for shape in ((3, 3), (2, 3), (2, 4, 3))),
+    ],
+)
+def test_decompositions_of_complex_matrices_forward(operator, shape, options):
+    """Also in what does not matter: how vectors that are not unique turn."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=shape) + 1j * rng.normal(size=shape)
+    if operator in ("eigh", "eig", "cholesky"):
+        x = x @ x.conj().T + np.eye(3)
+    assert forward_beside_backward(Call(f"linalg_{operator}", x, **options), rng) == 1
+
+
+def test_second_derivatives_of_powers_exist_at_zero():
+    exponents = np.array([0.0, 1.0, 2.0, 3.0])
+
+    def function(x):
+        return x**exponents
+
+    zeros, ones = np.zeros(4), np.ones(4)
+    for first in (
+        lambda x: func.jvp(function, (x,), (Tensor(ones),))[1],
+        func.grad(lambda x: xp.sum(function(x))),
+    ):
+        close(func.jvp(first, (zeros,), (ones,))[1], [0, 0, 2, 0])
+        close(func.grad(lambda x, first=first: xp.sum(first(x)))(zeros), [0, 0, 2, 0])
