@@ -96,8 +96,8 @@ def test_suspect_is_cleared_by_calls_that_go_well_and_a_proven_culprit_is_not():
     judge(suspicion, GOOD, cause=Cause.KILLED)
     judge(suspicion, BAD)
     for _ in range(CLEARED_AFTER):
-        suspicion.note_success(GOOD, 1.0)
-        suspicion.note_success(BAD, 1.0)
+        suspicion.note_success(GOOD)
+        suspicion.note_success(BAD)
     assert suspicion.apart(1.0) == ["bad"]
 
 
@@ -119,6 +119,15 @@ def test_library_that_is_gone_has_a_clean_slate():
     suspicion.forget("bad")
     assert suspicion.apart(0.0) == []
     assert suspicion.record_of("bad") is None
+
+
+def test_proof_takes_nothing_back_from_the_next_version_of_a_suspect():
+    suspicion = Suspicion()
+    judge(suspicion, BAD, kernel("good", "f"))
+    suspicion.forget("good")
+    judge(suspicion, kernel("good", "g"))
+    assert judge(suspicion, BAD).culprit == BAD
+    assert suspicion.apart(0.0) == ["bad", "good"]
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

@@ -159,17 +159,14 @@ class Suspicion:
             self._close_cases(culprit)
         return verdict
 
-    def note_success(self, subject: Subject, now: float) -> bool:
-        """Takes in a run that went well; whether its library has been cleared by that."""
+    def note_success(self, subject: Subject) -> None:
+        """Take in a run that went well, which may clear its library."""
         record = self._libraries.get(subject.library)
         if record is None or record.is_proven:
-            return False
+            return
         record.successes += 1
-        if record.successes < CLEARED_AFTER:
-            return False
-        was_apart = self.is_apart(subject.library, now)
-        del self._libraries[subject.library]
-        return was_apart
+        if record.successes >= CLEARED_AFTER:
+            del self._libraries[subject.library]
 
     def is_apart(self, library: str, now: float) -> bool:
         """Whether a library is to run where it can hurt no other."""
@@ -190,8 +187,11 @@ class Suspicion:
         return self._libraries.get(library)
 
     def forget(self, library: str) -> None:
-        """Forgets a library: it is gone, or has other code now."""
+        """Forget a library: it is gone, or has other code now."""
         self._libraries.pop(library, None)
+        cases = [{s: p for s, p in c.items() if s.library != library} for c in self._open_cases]
+        self._open_cases.clear()
+        self._open_cases.extend(filter(None, cases))
         for subject in [s for s in self._counts if s.library == library]:
             del self._counts[subject]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
+from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.calls.interpreter_gate import QueueLimits
 from opdispatch_server.libraries.library_settling import LibrarySettling
 from opdispatch_server.libraries.library_version import LibraryVersion
@@ -25,6 +26,14 @@ class LibraryAwayError(Exception):
         super().__init__(operator)
         self.library = library
         self.operator = operator
+
+
+def end_of_patience(context: CallContext) -> float:
+    """Return until when a call may wait for an interpreter, as a time of the loop."""
+    seconds = RECOVERY_WAIT
+    if context.timeout is not None:
+        seconds = min(seconds, with_last_words(context.timeout))
+    return asyncio.get_running_loop().time() + seconds
 
 
 class CallRecovery:

@@ -13,7 +13,7 @@ from opdispatch_server.call_context import MAX_DEPTH, CallContext, with_last_wor
 from opdispatch_server.calls.admission import Admission
 from opdispatch_server.calls.alone_runs import AloneRuns
 from opdispatch_server.calls.call_chooser import CallChooser, Choice
-from opdispatch_server.calls.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
+from opdispatch_server.calls.call_recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.calls.chosen_line import line_of_choice, put_first
 from opdispatch_server.calls.daemon_events import add_daemon_events, note_received
 from opdispatch_server.calls.direct_routes import DirectRoutes
@@ -27,7 +27,7 @@ from opdispatch_server.calls.kernel_runs import (
 )
 from opdispatch_server.calls.program_router import ProgramRouter
 from opdispatch_server.calls.quick_calls import OnReply, QuickCall, QuickCalls
-from opdispatch_server.calls.repeats import Repeats
+from opdispatch_server.calls.repeats import Repeats, may_run_twice
 from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.libraries.library_registry import LibraryRegistry
@@ -195,7 +195,7 @@ class CallRouter:
                 remote = RemotePart(self._values, request)
                 choice = await self._choose(request, remote)
                 line = line_of_choice(request, choice) if request.trace else None
-                may_run_again = _may_run_again(request, choice)
+                is_harmless = may_run_twice(request, writes=choice.writes)
                 if progress.lost is not None:
                     lost, progress.lost = progress.lost, None
                     raise await self._runs.explain_lost(lost, str(choice.op.name))
@@ -217,7 +217,7 @@ class CallRouter:
                     refusal,
                 )
             except InterpreterDiedError as error:
-                again = progress.repeats.may_run_again(error, is_harmless=may_run_again)
+                again = progress.repeats.may_run_again(error, is_harmless=is_harmless)
                 if not again or not progress.may_wait:
                     if "culprit" in error.facts and choice.writes:
                         error.hint = (
@@ -246,13 +246,9 @@ class CallRouter:
         error: OpdispatchError,
     ) -> None:
         """Waits until an interpreter may have the operator again; raises ``error`` otherwise."""
-        now = asyncio.get_running_loop().time()
         if progress.patience is None:
-            progress.patience = now + RECOVERY_WAIT
-        seconds = progress.patience - now
-        if context.timeout is not None:
-            seconds = min(seconds, with_last_words(context.timeout))
-        await self._recovery.wait(affects, error, context.size_of(request), now + seconds)
+            progress.patience = end_of_patience(context)
+        await self._recovery.wait(affects, error, context.size_of(request), progress.patience)
 
     async def _choose(self, request: execution_pb2.CallRequest, remote: RemotePart) -> Choice:
         try:
@@ -290,18 +286,17 @@ class CallRouter:
         is_alone = progress.repeats.was_suspect or (
             is_watched and self._blame.is_apart(library.name)
         )
-        if is_watched:
-            self._blame.check(operator)
         choice.name_kernel(request, library.load_id, place)
         # As of now: if the registry changes while the call runs, the route is refused.
         route: execution_pb2.Route | None = None
         if request.wants_route and place is not None and not is_watched and not progress.parent:
             targets = self._devices.find_targets(op, library, choice.devices)
             route = self._routes.find(name, request, op, library, place, keys, targets)
-        has_ended = False
         library.begin_call()
         try:
             async with AsyncExitStack() as stack:
+                if is_watched:
+                    stack.enter_context(self._blame.admitted([(library.name, operator)]))
                 keeping = None
                 if not remote.is_empty:
                     keeping = await stack.enter_async_context(remote.at(replica.session, context))
@@ -315,11 +310,10 @@ class CallRouter:
                     progress.parent,
                     keeping,
                     is_alone=is_alone,
-                    may_move=_may_run_again(request, choice) and not is_watched,
+                    may_move=may_run_twice(request, writes=choice.writes) and not is_watched,
                 )
-            if is_refused_as_unfit(reply, replica.session):
-                raise unfit_error(replica.session, operator)
-            has_ended = True
+                if is_refused_as_unfit(reply, replica.session):
+                    raise unfit_error(replica.session, operator)
             if route is not None:
                 reply.route.CopyFrom(route)
             return reply
@@ -327,10 +321,6 @@ class CallRouter:
             replica.note_failure()
             raise
         finally:
-            if is_watched and has_ended:
-                self._blame.note_success(library.name, operator)
-            elif is_watched:
-                self._blame.note_nothing(operator)
             library.end_call()
 
     async def _run(
@@ -422,8 +412,3 @@ class CallRouter:
         if owner is None:
             raise InternalError(f"the slot of {resolution.key} of {choice.op.name} leads nowhere")
         return owner, None
-
-
-def _may_run_again(request: execution_pb2.CallRequest, choice: Choice) -> bool:
-    """Whether it does no harm to run a call twice, and the caller has nothing against it."""
-    return (request.retry or not request.HasField("retry")) and not choice.writes

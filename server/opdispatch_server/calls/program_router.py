@@ -12,7 +12,7 @@ from opdispatch.errors import DeviceError, OpdispatchError
 from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.calls.admission import Admission
 from opdispatch_server.calls.alone_runs import AloneRuns
-from opdispatch_server.calls.call_recovery import RECOVERY_WAIT, CallRecovery, LibraryAwayError
+from opdispatch_server.calls.call_recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.calls.interpreter_gate import Slot, SlotKind
 from opdispatch_server.calls.kernel_runs import (
     KernelRuns,
@@ -21,7 +21,7 @@ from opdispatch_server.calls.kernel_runs import (
     unfit_error,
 )
 from opdispatch_server.calls.program_plans import ProgramPlan, ProgramPlans
-from opdispatch_server.calls.repeats import Repeats
+from opdispatch_server.calls.repeats import Repeats, may_run_twice
 from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
@@ -134,7 +134,7 @@ class ProgramRouter:
             except (InterpreterNotFoundError, DeviceError) as error:
                 if not self._placement.is_coming(request.keep.on):
                     raise
-                patience = patience or _end_of_patience(context)
+                patience = patience or end_of_patience(context)
                 change, size = self._placement.wait_for_change, context.size_of(request)
                 await self._recovery.wait_for(change, error, size, patience)
                 continue
@@ -142,7 +142,7 @@ class ProgramRouter:
             try:
                 return await self._run_watched(request, context, plan, session, remote, repeats)
             except InterpreterDiedError as error:
-                is_harmless = (request.retry or not request.HasField("retry")) and not plan.writes
+                is_harmless = may_run_twice(request, writes=plan.writes)
                 again = repeats.may_run_again(error, is_harmless=is_harmless)
                 if not again or request.keep.on:
                     raise
@@ -159,23 +159,13 @@ class ProgramRouter:
         """``_run``, alone if one of its operators may bring the interpreter down."""
         blame = self._blame
         watched = [] if blame.is_quiet else plan.find_watched(blame.is_watched)
-        for _, operator in watched:
-            blame.check(operator)
         apart = repeats.was_suspect or any(blame.is_apart(library) for library, _ in watched)
-        has_ended = False
-        try:
+        with blame.admitted(watched):
             async with self._alone.at(session) if apart else nullcontext():
                 reply = await self._run(request, context, plan, session, remote, is_alone=apart)
             if is_refused_as_unfit(reply, session):
                 raise unfit_error(session, request.operator)
-            has_ended = True
             return reply
-        finally:
-            for library, operator in watched:
-                if has_ended:
-                    blame.note_success(library, operator)
-                else:
-                    blame.note_nothing(operator)
 
     async def _look_at_inputs(
         self, request: execution_pb2.CallRequest, remote: RemotePart
@@ -355,14 +345,6 @@ class ProgramRouter:
         if len(slots) < 2:
             return slots[0] if slots else None
         return SharedSlots(slots)
-
-
-def _end_of_patience(context: CallContext) -> float:
-    """Until when a call may wait for an interpreter, as a time of the loop."""
-    seconds = RECOVERY_WAIT
-    if context.timeout is not None:
-        seconds = min(seconds, with_last_words(context.timeout))
-    return asyncio.get_running_loop().time() + seconds
 
 
 def _inline_bytes(value: Any) -> int:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.calls.admission import Admission
-from opdispatch_server.calls.call_chooser import CallChooser, Choice
+from opdispatch_server.calls.call_chooser import CallChooser
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.calls.interpreter_gate import Slot
 from opdispatch_server.calls.kernel_runs import KernelRun, KernelRuns, is_refused_as_unfit
+from opdispatch_server.calls.repeats import may_run_twice
 from opdispatch_server.interpreters.blame import Blame
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.libraries.replica import Replica
@@ -178,7 +179,8 @@ class QuickCalls:
         call = QuickCall(library, replica, direct, on_reply, on_end)
         context = context.in_lane(library.load_id, library.max_concurrency)
         try:
-            call.begin(self._runs, request, context, slot, may_move=_may_move(request, choice))
+            may_move = may_run_twice(request, writes=choice.writes)
+            call.begin(self._runs, request, context, slot, may_move=may_move)
         except (LaneClosedError, MessageTooLargeError):
             request.operator = name
             return None
@@ -196,8 +198,3 @@ def _is_unusual(request: execution_pb2.CallRequest) -> bool:
         or request.HasField("profile")
         or request.HasField("chunk")
     )
-
-
-def _may_move(request: execution_pb2.CallRequest, choice: Choice) -> bool:
-    """Whether it does no harm if it runs twice."""
-    return not choice.writes and (request.retry or not request.HasField("retry"))

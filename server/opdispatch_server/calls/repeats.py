@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opdispatch_wire.errors import InterpreterDiedError
+from opdispatch_wire.v1 import execution_pb2
 
 DEATHS_OF_OTHERS = 10
 """How often a call runs again of which it is known that it was not it."""
@@ -25,9 +26,9 @@ class Repeats:
     """It may have brought down an interpreter: its next run is the last one, and alone."""
 
     def may_run_again(self, error: InterpreterDiedError, *, is_harmless: bool) -> bool:
-        """Whether the call goes on after its interpreter has died; to be asked once a death.
+        """Return whether the call goes on after its interpreter has died; ask once a death.
 
-        ``is_harmless``: the call may run twice.
+        ``is_harmless``: see ``may_run_twice``.
         """
         if error.facts.get("started") == "no":
             return True
@@ -37,3 +38,8 @@ class Repeats:
         suspect = error.facts.get("suspect")
         self.was_suspect = suspect is not None
         return suspect != "yes" and self.deaths <= DEATHS_OF_OTHERS
+
+
+def may_run_twice(request: execution_pb2.CallRequest, *, writes: bool) -> bool:
+    """Return whether it does no harm to run a call twice, and the caller has nothing against it."""
+    return (request.retry or not request.HasField("retry")) and not writes

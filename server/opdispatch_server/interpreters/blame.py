@@ -7,10 +7,12 @@ they may do.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from opdispatch_server.blame.circuit import Circuit
 from opdispatch_server.blame.flight_record import KERNEL, Flight, Subject
@@ -41,26 +43,27 @@ class Blame:
         sessions: Callable[[], Iterable[InterpreterSession]],
         names: Callable[[], Sequence[str]],
         library_of: Callable[[str], str],
-        on_change: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        on_change: Callable[[], None],
     ) -> None:
         self._sessions = sessions
         self._names = names
         self._library_of = library_of
         self._on_change = on_change
-        self._clock = clock
         self._suspicion = Suspicion()
         self._circuits: dict[str, Circuit] = {}
         # The runs of interpreters that have ended.
         self._past_runs: Counter[Subject] = Counter()
         self.separation = Separation()
         self.is_quiet = True
-        """Nothing is held against anybody: no call has to be looked at."""
+        """Nothing is held against any library: no call has to be looked at."""
         self._is_stopped = False
+        # Runs when the next library ends being apart by itself.
+        self._timer: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
         """Blame nothing from now on: the daemon is about to end all interpreters itself."""
         self._is_stopped = True
+        self._set_timer(None)
 
     # -- deaths ---------------------------------------------------------------------------------
 
@@ -103,9 +106,9 @@ class Blame:
         return verdict
 
     def _take_in(self, session: InterpreterSession, death: Death) -> Verdict:
-        now = self._clock()
         if death.cause is Cause.ORDERLY or self._is_stopped:
             return NOBODY
+        now = time.monotonic()
         verdict = self._suspicion.judge(death, self._runs(session), now)
         if verdict.culprit is not None and verdict.culprit.kind == KERNEL:
             self._circuit_of(verdict.culprit.operator).note_death(now)
@@ -133,7 +136,7 @@ class Blame:
             self._on_change()
 
     def refresh(self) -> None:
-        """Looks at what time has changed: libraries end being apart by themselves."""
+        """Take in that time has passed, or that an interpreter is not started again."""
         if self.separation.apart:
             self._update()
 
@@ -156,13 +159,38 @@ class Blame:
         """Whether a library runs where it can hurt no other, one call at a time."""
         return library in self.separation.apart
 
-    def check(self, operator: str) -> None:
-        """Raises CircuitOpenError if calls of an operator are refused now.
+    @contextmanager
+    def admitted(self, kernels: Sequence[tuple[str, str]]) -> Iterator[None]:
+        """Enter the block with a call that runs ``kernels``: each a library and its operator.
 
-        Otherwise one of ``note_success`` and ``note_nothing`` follows, or the death.
+        If the block raises, the call has not ended, or has brought down its interpreter; otherwise
+        it has gone well, or a kernel has raised. Raises CircuitOpenError if calls of one of the
+        operators are refused now.
         """
+        passed: list[str] = []
+        try:
+            for operator in dict.fromkeys(operator for _, operator in kernels):
+                self._check(operator)
+                passed.append(operator)
+            yield
+        except BaseException:
+            for operator in passed:
+                if (circuit := self._circuits.get(operator)) is not None:
+                    circuit.note_nothing()
+            raise
+        for operator in passed:
+            if (circuit := self._circuits.get(operator)) is not None:
+                circuit.note_success()
+                if not circuit.deaths:
+                    del self._circuits[operator]
+        for library, operator in kernels:
+            self._suspicion.note_success(Subject(KERNEL, library, operator))
+        if kernels:
+            self._update()
+
+    def _check(self, operator: str) -> None:
         circuit = self._circuits.get(operator)
-        if circuit is None or not (seconds := circuit.try_pass(self._clock())):
+        if circuit is None or not (seconds := circuit.try_pass(time.monotonic())):
             return
         raise CircuitOpenError(
             f"{operator} has brought down {circuit.deaths} interpreters in a row; its calls are "
@@ -173,31 +201,11 @@ class Blame:
             retry_after=f"{seconds:.3f}",
         )
 
-    def note_success(self, library: str, operator: str) -> None:
-        """A call that ``check`` has let through has gone well, or raised: it has ended."""
-        circuit = self._circuits.get(operator)
-        if circuit is not None:
-            circuit.note_success()
-            if not circuit.deaths:
-                del self._circuits[operator]
-        if self._suspicion.note_success(Subject(KERNEL, library, operator), self._clock()):
-            LOG.info(
-                "library %s is no longer kept apart: its calls have gone well",
-                library,
-                extra=fields(Event.LIBRARY_CLEARED, library=library),
-            )
-        self._update()
-
-    def note_nothing(self, operator: str) -> None:
-        """A call that ``check`` has let through has not ended, and has brought down nobody."""
-        if (circuit := self._circuits.get(operator)) is not None:
-            circuit.note_nothing()
-
     # -- people ---------------------------------------------------------------------------------
 
     def trouble_of(self, library: str, operators: Iterable[str]) -> str:
         """What a library has done lately and what follows, in words; "" if nothing."""
-        now = self._clock()
+        now = time.monotonic()
         parts = []
         record = self._suspicion.record_of(library)
         if record is not None and library in self.separation.apart:
@@ -217,7 +225,7 @@ class Blame:
         return self._circuits.setdefault(operator, Circuit())
 
     def _update(self, died: str = "") -> None:
-        now = self._clock()
+        now = time.monotonic()
         before = set(self.separation.apart)
         changed = self.separation.update(self._suspicion.apart(now), self._names(), died)
         self.is_quiet = not self._circuits and not self.separation.apart
@@ -230,8 +238,23 @@ class Blame:
                 where,
                 extra=fields(Event.LIBRARY_APART, library=library),
             )
+        for library in sorted(before - self.separation.apart):
+            LOG.info(
+                "library %s is no longer kept apart from others",
+                library,
+                extra=fields(Event.LIBRARY_CLEARED, library=library),
+            )
+        end = self._suspicion.next_end(now)
+        self._set_timer(None if end is None else end - now)
         if changed:
             self._on_change()
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None and not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.refresh)
 
     def _running(self, session: InterpreterSession) -> list[Flight]:
         record = session.flight_record
