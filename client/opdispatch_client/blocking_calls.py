@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import threading
@@ -16,7 +17,7 @@ import grpc
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.call_future import Callback, CallFuture
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.busy_watch import BusyWatch, Patience
+from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_lane import CallLane
 from opdispatch_client.lanes.daemon_lane import DaemonLane
 from opdispatch_client.lanes.direct_lanes import DirectLanes
@@ -283,8 +284,14 @@ class BlockingCalls:
         way = self._find_way(attempt)
         if way is None:
             return None
+        request, what, timeout = attempt.request, attempt.call.what, attempt.time_left()
+        moves = may_move(way, request)
+        watch = functools.partial(self._busy.watching, way) if moves else None
         try:
-            reply = self._wait_directly(way, attempt)
+            if isinstance(way.lane, BlockingLane):
+                reply = way.lane.call(request, timeout, what, attempt.memory, watch=watch)
+            else:
+                reply = way.lane.call(request, timeout, what, attempt.tensors, watch)
         except (LaneClosedError, MessageTooLargeError) as error:
             self._direct_call_failed(attempt, way, error)
             return None
@@ -293,21 +300,6 @@ class BlockingCalls:
             return None
         way.route.note_wait(reply.has_waited)
         return reply
-
-    def _wait_directly(self, way: Way, attempt: CallAttempt) -> execution_pb2.CallReply:
-        what, timeout = attempt.call.what, attempt.time_left()
-        patience = Patience(self._busy, way) if may_move(way, attempt.request) else None
-        is_given_up = patience.is_given_up if patience is not None else None
-        try:
-            if isinstance(way.lane, BlockingLane):
-                memory = attempt.memory
-                return way.lane.call(
-                    attempt.request, timeout, what, memory, is_given_up=is_given_up
-                )
-            return way.lane.call(attempt.request, timeout, what, attempt.tensors, is_given_up)
-        finally:
-            if patience is not None:
-                patience.end()
 
     def _begin_directly(self, attempt: CallAttempt, future: CallFuture) -> bool:
         """Whether the call has begun; else the daemon is to be asked."""

@@ -33,7 +33,7 @@ class AsyncBusyWatch:
             self._look_later()
 
     def remove(self, call: WaitingCall) -> None:
-        """The call is over. Idempotent."""
+        """Watch a call no longer. Idempotent."""
         self._calls.remove(call)
 
     def stop(self) -> None:

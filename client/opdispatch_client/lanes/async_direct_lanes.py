@@ -53,7 +53,7 @@ class AsyncDirectLanes:
         deadline: float | None,
     ) -> AsyncLane | None:
         """As ``DirectLanes._lane_to``."""
-        if target.session in route.out_of_reach:
+        if target.session not in route.within_reach:
             return None
         lane = self._lanes.get(target.session)
         if lane is None and target.lane and not self._is_closed:

@@ -1,11 +1,11 @@
-"""Has direct calls run elsewhere while a kernel of another operator keeps the interpreter lock."""
+"""Direct calls leave an interpreter while a kernel of another operator keeps its lock."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.lanes.direct_way import DirectWay, InterpreterLane
@@ -47,8 +47,19 @@ class BusyWatch:
             call.give_up = None
 
     def remove(self, call: WaitingCall) -> None:
-        """The call is over. Idempotent; a ``give_up`` that has begun goes on."""
+        """Watch a call no longer. Idempotent; a ``give_up`` that has begun goes on."""
         self._calls.remove(call)
+
+    @contextlib.contextmanager
+    def watching(self, way: DirectWay[InterpreterLane]) -> Iterator[Callable[[], bool]]:
+        """Watch a call that a thread waits for; give what says whether it should run elsewhere."""
+        call, is_given_up = waiting_call(way), threading.Event()
+        call.give_up = is_given_up.set
+        self.add(call)
+        try:
+            yield is_given_up.is_set
+        finally:
+            self.remove(call)
 
     def stop(self) -> None:
         """Do nothing more. Idempotent."""
@@ -68,36 +79,8 @@ class BusyWatch:
                 with contextlib.suppress(OpdispatchError):  # those that wait go on waiting
                     self._calls.give_up_where_busy(self._list_interpreters())
             with self._lock:
-                # In this order: whoever adds a call looks for the thread after that.
+                # In this order: ``add`` looks for the thread after it has added the call.
                 self._is_there = False
                 if not self._calls:
                     return
                 self._is_there = True
-
-
-class Patience:
-    """What a thread that waits for a call asks now and then: whether it is given up."""
-
-    __slots__ = ("_call", "_is_given_up", "_watch", "_way")
-
-    def __init__(self, watch: BusyWatch, way: DirectWay[InterpreterLane]) -> None:
-        self._watch = watch
-        self._way = way
-        self._call: WaitingCall | None = None
-        self._is_given_up = False
-
-    def is_given_up(self) -> bool:
-        """Return whether the call should run elsewhere. It is watched from the first time on."""
-        if self._call is None:
-            self._call = waiting_call(self._way)
-            self._call.give_up = self._give_up
-            self._watch.add(self._call)
-        return self._is_given_up
-
-    def end(self) -> None:
-        """The call is over."""
-        if self._call is not None:
-            self._watch.remove(self._call)
-
-    def _give_up(self) -> None:
-        self._is_given_up = True

@@ -70,7 +70,7 @@ class DirectLanes:
         deadline: float | None,
     ) -> BlockingLane | None:
         """None: the daemon relays calls, for the moment or as long as the route holds."""
-        if target.session in route.out_of_reach:
+        if target.session not in route.within_reach:
             return None
         lane = self._lanes.get(target.session)
         if lane is None and target.lane and not self._is_closed:

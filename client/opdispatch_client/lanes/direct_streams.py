@@ -70,7 +70,7 @@ class DirectStreams(ABC, Generic[S]):
         if route is None:
             return None
         streams = [self._stream_to(target, route, limit) for target in route.targets]
-        if not route.is_direct:
+        if not route.within_reach:
             self._routes.postpone(shape)
         return choose_way(route, streams, self._routes.relayed)
 
@@ -99,7 +99,7 @@ class DirectStreams(ABC, Generic[S]):
     ) -> S | None:
         """None: the daemon relays calls, for the moment or as long as the route holds."""
         session = target.session
-        if session in route.out_of_reach:
+        if session not in route.within_reach:
             return None
         with self._mutex:
             stream = self._streams.get(session)

@@ -67,20 +67,21 @@ def choose_way(
     Returns None if all are out of reach: then the daemon, which knows of others' calls, chooses
     better.
     """
-    if not route.is_direct:
-        return None
+    place = 0 if len(lanes) == 1 else _least_busy(route, lanes, relayed)
+    lane, target = lanes[place], route.targets[place]
+    if lane is not None:
+        return DirectWay(route, target, lane)
+    return RelayedWay(route, target) if route.within_reach else None
+
+
+def _least_busy(route: DirectRoute, lanes: Sequence[L | None], relayed: RelayedCalls) -> int:
+    """Return the place of the target that ``choose_way`` chooses."""
     relays_cost = 0 if route.is_contended else 1
-    fewest = -1
-    best: list[int] = []
-    for place, target in enumerate(route.targets):
-        calls, lane = 2 * relayed.in_flight(target.session), lanes[place]
-        calls += relays_cost if lane is None else 2 * lane.calls_in_flight
-        if fewest < 0 or calls < fewest:
-            fewest, best = calls, [place]
-        elif calls == fewest:
-            best.append(place)
-    place = best[route.next_turn() % len(best)]
-    lane = lanes[place]
-    if lane is None:
-        return RelayedWay(route, route.targets[place])
-    return DirectWay(route, route.targets[place], lane)
+    loads = [
+        2 * relayed.in_flight(target.session)
+        + (relays_cost if lane is None else 2 * lane.calls_in_flight)
+        for target, lane in zip(route.targets, lanes, strict=True)
+    ]
+    fewest = min(loads)
+    best = [place for place, load in enumerate(loads) if load == fewest]
+    return best[route.next_turn() % len(best)]

@@ -28,7 +28,7 @@ _REFUSAL_LASTS = 1.0
 class DirectRoute:
     """Where calls of one shape may go. ``targets`` are all holders of the kernel.
 
-    ``out_of_reach`` has the session numbers of those that cannot be called directly, as far as is
+    ``within_reach`` has the session numbers of those that can be called directly, as far as is
     known; it is replaced, never changed, so that any thread may look.
     """
 
@@ -39,8 +39,8 @@ class DirectRoute:
         "is_repeatable",
         "kernel",
         "operator",
-        "out_of_reach",
         "targets",
+        "within_reach",
     )
 
     def __init__(self, message: execution_pb2.Route) -> None:
@@ -49,19 +49,14 @@ class DirectRoute:
         self.kernel = message.kernel
         self.is_repeatable = message.is_repeatable
         self.targets = tuple(message.targets)
-        self.out_of_reach: frozenset[int] = frozenset()
+        self.within_reach = frozenset(target.session for target in self.targets)
         self._waits = 0  # of the last calls that went directly, so many had to wait there
         # Not all sessions begin with the same target.
         self._turn = random.randrange(len(self.targets) or 1)
 
     @property
-    def is_direct(self) -> bool:
-        """Whether any target may be called directly."""
-        return len(self.out_of_reach) < len(self.targets)
-
-    @property
     def is_contended(self) -> bool:
-        """Whether others seem to keep busy the interpreters that are called directly."""
+        """Return whether others seem to keep busy the interpreters that are called directly."""
         return self._waits >= _WAITS_OF_CONTENTION
 
     def note_wait(self, has_waited: bool) -> None:
@@ -81,7 +76,7 @@ class DirectRoute:
 
     def without(self, session: int) -> None:
         """Note that an interpreter has gone, or cannot be reached: the daemon relays its calls."""
-        self.out_of_reach |= {session}
+        self.within_reach -= {session}
 
 
 class Routes:
@@ -99,7 +94,7 @@ class Routes:
     def find(self, shape: Hashable) -> DirectRoute | None:
         """Return the route of calls of that shape, if one is known that leads anywhere directly."""
         route = self._routes.get(shape)
-        return route if route is not None and route.is_direct else None
+        return route if route is not None and route.within_reach else None
 
     def wants(self, shape: Hashable) -> bool:
         """Return whether the daemon is to be asked for a route."""

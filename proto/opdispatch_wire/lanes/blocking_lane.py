@@ -39,9 +39,9 @@ from opdispatch_wire.lanes.blocking_connection import BlockingConnection
 from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frames import FrameKind
-from opdispatch_wire.lanes.lane_messages import InterpreterBusyError, LaneClosedError
+from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.lane_tensors import TensorLane
-from opdispatch_wire.lanes.patient_wait import IsGivenUp, wait_unless
+from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.lanes.sleeper import sleeper, wake
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
@@ -137,12 +137,12 @@ class BlockingLane(TensorLane):
         what: str,
         memory: CallerMemory | None = None,
         tensors: CallTensors | None = None,
-        is_given_up: IsGivenUp | None = None,
+        watch: Watch | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
 
-        While that takes its time, ``is_given_up`` is asked now and then whether it is waited for
-        any more; if not, InterpreterBusyError is raised, and the call is cancelled.
+        While that takes its time, ``watch`` says now and then whether it is given up; then
+        InterpreterBusyError is raised, and the call is cancelled.
 
         Tensors of it are in ``memory``, which is the caller's again with the reply; or the large
         ones of both in ``tensors``, which are sent from where they are.
@@ -162,16 +162,14 @@ class BlockingLane(TensorLane):
             payload = self._tensors.begin(request, what, memory, tensors)
             is_sent = True
             self._write(FrameKind.CALL, payload)
-            if is_given_up is None:
+            if watch is None:
                 reply = self._wait(waiter, deadline)
             else:
                 wait = functools.partial(self._wait, waiter)
-                reply = wait_unless(is_given_up, wait, deadline)
+                reply = wait_unless_given_up(watch, wait, deadline)
         except BaseException as error:
-            is_open = not isinstance(error, LaneClosedError) or isinstance(
-                error, InterpreterBusyError
-            )
-            if is_sent and is_open and waiter.payload is None:
+            # Of the subclass InterpreterBusyError, the lane is still there.
+            if is_sent and type(error) is not LaneClosedError and waiter.payload is None:
                 self._send_cancel(number)
             self._leave(number)
             if self.memory is not None and waiter.payload is not None:  # it has just come

@@ -20,7 +20,7 @@ from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.blocking_outbox import BlockingOutbox
 from opdispatch_wire.lanes.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
-from opdispatch_wire.lanes.patient_wait import IsGivenUp, wait_unless
+from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
 from opdispatch_wire.lanes.pending_calls import OnDone, PendingCalls
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream
 from opdispatch_wire.v1 import execution_pb2
@@ -89,12 +89,11 @@ class BlockingStream(TensorStream):
         timeout: float | None,
         what: str,
         tensors: CallTensors | None = None,
-        is_given_up: IsGivenUp | None = None,
+        watch: Watch | None = None,
     ) -> execution_pb2.CallReply:
         """Sends a call, with an id of its own, and waits for the reply, which may be an error.
 
-        Large tensors of both are in ``tensors``. While it takes its time, ``is_given_up`` is asked
-        as by ``BlockingLane.call``.
+        Large tensors of both are in ``tensors``; ``watch`` is as in ``BlockingLane.call``.
 
         Raises MessageTooLargeError, which says ``what`` is; TimeoutError and LaneClosedError.
         Whatever ends the wait, such as Ctrl-C, cancels the call.
@@ -116,10 +115,10 @@ class BlockingStream(TensorStream):
 
         number = self.begin(request, None, what, on_done, tensors)
         try:
-            if is_given_up is None:
+            if watch is None:
                 result = wait(deadline)
             else:
-                result = wait_unless(is_given_up, wait, deadline)
+                result = wait_unless_given_up(watch, wait, deadline)
         except BaseException:
             self.cancel(number)
             raise
