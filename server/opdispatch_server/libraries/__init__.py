@@ -6,6 +6,7 @@ replica                                what is known of them, and who holds them
 steady_report                          a word now and then, while something takes long
 load_request                           what a client asks to be loaded, checked
 library_loading, load_race, placement  bringing one in: in which interpreter, and whose turn it is
+library_staging                        imported there, and not published yet
 library_transaction, batch_comparison,
 followers                              into the registry, all of it or nothing
 library_replicas                       how many interpreters hold each

@@ -14,6 +14,7 @@ from opdispatch_server.interpreters.interpreter_session import InterpreterSessio
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.libraries.library_version import LibraryVersion
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 LOG = logging.getLogger("opdispatch.libraries")
@@ -132,6 +133,31 @@ class Followers:
         task.add_done_callback(self._tasks.discard)
         return [] if session.importing else [task]
 
+    async def unless_busy(
+        self,
+        version: LibraryVersion,
+        session: InterpreterSession,
+        answer: asyncio.Future[pb.InterpreterMessage],
+        undo: pb.DaemonMessage,
+    ) -> pb.InterpreterMessage:
+        """Return the answer to an instruction that is a part of loading ``version``.
+
+        Raises InterpreterDiedError while a kernel keeps it from being carried out, which others
+        need not wait for; ``undo`` is posted then, for when its turn comes.
+        """
+        while True:
+            done, _ = await asyncio.wait({answer}, timeout=_LOOK_AT_BUSY)
+            if done:
+                return answer.result()
+            if session.busy and version.name not in session.busy_with:
+                self.post(session, undo)
+                raise InterpreterDiedError(
+                    f"interpreter {session.name}, which was to import {version}, is busy: "
+                    f"{session.busy}",
+                    interpreter=session.name,
+                    started="no",
+                )
+
     async def _see_through(
         self,
         session: InterpreterSession,
@@ -162,8 +188,9 @@ class Followers:
 
 
 async def finish(following: Following) -> None:
-    """Waits until instructions have been carried out, or their interpreters stopped or are busy:
-    they follow as soon as a kernel lets them.
+    """Wait until instructions have been carried out, or their interpreters stopped.
+
+    Busy ones are not waited for: they follow as soon as a kernel lets them.
     """
     pending = set(following)
     while pending := {task for task in pending if not _FOLLOWING[task].busy}:

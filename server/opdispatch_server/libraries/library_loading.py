@@ -299,11 +299,11 @@ class LibraryLoading:
         wanted: _Wanted,
     ) -> str:
         version = race.version
-        batch = await self._transaction.stage(
+        batch = await self._transaction.staging.stage(
             version, session, race.replaced, timeout=self._load_timeout, report=order.report
         )
         # After the first one: what ends its interpreter does not end all of them.
-        staged = await self._transaction.stage_others(
+        staged = await self._transaction.staging.stage_others(
             version,
             session,
             others,
@@ -314,7 +314,7 @@ class LibraryLoading:
         async with race.turn:
             replaced = race.replaced
             if not wanted():
-                await self._transaction.abandon(version, session, *staged)
+                await self._transaction.staging.abandon(version, session, *staged)
                 raise DeadlineExceededError(f"nobody waits for {version} any more")
             if version.is_active:
                 for each, its in {session: batch, **staged}.items():

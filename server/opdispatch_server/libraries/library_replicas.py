@@ -266,7 +266,7 @@ class LibraryReplicas:
             Place(device=version.device, pool=version.pool), version.name
         )
         try:
-            batch = await self._transaction.stage(
+            batch = await self._transaction.staging.stage(
                 version, session, replaced, timeout=self._load_timeout
             )
             await self._transaction.publish(
@@ -360,11 +360,11 @@ class LibraryReplicas:
         if session is None:
             return None
         try:
-            batch = await self._transaction.stage(
+            batch = await self._transaction.staging.stage(
                 version, session, None, timeout=self._load_timeout
             )
             if not version.is_active:  # its last interpreter has died meanwhile
-                await self._transaction.abandon(version, session)
+                await self._transaction.staging.abandon(version, session)
                 return None
             await self._transaction.join(version, session, batch)
         except OpdispatchError as error:

@@ -23,11 +23,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from itertools import chain
 from types import MappingProxyType
 
-from opdispatch.errors import OpdispatchError
-from opdispatch_server.blame.flight_record import IMPORT, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.calls.direct_routes import DirectRoutes
-from opdispatch_server.environments.environment_build import Report
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession, checked_answer
@@ -41,9 +38,9 @@ from opdispatch_server.libraries.followers import (
     finish,
     instruction_timeout,
 )
+from opdispatch_server.libraries.library_staging import LibraryStaging
 from opdispatch_server.libraries.library_version import LibraryVersion, VersionState
 from opdispatch_server.libraries.replica import Replica, ReplicaState
-from opdispatch_server.libraries.steady_report import saying
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.registration_codec import batch_from_proto
@@ -54,9 +51,6 @@ from opdispatch_wire.errors import (
     LibraryNotFoundError,
 )
 from opdispatch_wire.v1 import interpreter_pb2 as pb
-
-# How often it is looked whether an interpreter that imports something has become busy, in seconds.
-_LOOK_AT_BUSY = 0.2
 
 Recording = Callable[[], AbstractAsyncContextManager[None]]
 """Has a change in the journal while it is made; undone if it fails."""
@@ -87,151 +81,9 @@ class LibraryTransaction:
         self._operators = operators
         self._store = store
         self._kill_interpreter = kill_interpreter
-        self._judge = judge
         self._followers = Followers(sessions, kill_interpreter)
+        self.staging = LibraryStaging(self._followers, store, kill_interpreter, judge)
         self._collections = FullCollections()
-
-    async def stage(
-        self,
-        version: LibraryVersion,
-        session: InterpreterSession,
-        replaced: LibraryVersion | None,
-        *,
-        timeout: float,
-        report: Report = lambda line: None,
-    ) -> pb.RegistrationBatch:
-        """Has an interpreter import a version; ``publish``, ``join`` or ``abandon`` follows.
-
-        ``report`` is told if its files take long to come. Raises what the import raised,
-        LibraryLoadError or JournalError if its files are damaged or cannot be unpacked,
-        DeadlineExceededError, or InterpreterDiedError.
-        """
-        stage = pb.Stage(
-            load_id=version.load_id,
-            name=version.name,
-            version=version.version,
-            replaces=replaced.load_id if replaced else 0,
-        )
-        if version.source.is_module:
-            stage.module = version.source.label
-        else:
-            stage.filename = version.source.label
-            stage.sha256 = version.source.sha256
-            async with saying(report, f"{session.name} is getting the files of {version}"):
-                stage.folder = await self._provide_files(version, session)
-        message = pb.DaemonMessage(stage=stage)
-        session.importing = str(version)
-        try:
-            async with asyncio.timeout(timeout):
-                abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-                answer = await self._unless_busy(version, session, session.post(message), abort)
-        except TimeoutError as error:
-            self._kill_interpreter(
-                session,
-                f"the import of {version} took too long",
-                Cause.OVERDUE,
-                Subject(IMPORT, version.name),
-            )
-            raise DeadlineExceededError(
-                f"importing {version.source.label} took longer than {timeout:g} s; interpreter "
-                f"{session.name}, which was doing it, has been stopped",
-                hint="raise the limit with `opdispatch serve --load-timeout`",
-                interpreter=session.name,
-                suspect="yes",
-            ) from error
-        except InterpreterDiedError as error:
-            if session.busy and session.alive:
-                raise
-            await session.explain_end()
-            doing = f"importing {version.source.label}"
-            verdict = self._judge(session)
-            if verdict.accuses(Subject(IMPORT, version.name)):
-                raise session.death(doing, suspect="yes") from error
-            raise session.death(doing) from error
-        finally:
-            session.importing = ""
-        try:
-            return checked_answer(answer).staged
-        except OpdispatchError as error:
-            if "unfit" not in error.facts:
-                raise
-            # It is not the library's fault: another interpreter can import it.
-            session.note_unfit(error.facts["unfit"])
-            raise session.death(f"importing {version.source.label}", started="no") from error
-
-    async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:
-        """Have the files of an upload where an interpreter can import them.
-
-        Returns the folder; "" if the interpreter has one of its own.
-        """
-        source = version.source
-        if session.shares_files:
-            folder = await asyncio.to_thread(self._store.unpack, source.sha256, source.label)
-            return str(folder)
-        path = await asyncio.to_thread(self._store.get_path, source.sha256)
-        fetch = pb.Fetch(sha256=source.sha256, filename=source.label, size=path.stat().st_size)
-        # As long as it takes: the interpreter itself gives up when nothing comes any more.
-        checked_answer(await session.post(pb.DaemonMessage(fetch=fetch)))
-        return ""
-
-    async def stage_others(
-        self,
-        version: LibraryVersion,
-        session: InterpreterSession,
-        others: Sequence[InterpreterSession],
-        replaced: LibraryVersion | None,
-        *,
-        timeout: float,
-        needs_all: bool,
-    ) -> dict[InterpreterSession, pb.RegistrationBatch]:
-        """Have others import what ``session`` has staged; if one fails, none has it staged then.
-
-        Raises as ``stage``, for the first that fails. One whose interpreter dies of something else
-        does not count, unless this ``needs_all``.
-        """
-        outcomes = await asyncio.gather(
-            *(self.stage(version, each, replaced, timeout=timeout) for each in others),
-            return_exceptions=True,
-        )
-        staged, failures = {}, []
-        for each, outcome in zip(others, outcomes, strict=True):
-            if not isinstance(outcome, BaseException):
-                staged[each] = outcome
-            elif (
-                needs_all
-                or not isinstance(outcome, InterpreterDiedError)
-                or "suspect" in outcome.facts  # it is the import that has ended it
-            ):
-                failures.append(outcome)
-        if failures:
-            await self.abandon(version, session, *staged)
-            raise failures[0]
-        return staged
-
-    async def _unless_busy(
-        self,
-        version: LibraryVersion,
-        session: InterpreterSession,
-        answer: asyncio.Future[pb.InterpreterMessage],
-        undo: pb.DaemonMessage,
-    ) -> pb.InterpreterMessage:
-        """The answer to an instruction; while a kernel keeps that from being carried out, others
-        need not wait.
-
-        Raises InterpreterDiedError then, and has it undone when its turn comes.
-        """
-        while True:
-            done, _ = await asyncio.wait({answer}, timeout=_LOOK_AT_BUSY)
-            if done:
-                return answer.result()
-            if session.busy and version.name not in session.busy_with:
-                self._followers.post(session, undo)
-                raise InterpreterDiedError(
-                    f"interpreter {session.name}, which was to import {version}, is busy: "
-                    f"{session.busy}",
-                    interpreter=session.name,
-                    started="no",
-                )
 
     async def publish(
         self,
@@ -262,7 +114,7 @@ class LibraryTransaction:
                 for each, its in others.items():
                     check_same_batch(version, its, each.name)
             except Exception:
-                await self.abandon(version, session, *others)
+                await self.staging.abandon(version, session, *others)
                 raise
             async with self._order, AsyncExitStack() as recorded:
                 try:
@@ -272,7 +124,7 @@ class LibraryTransaction:
                         raise DeadlineExceededError(f"nobody waits for {version} any more")
                     await recorded.enter_async_context(recording())
                 except Exception:
-                    await self.abandon(version, session, *others)
+                    await self.staging.abandon(version, session, *others)
                     raise
                 above = published_after()
                 commit = pb.Commit(load_id=version.load_id, above=[each.load_id for each in above])
@@ -298,7 +150,7 @@ class LibraryTransaction:
         try:
             check_same_batch(version, batch, session.name)
         except LibraryLoadError:
-            await self.abandon(version, session)
+            await self.staging.abandon(version, session)
             raise
         if not session.alive:  # and struck off, perhaps, while it waited for its turn
             raise session.death(f"joining {version}")
@@ -311,14 +163,6 @@ class LibraryTransaction:
                 self._kill_interpreter(session, f"it failed to join {version}", Cause.SILENT, None)
             raise
         self._serve(replica)
-
-    async def abandon(self, version: LibraryVersion, *sessions: InterpreterSession) -> None:
-        """Has interpreters forget what they have staged."""
-        aborts = []
-        for session in sessions:
-            abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-            aborts += self._followers.post(session, abort)
-        await finish(aborts)
 
     async def bring_back(
         self,
@@ -514,7 +358,7 @@ class LibraryTransaction:
             undo = pb.DaemonMessage(retire=pb.Retire(load_id=version.load_id, keep=keep))
             async with asyncio.timeout(instruction_timeout(version)):
                 posted = session.post(instruction)
-                checked_answer(await self._unless_busy(version, session, posted, undo))
+                checked_answer(await self._followers.unless_busy(version, session, posted, undo))
             others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
             async with self.routes.closed(), self.publication:
