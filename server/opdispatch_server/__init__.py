@@ -12,6 +12,7 @@ The daemon, one asyncio process (``opdispatch serve``), in folders with a map of
 
     commands, state_commands, configuration     the command line's side
     daemon                                      wires all of this; starts and stops
+    interpreter_events                          what follows when an interpreter comes or goes
     operator_registry, kernel_route             the daemon's own dispatcher
     registry_view, registration_waits           what clients see of it, and wait for
     changes                                     waiting until something is different

@@ -7,21 +7,15 @@ stop    health (not serving), no new calls, calls in flight finish, servers, int
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import logging
 import os
-import re
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 import grpc.aio
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
-from opdispatch_server.blame.flight_record import Subject
-from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.calls.admission import Admission
 from opdispatch_server.calls.alone_runs import AloneRuns
 from opdispatch_server.calls.byte_budget import ByteBudget
@@ -30,7 +24,7 @@ from opdispatch_server.calls.call_recovery import CallRecovery
 from opdispatch_server.calls.call_router import CallRouter
 from opdispatch_server.calls.direct_routes import DirectRoutes
 from opdispatch_server.calls.interpreter_gate import QueueLimits
-from opdispatch_server.calls.kernel_runs import KernelRuns, busy_error
+from opdispatch_server.calls.kernel_runs import KernelRuns
 from opdispatch_server.calls.program_router import ProgramRouter
 from opdispatch_server.configuration import (
     MESSAGES_PER_QUEUE,
@@ -38,8 +32,9 @@ from opdispatch_server.configuration import (
     default_call_bytes,
 )
 from opdispatch_server.environments.environment_store import EnvironmentStore
-from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
+from opdispatch_server.interpreter_events import InterpreterEvents
 from opdispatch_server.interpreters.blame import Blame
+from opdispatch_server.interpreters.interpreter_ends import InterpreterEnds
 from opdispatch_server.interpreters.interpreter_session import InterpreterSession
 from opdispatch_server.interpreters.interpreter_sessions import InterpreterSessions
 from opdispatch_server.interpreters.leases import LeaseWatch
@@ -51,9 +46,9 @@ from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.operator_registry import OperatorRegistry
 from opdispatch_server.processes.interpreter_pools import InterpreterPools
-from opdispatch_server.processes.process_watch import ProcessEnd
-from opdispatch_server.processes.supervisor import Supervisor, WorkerCommand
+from opdispatch_server.processes.supervisor import Supervisor
 from opdispatch_server.processes.template import Template
+from opdispatch_server.processes.worker_commands import WorkerCommands
 from opdispatch_server.registration_waits import RegistrationWaits
 from opdispatch_server.registry_view import RegistryView
 from opdispatch_server.servicers.execution_servicer import ExecutionServicer
@@ -87,10 +82,6 @@ INTERPRETER_WAIT = 10.0
 # How long a start waits for the libraries of the journal: one that hangs must not keep all
 # others from being served.
 RESTORE_WAIT = 10.0
-# How long an interpreter that is about to be replaced has for its calls, and how often it is looked
-# whether they have ended.
-UNFIT_GRACE = 1.0
-UNFIT_LOOK = 0.02
 # Of the arguments of large calls that clients send through the daemon, what it holds at a time.
 # Their results come on top.
 LARGE_CALLS_BYTES = 40 * 2**20
@@ -117,8 +108,8 @@ class Daemon:
         self._folder = folder
         self._limit = configuration.max_message_bytes
         self._max_call_bytes = configuration.max_call_bytes or default_call_bytes()
-        self._devices = {f"worker-{n + 1}": each for n, each in enumerate(configuration.workers)}
-        self._names = tuple(self._devices)
+        devices = {f"worker-{n + 1}": each for n, each in enumerate(configuration.workers)}
+        self._names = tuple(devices)
         self._stop = asyncio.Event()
         self._listeners: list[Listener] = []
         self._public = asyncio_server(server_options(self._limit))
@@ -126,31 +117,28 @@ class Daemon:
         self._private = asyncio_server(server_options(internal_message_limit(self._limit)))
         self._health = HealthBoard(interpreters_expected=bool(self._names))
         self._sessions = InterpreterSessions()
-        self._sessions.on_ready = self._interpreter_ready
-        self._sessions.on_lost = self._interpreter_lost
         self._leases = LeaseWatch(configuration.heartbeat)
+        packages = folder.path / "packages.json"
+        commands = WorkerCommands(
+            self._private_address, folder, packages, self._limit, configuration.log_level
+        )
         self._supervisor = Supervisor(
             self._names,
-            self._worker_command,
+            lambda name: commands.command_for(
+                name, devices.get(name, ""), self._pools.python_of(name)
+            ),
             template=template,
             quarantine_after=configuration.quarantine_after,
-            on_ended=self._process_ended,
-            on_quarantined=self._interpreter_quarantined,
+            on_ended=lambda name, pid, how: ends.process_ended(name, pid, how),
+            on_quarantined=lambda: events.quarantined(),
         )
         self._blame = Blame(
             self._live_sessions,
-            self._names_for_all,
+            lambda: self._libraries.placement.names_for_all(),
             lambda operator: self._libraries.catalog.library_of(operator),
             lambda: self._libraries.blame_changed(),
         )
-        self._silent = SilentInterpreters(
-            configuration.heartbeat,
-            configuration.lock_timeout,
-            self._kill_interpreter,
-            lambda: self._libraries.fitness_changed(),
-            self._move_from,
-        )
-        self._replacing: set[asyncio.Task[None]] = set()
+        ends = InterpreterEnds(self._sessions, self._supervisor, self._blame, self._stop.is_set)
         self._journal = Journal(configuration.state)
         operators = OperatorRegistry()
         self._store = LibraryStore(
@@ -158,17 +146,11 @@ class Daemon:
             upload_bytes=configuration.max_library_bytes,
             disk_bytes=configuration.library_disk_bytes,
         )
-        self._packages = folder.path / "packages.json"
-        self._environments = EnvironmentStore(configuration.state / "environments", self._packages)
+        self._environments = EnvironmentStore(configuration.state / "environments", packages)
         self._pools = InterpreterPools(self._supervisor, self._sessions, self._environments)
         self._routes = DirectRoutes(operators, self._sessions)
         transaction = LibraryTransaction(
-            operators,
-            self._sessions,
-            self._store,
-            self._routes,
-            self._kill_interpreter,
-            self._blame.judge,
+            operators, self._sessions, self._store, self._routes, ends.kill, ends.judge
         )
         self._libraries = LibraryRegistry(
             transaction,
@@ -181,12 +163,29 @@ class Daemon:
             self._blame,
         )
         limits = QueueLimits(configuration.queue, MESSAGES_PER_QUEUE * self._limit)
-        admission = self._admission = Admission(limits)
+        admission = Admission(limits)
         timeout = configuration.kernel_timeout
-        runs = self._runs = KernelRuns(
-            self._sessions, self._kill_interpreter, self._blame.judge, timeout
+        runs = KernelRuns(self._sessions, ends.kill, ends.judge, timeout)
+        events = InterpreterEvents(
+            self._supervisor,
+            self._pools,
+            self._health,
+            self._blame,
+            ends,
+            self._libraries,
+            admission,
+            runs,
         )
-        alone = AloneRuns(admission, self._routes.announce, self._is_cell)
+        self._sessions.on_ready = events.ready
+        self._sessions.on_lost = events.lost
+        self._silent = SilentInterpreters(
+            configuration.heartbeat,
+            configuration.lock_timeout,
+            ends.kill,
+            self._libraries.fitness_changed,
+            events.busy,
+        )
+        alone = AloneRuns(admission, self._routes.announce, self._blame.is_cell)
         recovery = CallRecovery(self._libraries.settling, limits)
         values = RemoteValueTable(
             ValueLimits(configuration.remote_values, configuration.remote_bytes)
@@ -231,14 +230,14 @@ class Daemon:
         self._interpreters = InterpreterServicer(
             self._sessions,
             self._supervisor.pid_of,
-            self._stop_process,
+            ends.stop_process,
             lambda: self._supervisor.names,
             self._pools.find,
             self._leases,
             runs,
             self._libraries.catalog.count_kernel_errors,
-            self._judge,
-            self._interpreter_unfit,
+            ends.judge,
+            events.unfit,
             DirectCallRules(
                 queue_calls=limits.calls,
                 queue_bytes=limits.bytes,
@@ -391,127 +390,9 @@ class Daemon:
     def _addresses(self) -> list[str]:
         return [listener.address for listener in self._listeners]
 
-    def _tcp_hosts(self) -> list[str]:
-        parsed = map(parse_address, self._addresses())
-        return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})
-
-    def _worker_command(self, name: str) -> WorkerCommand:
-        python = self._pools.python_of(name)
-        start = (
-            (sys.executable, "-m", "opdispatch_server.worker.interpreter_start")
-            if python is None
-            else (str(python), "-E", "-u", str(BOOTSTRAP), str(self._packages))
-        )
-        arguments = (
-            *("--daemon", self._private_address),
-            *("--listen", self._folder.socket(f"{_file_name(name)}.sock")),
-            *("--lane", self._folder.lane(_file_name(name))),
-            *("--direct-lane", self._folder.lane(f"{_file_name(name)}.direct")),
-            *("--name", name),
-            *("--device", self._devices.get(name, "")),
-            *("--parent", str(os.getpid())),
-            *("--max-message-bytes", str(self._limit)),
-            *("--log-level", self._configuration.log_level),
-        )
-        return WorkerCommand(start, arguments, is_own=python is None)
-
-    def _kill_interpreter(
-        self, session: InterpreterSession, reason: str, cause: Cause, named: Subject | None
-    ) -> None:
-        """Ends a session, and its process if that is ours."""
-        if self._stop.is_set():
-            return  # all of them end in a moment: what was cut off by that is nobody's fault
-        # A process that is somebody else's may wake up again, and is welcome then.
-        is_silent = cause in (Cause.SILENT, Cause.LOCKED, Cause.KILLED)
-        session.end(reason, cause=cause, named=named, come_back=is_silent, hung=True)
-        self._judge(session)
-        self._stop_process(session)
-
-    def _judge(self, session: InterpreterSession) -> None:
-        """Has it said whose fault the end of a session is; a start that was none is excused."""
-        verdict = self._blame.judge(session)
-        if verdict.shares and self._supervisor.pid_of(session.name) == session.pid:
-            self._supervisor.excuse(session.name)
-
     def _live_sessions(self) -> list[InterpreterSession]:
         return [session for session in self._sessions.all() if session.alive]
 
-    def _interpreter_quarantined(self) -> None:
-        self._blame.refresh()
-        self._libraries.interpreter_quarantined()
-
-    def _names_for_all(self) -> list[str]:
-        """The interpreters that everybody's libraries may be in, live or about to be again."""
-        quarantined = self._supervisor.quarantined()
-        ours = [n for n in self._supervisor.names if self._pools.find(n) is None]
-        joined = [s.name for s in self._sessions.all() if s.pool is None and not s.supervised]
-        draining = self._libraries.placement.is_draining_name
-        names = [n for n in ours if n not in quarantined] + joined
-        return [name for name in names if not draining(name)]
-
-    def _is_cell(self, session: InterpreterSession) -> bool:
-        return session.name in self._blame.separation.cells
-
-    def _move_from(self, session: InterpreterSession) -> None:
-        """Has the calls of others leave an interpreter whose lock a kernel keeps."""
-        self._runs.move_from(session)
-        if (gate := self._admission.find(session)) is not None:
-            gate.send_away(
-                session.busy_operators,
-                lambda operator: busy_error(session, operator, started="no"),
-            )
-
-    def _interpreter_unfit(self, session: InterpreterSession, problem: str) -> None:
-        """Replaces an interpreter that can run kernels no more, once its calls have ended."""
-        LOG.error(
-            "interpreter %s is replaced: %s",
-            session.name,
-            problem,
-            extra=fields(Event.INTERPRETER_UNFIT, interpreter=session.name),
-        )
-        self._blame.judge_unfit(session)
-        self._libraries.fitness_changed()
-        task = asyncio.create_task(self._replace(session, problem))
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
-
-    async def _replace(self, session: InterpreterSession, problem: str) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(UNFIT_GRACE):
-                while session.alive and session.has_calls:
-                    await asyncio.sleep(UNFIT_LOOK)
-        self._kill_interpreter(session, problem, Cause.UNFIT, None)
-
-    def _process_ended(self, name: str, pid: int, how: ProcessEnd) -> None:
-        session = self._sessions.find(name)
-        if session is not None and session.pid == pid:
-            session.end_with_process(how)
-            self._judge(session)
-
-    async def _interpreter_ready(self, session: InterpreterSession) -> None:
-        self._supervisor.note_ready(session.name)
-        await self._health.interpreter(session.name, serving=True)
-
-    async def _interpreter_lost(self, session: InterpreterSession) -> None:
-        """Tells at once who watches; what the registry has to do may take longer."""
-        await self._health.interpreters(len(self._pools.ready(None)))
-        # Ours come back, but for those that are not needed any more.
-        serving = False if session.supervised and not session.dismissed else None
-        await self._health.interpreter(session.name, serving=serving)
-        for library in self._libraries.catalog.newest():
-            await self._health.library(library.name, serving=library.is_serving)
-
-    def _stop_process(self, session: InterpreterSession) -> None:
-        if self._stop.is_set():
-            return  # all of them have been told to end, and have some time for that
-        if self._supervisor.pid_of(session.name) == session.pid:
-            # The stacks of its threads say which line keeps the lock.
-            dumps = session.cause is Cause.LOCKED and not session.alive
-            self._supervisor.kill(session.name, dumps=dumps)
-
-
-def _file_name(interpreter: str) -> str:
-    """A short one: names may be a library's, and the path of a socket has a limit."""
-    if re.fullmatch(r"worker-\d{1,3}", interpreter):
-        return interpreter
-    return hashlib.sha256(interpreter.encode()).hexdigest()[:10]
+    def _tcp_hosts(self) -> list[str]:
+        parsed = map(parse_address, self._addresses())
+        return sorted({each.host for each in parsed if isinstance(each, TcpAddress)})

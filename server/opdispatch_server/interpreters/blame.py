@@ -149,6 +149,10 @@ class Blame:
             del self._past_runs[subject]
         self._update()
 
+    def is_cell(self, session: InterpreterSession) -> bool:
+        """Return whether an interpreter is for libraries that are apart."""
+        return session.name in self.separation.cells
+
     # -- calls ----------------------------------------------------------------------------------
 
     def is_watched(self, library: str, operator: str) -> bool:

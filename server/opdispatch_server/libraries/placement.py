@@ -63,9 +63,9 @@ class Placement:
         """Whether the interpreter is given nothing new."""
         return session.name in self._draining
 
-    def is_draining_name(self, name: str) -> bool:
-        """``is_draining``, of the interpreter of that name, which may not be there now."""
-        return name in self._draining
+    def names_for_all(self) -> list[str]:
+        """Return the interpreters that all libraries may be in, live or about to be again."""
+        return [name for name in self._pools.names_for_all() if name not in self._draining]
 
     def start_draining(self, session: InterpreterSession) -> None:
         """From now on the interpreter is given nothing new."""

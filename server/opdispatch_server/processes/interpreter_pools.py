@@ -197,6 +197,13 @@ class InterpreterPools:
         """The pool that an interpreter of the daemon's belongs to, by its name."""
         return self._by_name.get(interpreter)
 
+    def names_for_all(self) -> list[str]:
+        """Return the interpreters of no pool, live or about to be again."""
+        quarantined = self._supervisor.quarantined()
+        ours = [n for n in self._supervisor.names if self.find(n) is None and n not in quarantined]
+        joined = [s.name for s in self._sessions.all() if s.pool is None and not s.supervised]
+        return ours + joined
+
     def python_of(self, interpreter: str) -> Path | None:
         """The Python that the interpreter of that name runs; None: the daemon's own."""
         pool = self.find(interpreter)

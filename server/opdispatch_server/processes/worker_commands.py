@@ -1,0 +1,56 @@
+"""How the daemon starts the processes of its interpreters."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from opdispatch_server.environments.interpreter_packages import BOOTSTRAP
+from opdispatch_server.processes.supervisor import WorkerCommand
+from opdispatch_server.serving.run_folder import RunFolder
+
+
+class WorkerCommands(NamedTuple):
+    """What all of them have in common.
+
+    ``daemon`` is the address that they call, ``packages`` the file that says what those of an
+    environment of their own import from the daemon's.
+    """
+
+    daemon: str
+    folder: RunFolder
+    packages: Path
+    message_limit: int
+    log_level: str
+
+    def command_for(self, name: str, device: str, python: Path | None) -> WorkerCommand:
+        """Return how to start an interpreter; without a ``python``, with the daemon's own."""
+        start = (
+            (sys.executable, "-m", "opdispatch_server.worker.interpreter_start")
+            if python is None
+            else (str(python), "-E", "-u", str(BOOTSTRAP), str(self.packages))
+        )
+        file_name = _file_name(name)
+        arguments = (
+            *("--daemon", self.daemon),
+            *("--listen", self.folder.socket(f"{file_name}.sock")),
+            *("--lane", self.folder.lane(file_name)),
+            *("--direct-lane", self.folder.lane(f"{file_name}.direct")),
+            *("--name", name),
+            *("--device", device),
+            *("--parent", str(os.getpid())),
+            *("--max-message-bytes", str(self.message_limit)),
+            *("--log-level", self.log_level),
+        )
+        return WorkerCommand(start, arguments, is_own=python is None)
+
+
+def _file_name(interpreter: str) -> str:
+    """Return a short one: names may be a library's, and the path of a socket has a limit."""
+    if re.fullmatch(r"worker-\d{1,3}", interpreter):
+        return interpreter
+    return hashlib.sha256(interpreter.encode()).hexdigest()[:10]
