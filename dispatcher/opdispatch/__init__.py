@@ -49,8 +49,7 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     dispatcher                                  all operators
     overload_types, ops, python_signature,
     library_arguments, unload_hooks, library,
-    operator_definition, registration_target,
-    autocast_registration,
+    registration_target, autocast_registration,
     autograd_registration, fake_registration,
     kernel_registration,
     torch_dispatch_registration,

@@ -8,9 +8,8 @@ from opdispatch.autocast_mode import autocast_key
 from opdispatch.functionalities.autocast import cast_inputs as make_policy
 from opdispatch.functionalities.autocast import make_autocast_kernel
 from opdispatch.library import Library
-from opdispatch.operator_definition import OperatorLike
 from opdispatch.registration import RegistrationHandle
-from opdispatch.registration_target import target_of
+from opdispatch.registration_target import OperatorLike, target_of
 
 
 def register_autocast(

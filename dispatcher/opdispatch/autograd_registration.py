@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from opdispatch.library import Library
-from opdispatch.operator_definition import OperatorLike
-from opdispatch.registration_target import definition_for, target_of
+from opdispatch.registration_target import OperatorLike, target_of
 
 
 def register_autograd(
@@ -27,8 +26,5 @@ def register_autograd(
     ``keyword_only_inputs``. It is undone with ``lib``; without one, it stays. Raises
     OperatorNotFoundError, RegistrationError. As ``torch.library.register_autograd``.
     """
-    if (definition := definition_for(op, lib)) is not None:
-        definition.register_autograd(backward, setup_context=setup_context)
-        return
     name, library = target_of(op, lib)
     library.register_autograd(name, backward, setup_context=setup_context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from contextlib import contextmanager
@@ -10,13 +11,10 @@ from types import FrameType
 _CONTEXTLIB = contextmanager.__code__.co_filename
 _PACKAGES = frozenset({"opdispatch", "opdispatch_client", "opdispatch_server", "opdispatch_wire"})
 
-# Whoever calls these registers something; libraries of this distribution do so, too.
-_REGISTERING = frozenset(
-    f"opdispatch.{module}"
-    for module in (
-        *("caller_frames", "library", "custom_operator"),
-        *("fake_registration", "vmap_registration", "autocast_registration"),
-    )
+# Whoever calls these registers something; libraries of this distribution do so, too. ``functools``
+# calls the functions that it has made one of several for types, ``define`` and ``impl``.
+_REGISTERING = re.compile(
+    r"functools|opdispatch\.(caller_frames|library|custom_operator|\w+_registration)"
 )
 
 
@@ -44,9 +42,13 @@ def warn_caller(text: str, category: type[Warning]) -> None:
 def caller_site() -> str:
     """Where something is registered, "FILE:LINE": the nearest frame outside of what registers."""
     frame = sys._getframe(1)
-    while frame.f_globals.get("__name__") in _REGISTERING and frame.f_back is not None:
+    while _registers(frame) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _registers(frame: FrameType) -> bool:
+    return _REGISTERING.fullmatch(str(frame.f_globals.get("__name__", ""))) is not None
 
 
 def is_between(frame: FrameType) -> bool:

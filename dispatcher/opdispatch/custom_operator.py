@@ -19,9 +19,9 @@ from opdispatch.functionalities.autograd import make_writing_kernel
 from opdispatch.infer_schema import infer_schema
 from opdispatch.jvp_registration import register_jvp
 from opdispatch.library import Library, ops
-from opdispatch.operator_definition import DEFINITIONS, OperatorDefinition
 from opdispatch.operator_handle import OperatorHandle
 from opdispatch.registration import RegistrationHandle
+from opdispatch.registration_target import DEFINITIONS, OperatorDefinition
 from opdispatch.result_checks import result_check
 from opdispatch.schema_tags import RETURNS_WRITTEN
 from opdispatch.tag import Tag, tags_of
@@ -116,7 +116,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         is_own = not dispatcher.in_transaction
         with dispatcher.transaction():
             before = DEFINITIONS.get(name) if is_own else None
-            if isinstance(before, CustomOpDef):
+            if before is not None:
                 dispatcher.undo(*reversed(before._library.handles))
             tags = (*tags_of(tags), Tag.pt2_compliant_tag)
             self._library.define(f"{name}{text}", tags=tags)
@@ -135,7 +135,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
                 self._library.impl(name, kernel, "Autograd")
             if is_own:
                 DEFINITIONS[name] = self
-        if isinstance(before, CustomOpDef):
+        if before is not None:
             before._library.close()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from opdispatch.library import Library
-from opdispatch.operator_definition import OperatorLike
-from opdispatch.registration_target import definition_for, target_of
+from opdispatch.registration_target import OperatorLike, definition_for, target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from opdispatch.library import Library
-from opdispatch.operator_definition import OperatorLike
 from opdispatch.registration import RegistrationHandle
-from opdispatch.registration_target import target_of
+from opdispatch.registration_target import OperatorLike, target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _Setup = Callable[..., Any] | None

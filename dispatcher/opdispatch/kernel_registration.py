@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from opdispatch.library import Library, impl
-from opdispatch.operator_definition import OperatorLike, name_of
-from opdispatch.registration_target import definition_for
+from opdispatch.registration_target import OperatorLike, definition_for, name_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -236,10 +236,7 @@ class Registry:
             case "library":
                 namespace = registration.namespace
                 what = f"the namespace {namespace!r} has a library of kind DEF"
-                hint = "a FRAGMENT library can add operators to it; where a module is loaded anew, "
-                hint += (
-                    "close the old library first, or use custom_op, which replaces what it defined"
-                )
+                hint = "a FRAGMENT library can add operators to it"
                 taken = self.namespaces.get(namespace)
                 self._refuse_second(taken, registration, what, hint, namespace=namespace)
             case "def":

@@ -8,9 +8,8 @@ from typing import Any, TypeVar, overload
 from opdispatch.errors import KernelTypeError, RegistrationError, TransformError
 from opdispatch.functionalities.batching_rule import BatchedCall, make_batching_kernel
 from opdispatch.library import Library
-from opdispatch.operator_definition import OperatorLike
 from opdispatch.registration import RegistrationHandle
-from opdispatch.registration_target import target_of
+from opdispatch.registration_target import OperatorLike, target_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
