@@ -97,7 +97,7 @@ def _list(element: SchemaType, size: int | None, expected: str) -> Converter:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Whether it is a sequence of values of its own: no text, and no bytes."""
+    """Return whether it is a sequence of values of its own: no text, and no bytes."""
     return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
 
 

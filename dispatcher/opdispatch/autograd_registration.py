@@ -17,7 +17,7 @@ def register_autograd(
     setup_context: Callable[..., Any] | None = None,
     lib: Library | None = None,
 ) -> None:
-    """Registers the derivative of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
+    """Register the derivative of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
 
     ``backward(ctx, *grads)`` is given the gradients of the results, and returns one for each
     positional argument, None for what is no tensor; a list for a list of tensors.

@@ -19,7 +19,7 @@ from opdispatch.schema_type import DEVICE
 
 
 def has_tensors(schema: FunctionSchema) -> bool:
-    """Whether an argument may be a tensor, or a list of them."""
+    """Return whether an argument may be a tensor, or a list of them."""
     return any(type_has_tensors(argument.type) for argument in schema.arguments)
 
 
@@ -28,7 +28,7 @@ def backend_select(
     find_op: Callable[[], OperatorHandle],
     device_types: Collection[str | None],
 ) -> Callable[..., Any]:
-    """A kernel that goes on for the device that the argument ``device`` says.
+    """Return a kernel that redispatches to the device that the argument ``device`` says.
 
     ``find_op`` gives the operator of that schema when it is called, and ``device_types`` are those
     that have a kernel then: for others, it raises NoKernelError. Raises SchemaError if there is no

@@ -89,7 +89,7 @@ def _number(value: Any) -> Any:
 
 
 def _number_of_one(value: Any) -> Any:
-    """As `_number`, and the Python number in a tensor or array of one element, of whatever shape.
+    """Convert as `_number`, and a tensor or array of one element, of whatever shape, to its number.
 
     PyTorch's binding takes such tensors for ``int``, ``float``, ``complex`` and ``bool``, and for
     ``Scalar`` it does not. A gradient ends here, as it does at ``item()``.

@@ -109,7 +109,7 @@ def _leave_out(
 
 
 def leave_out_defaults(defaults: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """The values but for trailing ones that are the defaults in their places."""
+    """Return the values but for trailing ones that are the defaults in their places."""
     given = list(values)
     while given and _is_default(given[-1], defaults[len(given) - 1]):
         given.pop()

@@ -11,7 +11,7 @@ from types import FrameType
 _CONTEXTLIB = contextmanager.__code__.co_filename
 _PACKAGES = frozenset({"opdispatch", "opdispatch_client", "opdispatch_server", "opdispatch_wire"})
 
-# Whoever calls these registers something; libraries of this distribution do so, too. ``functools``
+# A call of these is a registration, also by libraries of this distribution. ``functools``
 # calls the functions that it has made one of several for types, ``define`` and ``impl``.
 _REGISTERING = re.compile(
     r"functools|opdispatch\.(caller_frames|library|custom_operator|\w+_registration)"

@@ -74,7 +74,7 @@ def custom_op(
     for instance; without them, for all devices with elements: for those without, ``register_fake``
     says what it returns. A definition of the same name replaces the one before. Returns a
     CustomOpDef, which is called as the operator is. Raises SchemaError, DuplicateDefinitionError if
-    somebody else has defined it, and as ``Library.define`` does. As
+    another library has defined it, and as ``Library.define`` does. As
     ``torch.library.custom_op``.
     """
 
@@ -144,7 +144,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return result
 
     def _find_op(self) -> OperatorHandle:
-        """``overload``, for calls: packets remember it."""
+        """Return ``overload``, for calls: packets remember it."""
         op: OperatorHandle = getattr(self._packet, self._overload_name)
         return op
 
@@ -194,7 +194,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return decorate if fn is None else decorate(fn)
 
     def register_fake(self, fn: F, /) -> F:
-        """Registers what it returns for tensors without elements: see ``register_fake``.
+        """Register what it returns for tensors without elements: see ``register_fake``.
 
         It replaces the one before; a kernel for ``"meta"`` comes before both. Warns if the operator
         returns what it writes to by its tag, which says all that there is to know.
@@ -209,7 +209,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return fn
 
     def _call_fake(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel for tensors without elements. Raises NoKernelError if none is known."""
+        """Call the fake kernel. Raises NoKernelError if none is known."""
         fake = self._fake or _trivial_fake(self._schema, self._tags)
         if fake is None:
             raise NoKernelError(

@@ -253,7 +253,7 @@ _KEY_NAMES_OF_TYPES = {
 
 
 def key_of(key: str | DispatchKey) -> DispatchKey:
-    """A key, or that of a name; of "", Undefined. Raises DispatchKeyError."""
+    """Return a key, or that of a name; of "", Undefined. Raises DispatchKeyError."""
     if isinstance(key, DispatchKey):
         return key
     return parse_dispatch_key(key) if key else DispatchKey.Undefined

@@ -24,7 +24,7 @@ class FakeImplCtx:
         """Whether it is a call with fake tensors, and not with tensors on ``meta``."""
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
-        """Says that a size depends on values: raises DataDependentOutputError.
+        """Raise DataDependentOutputError: a size depends on values.
 
         ``min`` and ``max`` are its least and its greatest value. Raises ArgumentError for bounds
         that no size has.
@@ -50,7 +50,7 @@ _CTX: ContextVar[FakeImplCtx | None] = ContextVar("opdispatch_fake_impl_ctx", de
 
 
 def get_ctx() -> FakeImplCtx | None:
-    """The call that the running fake kernel is for; None outside of fake kernels.
+    """Return the call that the running fake kernel is for; None outside of fake kernels.
 
     Raises DataDependentOutputError in a call with tensors on ``meta``, as PyTorch does: it is only
     asked by who needs to know values. As ``torch.library.get_ctx``.
@@ -63,7 +63,7 @@ def get_ctx() -> FakeImplCtx | None:
 
 @contextmanager
 def fake_call(operator: str) -> Iterator[None]:
-    """A block that runs the kernel of a call with fake tensors."""
+    """Open a block that runs the kernel of a call with fake tensors."""
     token = _CTX.set(FakeImplCtx(operator, is_fake=True))
     try:
         yield
@@ -72,7 +72,7 @@ def fake_call(operator: str) -> Iterator[None]:
 
 
 def fake_kernel(operator: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel for Meta out of a function for ``register_fake``."""
+    """Return the kernel for Meta of a function for ``register_fake``."""
 
     @functools.wraps(fn)
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ def impl_abstract(
     lib: Library | None = None,
     _stacklevel: int = 1,
 ) -> Any:
-    """``register_fake``, by the name that PyTorch had for it before 2.4. Warns."""
+    """Warn, and call ``register_fake``, which had this name in PyTorch before 2.4."""
     warnings.warn("impl_abstract was renamed to register_fake", FutureWarning, stacklevel=2)
     return (
         register_fake(qualname, lib=lib) if func is None else register_fake(qualname, func, lib=lib)

@@ -90,7 +90,7 @@ class OperatorName:
         return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
 
     def __call__(self) -> str:
-        """The whole name as text: ``op.name()`` is what it is for PyTorch's operators."""
+        """Return the whole name as text: ``op.name()`` is what it is for PyTorch's operators."""
         return str(self)
 
 
@@ -144,7 +144,7 @@ class Argument:
         return self.default is not NO_DEFAULT
 
     def has_default_value(self) -> bool:
-        """``has_default``, by PyTorch's name."""
+        """Return ``has_default``, by PyTorch's name."""
         return self.has_default
 
     @property

@@ -37,7 +37,7 @@ def register_kernel(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Registers a kernel of an operator for device types such as ``"cpu"``; None is every one.
+    """Register a kernel of an operator for device types such as ``"cpu"``; None is every one.
 
     ``op`` is an operator, its name, ``"image::sobel"``, or what ``custom_op`` has defined, whose
     ``register_kernel`` it then is. Without ``func`` it is a decorator. It is undone with ``lib``;

@@ -232,7 +232,7 @@ class Library:
     def register_fake(
         self, op_name: str | OperatorHandle, fn: Callable[..., Any], *, allow_override: bool = True
     ) -> RegistrationHandle:
-        """Registers what an operator returns for tensors without elements.
+        """Register what an operator returns for tensors without elements.
 
         See ``opdispatch.register_fake``. Raises RegistrationError for an operator that is not
         defined, or is what it calls: its kernel for CompositeImplicitAutograd runs on any tensors.
@@ -259,7 +259,7 @@ class Library:
         *,
         allow_override: bool = True,
     ) -> None:
-        """``register_fake``, by PyTorch's name; where it was called is found without a level."""
+        """Call ``register_fake``; PyTorch's name, whose stack level is not needed."""
         self.register_fake(op_name, fn, allow_override=allow_override)
 
     @property

@@ -86,15 +86,15 @@ class OpOverloadNames:
         return bool(shared) and not any(alias.is_write for alias in shared)
 
     def has_kernel_for_any_dispatch_key(self, keys: DispatchKeySet) -> bool:
-        """Whether a kernel is registered for exactly one of these keys."""
+        """Return whether a kernel is registered for exactly one of these keys."""
         return any(self._handle.has_kernel_for_dispatch_key(key) for key in keys)
 
     def _can_decompose(self) -> bool:
-        """Whether ``decompose`` gives anything."""
+        """Return whether ``decompose`` calls anything."""
         return self._handle.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
 
     def decompose(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls its CompositeImplicitAutograd kernel; NotImplemented if it has none."""
+        """Call its CompositeImplicitAutograd kernel; return NotImplemented if it has none."""
         if not self._can_decompose():
             return NotImplemented
         signature = self._handle.call_signature
@@ -103,7 +103,7 @@ class OpOverloadNames:
         return signature.unbox_returns(stack)
 
     def __copy__(self) -> Self:
-        """There is one handle of an operator."""
+        """Return itself: there is one handle of an operator."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -260,7 +260,7 @@ class OperatorHandle(OpOverloadNames):
         handle._call_kernel_boxed(state, kernel, keys.bits, stack, "redispatchBoxed")
 
     def call_boxed_for_dispatch_key(self, key: DispatchKey | str, stack: list[Any]) -> None:
-        """``call_boxed`` of the kernel in the slot of ``key``, with the keys of the arguments.
+        """Call the kernel in the slot of ``key`` as ``call_boxed`` does, with the arguments' keys.
 
         Of an alias key, it is the kernel that is registered for it.
         """

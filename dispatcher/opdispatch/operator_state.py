@@ -144,7 +144,7 @@ class OperatorState:
         return slot
 
     def registered(self, key: DispatchKey) -> Slot:
-        """What is registered for exactly ``key``, which may be an alias key."""
+        """Return what is registered for exactly ``key``, which may be an alias key."""
         return Slot(self.kernels.get(key), "kernel")
 
     def mask(self, bits: int) -> int:

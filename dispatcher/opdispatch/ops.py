@@ -135,7 +135,7 @@ class OpOverloadPacket:
         return [name.overload_name or "default" for name in names]
 
     def __iter__(self) -> Iterator[str]:
-        """The names of its overloads."""
+        """Iterate over the names of its overloads."""
         return iter(self.overloads())
 
     @property
@@ -154,7 +154,7 @@ class OpOverloadPacket:
         return self
 
     def __copy__(self) -> Self:
-        """Packets know their operator by name: a copy could do nothing that this one does not."""
+        """Return itself: packets know their operator by name, and have no state of their own."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
@@ -255,7 +255,7 @@ class OpNamespace:
                 packet._forget()
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the operators that are defined in it."""
+        """Iterate over the names of the operators that are defined in it."""
         return iter(dir(self))
 
     def __dir__(self) -> list[str]:
@@ -266,7 +266,7 @@ class OpNamespace:
         )
 
     def __copy__(self) -> Self:
-        """The namespace of that name."""
+        """Return itself: there is one object of a name."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -20,7 +20,7 @@ Check = Callable[[Sequence[Any], Mapping[str, Any], Any], None]
 
 
 def result_check(schema: FunctionSchema, tags: Sequence[str]) -> Check:
-    """The check for kernels of an operator with that schema and these tags."""
+    """Return the check for kernels of an operator with that schema and these tags."""
     name = str(schema.name)
     if Tag.inplace in tags:
         return lambda args, kwargs, result: _check_is_first(name, args, result)
@@ -82,7 +82,7 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 
 def _share(one: Any, other: Any) -> bool:
-    """Whether two arrays are one, or of NumPy's, may lie in the same memory."""
+    """Return whether two arrays are one, or of NumPy's, may lie in the same memory."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one is other or np.may_share_memory(one, other)
     return one is other

@@ -17,7 +17,7 @@ RETURNS_WRITTEN = ("out", "inplace")
 
 
 def checked_tags(schema: FunctionSchema, tags: str | Iterable[str] | None) -> tuple[Tag, ...]:
-    """Tags of a definition, one or several.
+    """Return the tags of a definition, one or several.
 
     Raises SchemaError for a name that is none, and if the schema is another's.
     """

@@ -38,7 +38,7 @@ class Tag(StrEnum):
 
 
 def tags_of(tags: str | Iterable[str] | None) -> tuple[Tag, ...]:
-    """One tag or several, each once, in order. Raises SchemaError for a name that is none."""
+    """Return tags, each once, in order. Raises SchemaError for a name that is none."""
     names = (tags,) if isinstance(tags, str) and tags else tuple(tags or ())
     for name in names:
         if name not in Tag.__members__:

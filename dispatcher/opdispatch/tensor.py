@@ -274,7 +274,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         return tensor
 
     def _attributes(self) -> dict[str, Any]:
-        """What its class has added to it: in ``__dict__``, and in slots of its own."""
+        """Return what its class has added to it: in ``__dict__``, and in slots of its own."""
         found = dict(getattr(self, "__dict__", {}))
         for cls in type(self).__mro__:
             if cls is Tensor:
@@ -287,7 +287,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
 
     @staticmethod
     def _make_subclass(cls: type[T], data: Any, require_grad: bool = False) -> T:
-        """A tensor of the class ``cls`` over the elements of another one, for its ``__new__``.
+        """Return a tensor of the class ``cls`` over the elements of another, for its ``__new__``.
 
         Raises AutogradError if they cannot require gradients, and are to. As
         ``torch.Tensor._make_subclass``.
@@ -308,7 +308,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         requires_grad: bool = False,
         **others: Any,
     ) -> T:
-        """A tensor of the class ``cls`` without elements: what it wraps, the class alone knows.
+        """Return a tensor of ``cls`` without elements; the class alone knows what it wraps.
 
         It has the keys of tensors on ``device``, so that its ``__torch_dispatch__`` is asked for
         every operator; kernels cannot have its elements. ``others`` are the strides, the layout and
@@ -318,7 +318,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         if not handles_operators(cls):
             raise ArgumentError(
                 f"{cls.__qualname__} must define __torch_dispatch__: its tensors would have no "
-                "elements, and nobody to say what operators do with them"
+                "elements, and no handler to say what operators do with them"
             )
         array = FakeArray(tuple(size), dtype, device)
         check_differentiable(array.dtype, requires_grad)
@@ -334,7 +334,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Calls an operator with the key Python, and all above it, switched off.
+        """Call an operator with the key Python, and all above it, switched off.
 
         For ``super().__torch_dispatch__(func, types, args, kwargs)`` in a class that handles
         operators: kernels get its tensors as plain ones, and no gradients are recorded. A class
@@ -409,7 +409,7 @@ class Tensor(TensorExchange, TensorLayouts, TensorMathBits, TensorNames, TensorO
 
 
 def handles_operators(cls: type) -> bool:
-    """Whether calls with its instances are handed to its ``__torch_dispatch__``.
+    """Return whether calls with its instances are handed to its ``__torch_dispatch__``.
 
     That of ``Tensor`` handles nothing: it is for those to fall back on that are derived from it.
     """
@@ -421,7 +421,7 @@ _HANDLES_NOTHING = Tensor.__dict__["__torch_dispatch__"].__func__
 
 
 def _init_unless_made(self: Tensor, *args: Any, **kwargs: Any) -> None:
-    """``Tensor.__init__``, unless ``__new__`` has made all of the tensor."""
+    """Call ``Tensor.__init__``, unless ``__new__`` has made all of the tensor."""
     if not hasattr(self, "array"):
         Tensor.__init__(self, *args, **kwargs)
 
@@ -455,7 +455,7 @@ def of_plain_class(tensor: Tensor) -> Tensor:
 def _rebuilt(
     cls: type[Tensor], array: Any, key_bits: int | None, names: Any, requires_grad: bool
 ) -> Tensor:
-    """A tensor that was pickled; in inference mode, one of that."""
+    """Return a tensor that was pickled; in inference mode, one of that."""
     tensor = cls._over(array, key_bits)
     if is_inference_mode_enabled():
         make_inference(tensor)

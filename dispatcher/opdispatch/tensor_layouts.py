@@ -203,7 +203,7 @@ class TensorLayouts:
     # -- for Tensor -----------------------------------------------------------------------------
 
     def _of(self, array: Any, *, is_view: bool = False) -> Self:
-        """A tensor that a method has made of this one: an inference tensor in that mode, and a part
+        """Return a tensor made of this one: an inference tensor in that mode, and a part
         of one if it is one itself."""
         note_reading(self, "a tensor's method of its layout")
         made: Self = self._over(array, None)

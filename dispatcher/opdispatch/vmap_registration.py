@@ -29,7 +29,7 @@ def register_vmap(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Registers the batching rule of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
+    """Register the batching rule of an operator, ``"image::sobel"``, a handle or a CustomOpDef.
 
     ``func(info, in_dims, *args, **kwargs)`` is called when a tensor is batched. ``info`` has the
     ``batch_size`` and the ``randomness``; ``in_dims`` says for each positional argument where its

@@ -74,7 +74,7 @@ def calls(name: str) -> dict[str, dict[str, Callable[[], object]]]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     torch.set_num_threads(1)
     table = Table("function", "transform", "ours, us", "PyTorch, us", "ratio")
     for name in FUNCTIONS:

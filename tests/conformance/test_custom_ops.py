@@ -72,7 +72,7 @@ TYPES = ["cpu", "cpu", "meta", None, "cuda"]
 
 
 def run_registrations(side, seed):
-    """Which function runs for tensors on the CPU and on meta, after each registration."""
+    """Return which function runs for tensors on the CPU and on meta, after each registration."""
     rng, name = random.Random(seed), f"customs::registered_{seed}"
 
     def function(number):

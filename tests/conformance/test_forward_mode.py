@@ -22,7 +22,7 @@ INF, NAN = np.inf, np.nan
 
 
 def written(x, y, clone):
-    """Writes to what was computed, and through a view of it."""
+    """Write to what was computed, and through a view of it."""
     z = clone(x)
     part = z[1]
     part += y[0]
@@ -126,7 +126,7 @@ def program(steps, side):
 
 
 def transformed(kind, argnums, function, side):
-    """Another function of two matrices, or batches of them."""
+    """Return another function of two matrices, or batches of them."""
     namespace, total = (func, torch.func)[side], (xp.sum, torch.sum)[side]
 
     def scalar(x, y):
@@ -154,7 +154,7 @@ def transformed(kind, argnums, function, side):
 
 
 def drawn(rng, is_special):
-    """A program, its transforms, and two matrices with a batch for each vmap."""
+    """Draw a program, its transforms, and two matrices with a batch for each vmap."""
     steps = [
         (str(rng.choice(sorted(OPERATORS))), bool(rng.integers(2)))
         for _ in range(rng.integers(1, 4))

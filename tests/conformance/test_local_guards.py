@@ -63,7 +63,7 @@ class Theirs:
 
 
 def run(side, seed):
-    """The words after each step of a program, in a thread of its own, which begins with none."""
+    """Return the words after each step of a program, in a thread that begins with none."""
     rng = random.Random(seed)
     entered, seen = [], []
     for _ in range(12):

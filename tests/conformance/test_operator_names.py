@@ -42,7 +42,7 @@ def libraries():
 
 
 def operators(ops):
-    """Every overload that was defined, and its packet."""
+    """Return every overload that was defined, and its packet."""
     for schema in SCHEMAS:
         name, _, overload = schema.partition("(")[0].partition(".")
         packet = getattr(ops.named, name)

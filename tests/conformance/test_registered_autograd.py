@@ -225,7 +225,7 @@ GIVEN["sizes"] = [[1, 2], (1, 2), [3]]
 
 
 def run_with_defaults(side, seed, name):
-    """What backward is told of arguments that have their default, and how many gradients it owes.
+    """Return what backward knows of arguments with their default, and how many gradients it owes.
 
     PyTorch takes as many as there are arguments but for trailing ones that have their default, and
     more that are None.

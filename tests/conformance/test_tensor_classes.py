@@ -50,7 +50,7 @@ VIEWS = [
 
 
 def bases(side, seed):
-    """For each of a chain of views, which of them is its base."""
+    """Return, for each of a chain of views, which of them is its base."""
     rng = random.Random(seed)
     x = side.tensor(1.0, 2.0, 3.0, 4.0).requires_grad_(rng.random() < 0.5)
     made, found = [x], []
@@ -74,7 +74,7 @@ def test_views_have_the_bases_of_pytorchs(seed):
 
 
 def handled(side, seed):
-    """What a handler that leaves everything to its base is asked, and what comes of it."""
+    """Return what a handler that leaves all to its base is asked, and what comes of it."""
     rng, asked = random.Random(seed), []
 
     class Noting(side.Tensor):

@@ -44,7 +44,7 @@ def _differences(values: Any) -> Any:
 
 
 def _hermitian(x: Any) -> Any:
-    """The part of ``x`` that decompositions of hermitian matrices see."""
+    """Return the part of ``x`` that decompositions of hermitian matrices see."""
     return (x + adjoint(x)) / 2
 
 
@@ -57,7 +57,7 @@ def _real(x: Any) -> Any:
 
 
 def _off_diagonal(x: Any, differences: Any) -> Any:
-    """``x`` divided by what is zero on the diagonal alone, without its diagonal."""
+    """Divide ``x`` by what is zero on the diagonal alone, without its diagonal."""
     return masked(~_identity(x), x) / differences
 
 

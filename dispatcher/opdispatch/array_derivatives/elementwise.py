@@ -188,7 +188,7 @@ _OF_BOTH: dict[str, tuple[Formula, Formula]] = {
 
 
 def _maximum_forward(x1_t: Any, x2_t: Any, x1: Any, x2: Any) -> Any:
-    """Where one is NaN, the second counts, as in PyTorch."""
+    """Choose the second where one is NaN, as PyTorch does."""
     return _chosen(x1_t, x2_t, x1 > x2, x1 == x2)
 
 
@@ -210,7 +210,7 @@ def _copysign_forward(x1_t: Any, x1: Any, result: Any) -> Any:
 
 
 def _divide_forward(x1_t: Any, x2_t: Any, x2: Any, result: Any) -> Any:
-    """Divided last: a quotient may be too large where the tangent makes it small again."""
+    """Divide last: a quotient may be too large where the tangent makes it small again."""
     if x2_t is None:
         return x1_t / x2
     moved = x2_t * result

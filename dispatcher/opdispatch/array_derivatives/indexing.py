@@ -56,7 +56,7 @@ def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_sh
 def _write_forward(
     x_t: Any, value_t: Any, x: Any, start: Any, stop: Any, step: Any, indices: Any
 ) -> Any:
-    """The tangent of what was written to is written to as that was."""
+    """Write to the tangent of what was written to, as to that."""
     whole = xp.zeros_like(x) if x_t is None else x_t
     if value_t is None:
         return OPERATORS.operators.setitem.Scalar(whole, start, stop, step, indices, 0.0)

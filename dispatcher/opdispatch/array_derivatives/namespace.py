@@ -55,7 +55,7 @@ def masked(mask: Any, x: Any) -> Any:
 
 
 def with_forward(forward: Forward, table: Mapping[str, Formulas]) -> dict[str, Formulas]:
-    """The entries of a table, all with the same forward mode, but for those that say another."""
+    """Return the entries of a table with that forward mode, where they say no other."""
     return {name: {RESULT: forward, **formulas} for name, formulas in table.items()}
 
 

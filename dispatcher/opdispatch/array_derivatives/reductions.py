@@ -19,7 +19,7 @@ def _axes_of(shape: Sequence[int], axis: Axes) -> list[int]:
 
 
 def kept(grad: Any, shape: Sequence[int], axis: Axes, keepdims: bool) -> Any:
-    """With the dimensions that a reduction of that shape took away, so that it broadcasts."""
+    """Add the dimensions that a reduction of that shape took away, so that it broadcasts."""
     if keepdims or not grad.shape:
         return grad
     axes = _axes_of(shape, axis)

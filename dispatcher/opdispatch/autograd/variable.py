@@ -316,7 +316,7 @@ class Variable:
         return None if meta is None or meta.view is None else meta.view.base
 
     def _is_view(self) -> bool:
-        """Whether it has a ``_base``."""
+        """Return whether it has a ``_base``."""
         return self._base is not None
 
     @property

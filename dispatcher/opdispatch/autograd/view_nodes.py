@@ -166,7 +166,7 @@ def check_may_be_written_to(tensor: Any) -> None:
 
 
 def is_of_leaf(tensor: Any) -> bool:
-    """Whether it is a leaf that requires gradients, or a view of one."""
+    """Return whether it is a leaf that requires gradients, or a view of one."""
     view = tensor.autograd_meta.view if tensor.autograd_meta is not None else None
     base = tensor if view is None else view.base
     return bool(base.requires_grad and base.is_leaf)

@@ -165,7 +165,7 @@ def redispatch_below_autograd(op: OperatorHandle, keys: DispatchKeySet, stack: l
 
 
 def make_writing_kernel(*, has_derivative: bool) -> KernelFunction:
-    """A kernel for Autograd of an operator of ``custom_op`` that writes.
+    """Return a kernel for Autograd of an operator of ``custom_op`` that writes.
 
     A leaf may be written to, and stays one, without a history: as in PyTorch, which leaves it to
     the kernel. What is returned of it is another tensor, made by the call. Each call is a version

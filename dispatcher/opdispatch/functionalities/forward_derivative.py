@@ -92,7 +92,7 @@ class TableRule(ForwardRule):
 
     @cached_property
     def _push(self) -> Callable[..., Any]:
-        """What does it, made when a call first arrives."""
+        """The function that computes them, made when a call first arrives."""
         forward = self._formulas[RESULT]
         if not isinstance(forward, Forward):
             return self._by_function(forward)
@@ -235,7 +235,7 @@ class TableRule(ForwardRule):
 
 
 def dispatched(value: Any) -> Any:
-    """A plain array as a tensor, so that whatever a formula does with it is dispatched."""
+    """Return a plain array as a tensor, so that what a formula does with it is dispatched."""
     kind = type(value)
     if kind is Tensor or value is None or kind is int or kind is float or kind is bool:
         return value
@@ -247,7 +247,7 @@ def dispatched(value: Any) -> Any:
 
 
 def _fitting(tangent: Any, result: Any) -> Any:
-    """A tangent of the shape and dtype of its result."""
+    """Return a tangent of the shape and dtype of its result."""
     if tangent is None or result is None:
         return None
     if type(result) is list:

@@ -76,7 +76,7 @@ def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any
 
 
 def call_below_python(op: OperatorHandle, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A call as if no class and no mode handled operators. See ``Tensor.__torch_dispatch__``."""
+    """Call an operator as if no class or mode handled it. See ``Tensor.__torch_dispatch__``."""
     signature = op.call_signature
     stack = signature.bind(args, kwargs)
     _redispatch_plain(op, op.dispatch_keys(stack), stack)
@@ -84,7 +84,7 @@ def call_below_python(op: OperatorHandle, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Goes on below Python, with tensors of classes as plain ones, and every key above off."""
+    """Redispatch below Python, with tensors of classes as plain ones and the keys above off."""
     given = {id(plain): tensor for tensor, plain in _make_plain(stack)}
     included, excluded = local_dispatch_key_set()
     included -= DispatchKeySet.of(_K.Python, _K.PythonTLSSnapshot)
@@ -154,7 +154,7 @@ def _answer_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """What a mode or the class of a tensor does, or what is registered for it and the operator."""
+    """Call what is registered for a mode or class and the operator, or its own handler."""
     rule = op.dispatcher.find_dispatch_rule(op.name, cls)
     if rule is not None:
         mode_or_class = cls if cls in types else asked

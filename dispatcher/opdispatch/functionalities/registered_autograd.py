@@ -332,7 +332,7 @@ class _RegisteredText(AutogradKernelText):
 
 
 def check_schema(schema: FunctionSchema, what: str) -> None:
-    """Raises RegistrationError for an operator that no ``what`` can be registered for."""
+    """Raise RegistrationError for an operator that no ``what`` can be registered for."""
     named = [a.name for a in schema.arguments if a.kwarg_only and a.type.dispatches]
     reason = ""
     if schema.is_mutable:
@@ -354,7 +354,7 @@ def check_schema(schema: FunctionSchema, what: str) -> None:
 def check_functions(
     schema: FunctionSchema, name: str, derivative: object, setup_context: object
 ) -> None:
-    """Raises RegistrationError for what cannot be called; ``name`` is that of ``derivative``."""
+    """Raise RegistrationError for what cannot be called; ``name`` is that of ``derivative``."""
     for what, function in ((name, derivative), ("setup_context", setup_context)):
         if not callable(function) and (function is not None or what == name):
             raise RegistrationError(

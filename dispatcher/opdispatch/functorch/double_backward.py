@@ -97,14 +97,14 @@ class DoubleBackward(ForwardRule):
 
 
 def _moving(tangent: Any) -> list[int | None]:
-    """Where tensors with tangents are: in a list, or None for the argument itself."""
+    """Return the places of tensors with tangents in a list, or [None] for a tensor itself."""
     if type(tangent) is list:
         return [k for k, each in enumerate(tangent) if each is not None]
     return [] if tangent is None else [None]
 
 
 def _like(results: Sequence[Any], moved: Any) -> list[Any]:
-    """The tangents one by one, in lists as the results are."""
+    """Return the tangents in lists as the results are."""
     return [
         _like(each, moved) if type(each) is list else next(moved) if is_tensor(each) else None
         for each in results

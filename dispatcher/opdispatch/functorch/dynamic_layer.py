@@ -58,7 +58,7 @@ def bits_off_but_for(own: int) -> int:
 
 
 def call_stack(op: OperatorHandle, stack: list[Any]) -> None:
-    """``op.call_boxed(stack)`` by the compiled call, which is the shorter one."""
+    """Call ``op`` as ``call_boxed`` does, by the compiled call, which is the shorter one."""
     signature = op.call_signature
     if signature.keyword_only_names:
         args, kwargs = signature.split(stack)

@@ -72,7 +72,7 @@ class DualCall:
         transform: str,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Raises ArgumentError for arguments that have no derivatives."""
+        """Raise ArgumentError for arguments that have no derivatives."""
         self.name = getattr(func, "__name__", type(func).__name__)
         self._transform = transform
         self._func, self._args, self._kwargs = func, args, kwargs or {}
@@ -142,7 +142,7 @@ class DualCall:
         return None if dual is None else dual.tangent
 
     def check_dependence(self) -> None:
-        """Raises ArgumentError if a result does not depend on the arguments."""
+        """Raise ArgumentError if a result does not depend on the arguments."""
         for place, output in enumerate(self.outputs):
             if self.tangent_of(output) is None:
                 raise ArgumentError(
@@ -191,7 +191,7 @@ class DualCall:
 
 
 def as_tensor_or_same(value: Any) -> Any:
-    """An array as a tensor; anything else as it is."""
+    """Return an array as a tensor; anything else as it is."""
     return as_tensor(value) if is_tensor(value) else value
 
 

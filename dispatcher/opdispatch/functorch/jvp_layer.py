@@ -115,7 +115,7 @@ class DualLayer(DynamicLayer):
                 carry(op, stack, rule, args, tangents)
 
     def _unwrapped(self, values: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The values and the tangents of a list."""
+        """Return the values and the tangents of a list."""
         alive = list(map(unwrap_dead, values))
         duals = [dual_of(each, self) for each in alive]
         below = [
@@ -210,7 +210,7 @@ class DualLayer(DynamicLayer):
         ]
 
     def keep_from_write(self, root: DualArray) -> None:
-        """Called before a write to the value of ``root``, or to views of it."""
+        """Do nothing; called before a write to the value of ``root``, or to views of it."""
 
     def _replace_tangent(self, target: DualArray, tangent: Any) -> None:
         root = target.origin
@@ -258,7 +258,7 @@ def _view_again(op: OperatorHandle, args: Sequence[Any], number: int | None, bas
 
 
 def _placed(view: DualArray, root_value: Any, tangents: Sequence[Any]) -> Sequence[Any]:
-    """The tangent of a root, of which a view was written to: of the root before, and the view."""
+    """Return the tangent of a root after a write to a view: from its own, and the view's."""
     xp = namespace()
     before, part = tangents
     whole = xp.zeros_like(root_value) if before is None else xp.asarray(before, copy=True)

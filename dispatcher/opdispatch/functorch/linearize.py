@@ -99,7 +99,7 @@ def _slot_for(result: Any) -> Any:
 
 
 def _known(known: dict[Slot, Any], slot: Any) -> Any:
-    """The tangent of a slot; of a list of slots, a list, or None if there is none in it."""
+    """Return the tangent of a slot; of a list of slots, a list, or None if there is none in it."""
     if type(slot) is not list:
         return None if slot is None else known.get(slot)
     found = [_known(known, each) for each in slot]
