@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,16 @@ from tests.service.running_daemon import RunningDaemon, wait_for
 
 StartDaemon = Callable[..., RunningDaemon]
 WriteLibrary = Callable[..., Path]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows what the daemons of a test that has failed have logged."""
+    report = yield
+    if report.when == "call" and report.failed:
+        for daemon in RunningDaemon.alive:
+            report.sections.append((f"log of the daemon in {daemon.folder}", daemon.end_of_log()))
+    return report
 
 
 @pytest.fixture

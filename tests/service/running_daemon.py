@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import opdispatch_client as oc
 from opdispatch_server.state.journal_file import DATABASE
@@ -27,11 +27,16 @@ from opdispatch_server.state.state_folder import journal_in
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 LONGEST_PAUSE = 0.05
+# How much of its log a failed test shows.
+SHOWN_LINES = 150
 MARK = "OPDISPATCH_TEST_MARK"
 
 
 class RunningDaemon:
     """One daemon. Every process that it starts carries a mark of its own in its environment."""
+
+    alive: ClassVar[list[RunningDaemon]] = []
+    """Those that have not been cleaned up yet: a test that fails shows what they have logged."""
 
     def __init__(
         self,
@@ -74,6 +79,7 @@ class RunningDaemon:
                 cwd=folder,
                 start_new_session=True,
             )
+        self.alive.append(self)
 
     @property
     def address(self) -> str:
@@ -117,6 +123,10 @@ class RunningDaemon:
         """What it has logged so far."""
         return self.log_path.read_text(errors="replace")
 
+    def end_of_log(self) -> str:
+        """Its last lines, for people."""
+        return "\n".join(self.log().splitlines()[-SHOWN_LINES:])
+
     def log_records(self) -> list[dict[str, Any]]:
         """The log, taken apart."""
         lines = self.log().splitlines()
@@ -135,6 +145,7 @@ class RunningDaemon:
 
     def clean_up(self) -> None:
         """Ends what is left, and then checks that nothing should have been."""
+        self.alive.remove(self)
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         try:
