@@ -78,9 +78,15 @@ class InterpreterLibraries:
         match message.WhichOneof("kind"):
             case "stage":
                 return Subject(IMPORT, message.stage.name)
-            case "retire" if library := self._libraries.get(message.retire.load_id):
-                return Subject(UNLOAD, library.name)
-        return None
+            case "retire" if not message.retire.keep:
+                library = self._libraries.get(message.retire.load_id)
+            case "abort" if self._has_staged(message.abort.load_id):
+                library = self._staged
+            case _:
+                return None
+        if library is None or library.imported is None:  # a mirror of what runs elsewhere
+            return None
+        return Subject(UNLOAD, library.name)
 
     def drop_all(self) -> None:
         """Undoes and lets go of everything: the daemon that wanted it is gone."""
@@ -206,9 +212,11 @@ class InterpreterLibraries:
         self._staged = None
 
     def _abort(self, abort: pb.Abort) -> None:
-        staged = self._staged
-        if staged is not None and staged.load_id == abort.load_id:
+        if self._has_staged(abort.load_id):
             self._abandon_staged()
+
+    def _has_staged(self, load_id: int) -> bool:
+        return self._staged is not None and self._staged.load_id == load_id
 
     def _abandon_staged(self) -> None:
         staged, self._staged = self._staged, None
