@@ -444,6 +444,8 @@ class Interpreter:
                 await asyncio.sleep(_SECOND_THOUGHTS)
             self._fitness.check()
             await self._say_heartbeat(session)
+            if self._libraries.unloaded.remains:
+                await asyncio.to_thread(self._libraries.unloaded.collect)
 
     async def _say_heartbeat(self, session: Session) -> None:
         beat = heartbeat_of(self._direct, self._fitness)

@@ -35,6 +35,7 @@ from opdispatch_server.lifted_kernels import LiftedKernels
 from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto, rules_last
 from opdispatch_server.worker.loaded_library import UNLOAD_SECONDS, LoadedLibrary, gone_error
+from opdispatch_server.worker.unloaded_code import UnloadedCode
 from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
@@ -64,6 +65,8 @@ class InterpreterLibraries:
         # The version that was imported last, and not published yet.
         self._staged: LoadedLibrary | None = None
         self._collections = FullCollections()
+        self.unloaded = UnloadedCode()
+        """What of libraries that have gone is still in use."""
         NAMES.reserve_loaded()
 
     def get(self, load_id: int) -> LoadedLibrary:
@@ -190,6 +193,7 @@ class InterpreterLibraries:
             backends,
             stage.version,
             hooks,
+            self.unloaded,
         )
         if len(registrations) > MANY_REGISTRATIONS and gc.isenabled():
             # It would come soon, and take so long that the daemon might miss heartbeats: of an

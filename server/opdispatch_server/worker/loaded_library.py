@@ -16,9 +16,9 @@ from opdispatch.unload_hooks import UnloadHooks, run_unload_hooks
 from opdispatch_server.library_code.module_import import LibraryImport
 from opdispatch_server.lifted_kernels import operator_of
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.processes.process_memory import trim_memory
 from opdispatch_server.worker.chosen_kernel import ChosenKernels
 from opdispatch_server.worker.library_turns import LibraryTurns
+from opdispatch_server.worker.unloaded_code import UnloadedCode, functions_of
 from opdispatch_wire.errors import RefusedError, WireError
 
 LOG = logging.getLogger("opdispatch.interpreter")
@@ -45,7 +45,9 @@ class LoadedLibrary:
         backends: Sequence[BackendRegistration] = (),
         version: int = 0,
         hooks: Sequence[UnloadHooks] = (),
+        unloaded: UnloadedCode | None = None,
     ) -> None:
+        """``unloaded`` gives back the memory of the code when it has gone."""
         self.load_id = load_id
         self.name = name
         self.version = version
@@ -55,6 +57,7 @@ class LoadedLibrary:
         self.backends = backends
         """The array backends that the module has registered."""
         self._hooks = hooks
+        self._unloaded = unloaded or UnloadedCode()
         self.handles: Sequence[RegistrationHandle] = ()
         self._signatures = {
             registration.schema.name: Signature(registration.schema)
@@ -201,6 +204,7 @@ class LoadedLibrary:
                 extra=fields(Event.ON_UNLOAD_FAILED, library=self.name, version=self.version),
             )
         imported.forget()
+        functions = functions_of(each.kernel for each in self.registrations if each.kernel)
         # Whatever still refers to this object keeps nothing of the library.
         self.registrations = self.handles = self._hooks = self.backends = ()
         self._adapted = {}
@@ -208,7 +212,7 @@ class LoadedLibrary:
         self.kernels = ChosenKernels(self)
         # Its functions, and what they refer to, are part of cycles: Python would find them some
         # time later, and the operating system would have none of it.
-        trim_memory()
+        self._unloaded.note(functions)
 
 
 def gone_error(load_id: int) -> RefusedError:
