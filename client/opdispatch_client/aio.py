@@ -11,7 +11,6 @@ import functools
 import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 import grpc
@@ -98,12 +97,7 @@ class Connecting:
         self._session = await self._open()
         return self._session
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._session is not None:
             await self._session.close()
 
@@ -270,12 +264,7 @@ class AsyncSession(SessionBase, AsyncCallingSession):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def _introduce(self) -> tuple[ServerInfo, int]:

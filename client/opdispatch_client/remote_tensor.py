@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
@@ -305,12 +304,7 @@ class RemoteTensor(RemoteValue, TensorOperators):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

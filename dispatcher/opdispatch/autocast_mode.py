@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -194,12 +194,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         AUTOCAST_STATE.set(state)
         return keys, state
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         keys, state, own_keys, own_state = self._entered.pop()
         now = AUTOCAST_STATE.get()
         if now.nesting == 1:

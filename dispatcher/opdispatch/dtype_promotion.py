@@ -11,7 +11,6 @@ https://data-apis.org/array-api/2025.12/API_specification/type_promotion.html
 from __future__ import annotations
 
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Self
 
 from opdispatch.mode_decorator import ModeDecorator
@@ -36,12 +35,7 @@ class numpy_dtype_promotion(ModeDecorator):  # noqa: N801 - a mode, as no_grad i
         NUMPY_PROMOTION.set(self._enabled)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         NUMPY_PROMOTION.set(self._previous.pop())
 
     def clone(self) -> Self:

@@ -13,7 +13,6 @@ Mirrors ``torch/_subclasses/fake_tensor.py``. To import it gives the key Fake it
 from __future__ import annotations
 
 from contextvars import Token
-from types import TracebackType
 from typing import Any, Self
 
 from opdispatch.arrays import FakeArray
@@ -58,15 +57,10 @@ class FakeTensorMode:
         self._entered.append((guard, ALLOWS_REAL.set(self.allow_non_fake_inputs)))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         guard, token = self._entered.pop()
         ALLOWS_REAL.reset(token)
-        guard.__exit__(exc_type, exc, traceback)
+        guard.__exit__(*exc)
 
 
 def is_fake(value: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from opdispatch.array_flops import ARRAY_FLOPS, FlopFormula
@@ -106,13 +105,8 @@ class FlopCounterMode(TorchDispatchMode):
         self._calls.clear()
         return super().__enter__()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(exc_type, exc, traceback)
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
         if self._display:
             print(self.get_table())
 

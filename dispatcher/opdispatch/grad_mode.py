@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self
 
 from opdispatch.dispatch_key import DispatchKey
@@ -65,12 +64,7 @@ class _GradMode(ModeDecorator):
         _set_grad_mode(self._mode)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         _set_grad_mode(self._previous.pop())
 
 
@@ -157,15 +151,10 @@ class inference_mode(ModeDecorator):  # noqa: N801 - PyTorch's name
         AUTOGRAD_STATE.set(_STATES[not self._mode, self._mode])
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         state, guard = self._entered.pop()
         AUTOGRAD_STATE.set(state)
-        guard.__exit__(exc_type, exc, traceback)
+        guard.__exit__(*exc)
 
     def clone(self) -> inference_mode:
         """A new one of the same mode."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from opdispatch.dispatch_key import DispatchKey
@@ -152,12 +151,7 @@ class LocalStateGuard:
         self._entered.append((before, state, LOCAL_STATE.set(state)))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         before, state, token = self._entered.pop()
         now = LOCAL_STATE.get()
         if now is state:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from opdispatch import arrays
@@ -35,12 +34,7 @@ class set_detect_anomaly:  # noqa: N801 - PyTorch's name
     def __enter__(self) -> None:
         """The block's end restores what was before."""
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         _switch(self._before.detects_anomalies, self._before.checks_nan)
 
 
@@ -54,12 +48,7 @@ class detect_anomaly:  # noqa: N801 - PyTorch's name
     def __enter__(self) -> None:
         self._before.append(_switch(True, self._check_nan))
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         before = self._before.pop()
         _switch(before.detects_anomalies, before.checks_nan)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from opdispatch.autograd.node import Node
@@ -56,12 +55,7 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
         self._before.append(change_watch(hooks=self._hooks))
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         change_watch(hooks=self._before.pop().hooks)
 
 
