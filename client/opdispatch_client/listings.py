@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
+    from google.protobuf.message import Message
 
     from opdispatch.arrays import DeviceTransfers
     from opdispatch_wire.v1 import execution_pb2, registry_pb2
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,42 +233,12 @@ class TraceLine:
 
 def server_info_from_proto(msg: registry_pb2.GetServerInfoReply) -> ServerInfo:
     """The value that the message carries."""
-    return ServerInfo(
-        protocol_version=msg.protocol_version,
-        server_version=msg.server_version,
-        max_message_bytes=msg.max_message_bytes,
-        pid=msg.pid,
-        epoch=msg.epoch,
-        addresses=tuple(msg.addresses),
-        lane=msg.lane,
-    )
+    return _read(ServerInfo, msg)
 
 
 def library_from_proto(msg: registry_pb2.Library) -> Library:
     """The value that the message carries."""
-    return Library(
-        name=msg.name,
-        version=msg.version,
-        sha256=msg.sha256,
-        source=msg.source,
-        interpreters=tuple(msg.interpreters),
-        loaded_at=_time_from_proto(msg.loaded_at) if msg.HasField("loaded_at") else None,
-        operators=tuple(msg.operators),
-        active=msg.active,
-        calls_in_flight=msg.calls_in_flight,
-        interpreters_wanted=msg.interpreters_wanted,
-        device=msg.device,
-        loaded_by=msg.loaded_by,
-        state=msg.state,
-        error=msg.error,
-        max_concurrency=max(msg.max_concurrency, 1),
-        isolated=msg.home.isolated,
-        requirements=tuple(msg.home.environment.requirements),
-        python=msg.home.environment.python,
-        kernel_errors=msg.kernel_errors,
-        trouble=msg.trouble,
-        waiting_for=msg.waiting_for,
-    )
+    return _read(Library, msg, **_fields_of_library(msg))
 
 
 def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> UnloadedLibrary:
@@ -283,9 +256,10 @@ def unloaded_library_from_proto(msg: registry_pb2.UnloadLibraryReply) -> Unloade
 
 def loaded_library_from_proto(msg: registry_pb2.LoadLibraryReply) -> LoadedLibrary:
     """The value that the message carries."""
-    library = library_from_proto(msg.library)
-    fields = {name: getattr(library, name) for name in Library.__dataclass_fields__}
-    return LoadedLibrary(**fields, already_loaded=msg.already_loaded, role=msg.role)
+    others = _fields_of_library(msg.library)
+    return _read(
+        LoadedLibrary, msg.library, **others, already_loaded=msg.already_loaded, role=msg.role
+    )
 
 
 def rolled_back_from_proto(msg: registry_pb2.RollbackLibraryReply) -> RolledBack:
@@ -297,94 +271,71 @@ def interpreter_from_proto(msg: registry_pb2.Interpreter) -> Interpreter:
     """The value that the message carries."""
     from opdispatch.arrays import DeviceTransfers  # the command line starts without it
 
-    return Interpreter(
-        name=msg.name,
-        pid=msg.pid,
-        supervised=msg.supervised,
-        state=msg.state,
-        libraries=tuple(msg.libraries),
-        calls_in_flight=msg.calls_in_flight,
-        calls_total=msg.calls_total,
-        connected_at=_time_from_proto(msg.connected_at) if msg.HasField("connected_at") else None,
-        python_version=msg.python_version,
-        restarts=msg.restarts,
-        devices=tuple(msg.devices),
-        heartbeat_age=(
-            msg.heartbeat_age_seconds if msg.HasField("heartbeat_age_seconds") else None
-        ),
-        last_lines=tuple(msg.last_lines),
-        trouble=msg.trouble,
-        calls_queued=msg.calls_queued,
-        bytes_queued=msg.bytes_queued,
-        remote_values=msg.remote_values,
-        remote_bytes=msg.remote_bytes,
+    has_heartbeat = msg.HasField("heartbeat_age_seconds")
+    return _read(
+        Interpreter,
+        msg,
+        connected_at=_time_of(msg, "connected_at"),
+        heartbeat_age=msg.heartbeat_age_seconds if has_heartbeat else None,
         transfers={
             each.device: DeviceTransfers(each.to_device, each.from_device, each.from_peers)
             for each in msg.transfers
         },
-        reserved_for=msg.reserved_for,
-        kernel_errors=msg.kernel_errors,
-        busy_operators=tuple(msg.busy_operators),
     )
 
 
 def operator_summary_from_proto(msg: registry_pb2.OperatorSummary) -> OperatorSummary:
     """The value that the message carries."""
-    return OperatorSummary(
-        name=msg.name,
-        schema=msg.schema,
-        libraries=tuple(msg.libraries),
-        keys=tuple(msg.keys),
-        kernel_errors=msg.kernel_errors,
-    )
+    return _read(OperatorSummary, msg)
 
 
 def kernel_summary_from_proto(msg: registry_pb2.KernelSummary) -> KernelSummary:
     """The value that the message carries."""
-    return KernelSummary(
-        key=msg.key,
-        registered_at=msg.registered_at,
-        library=msg.library,
-        interpreter=msg.interpreter,
-        fallthrough=msg.fallthrough,
-        active=msg.active,
-    )
+    return _read(KernelSummary, msg)
 
 
 def operator_description_from_proto(
     msg: registry_pb2.DescribeOperatorReply,
 ) -> OperatorDescription:
     """The value that the message carries."""
-    return OperatorDescription(
-        name=msg.summary.name,
-        schema=msg.summary.schema,
-        libraries=tuple(msg.summary.libraries),
-        keys=tuple(msg.summary.keys),
-        kernel_errors=msg.summary.kernel_errors,
+    return _read(
+        OperatorDescription,
+        msg.summary,
         documentation=msg.documentation,
         defined_at=msg.defined_at,
-        kernels=tuple(kernel_summary_from_proto(kernel) for kernel in msg.kernels),
+        kernels=tuple(map(kernel_summary_from_proto, msg.kernels)),
         tags=tuple(msg.tags),
     )
 
 
 def table_row_from_proto(msg: registry_pb2.TableRow) -> TableRow:
     """The value that the message carries."""
-    return TableRow(key=msg.key, kernel=msg.kernel, reason=msg.reason, fallthrough=msg.fallthrough)
+    return _read(TableRow, msg)
 
 
 def trace_line_from_proto(msg: execution_pb2.TraceLine) -> TraceLine:
     """The value that the message carries."""
-    return TraceLine(
-        depth=msg.depth,
-        kind=msg.kind,
-        operator=msg.operator,
-        key=msg.key,
-        kernel=msg.kernel,
-        reason=msg.reason,
-        interpreter=msg.interpreter,
-    )
+    return _read(TraceLine, msg)
 
 
-def _time_from_proto(msg: Timestamp) -> datetime:
-    return msg.ToDatetime(tzinfo=UTC)
+def _read(cls: type[_T], msg: Message, **others: Any) -> _T:
+    """Return a ``cls`` with the message's fields of the same names, and ``others``."""
+    names: Any = cls.__dataclass_fields__.keys() - others.keys()  # type: ignore[attr-defined]
+    values = ((name, getattr(msg, name)) for name in names)
+    read = {name: v if isinstance(v, str | int | float) else tuple(v) for name, v in values}
+    return cls(**read, **others)
+
+
+def _fields_of_library(msg: registry_pb2.Library) -> dict[str, Any]:
+    """Return the fields of a Library that stand otherwise in its message."""
+    return {
+        "loaded_at": _time_of(msg, "loaded_at"),
+        "max_concurrency": max(msg.max_concurrency, 1),
+        "isolated": msg.home.isolated,
+        "requirements": tuple(msg.home.environment.requirements),
+        "python": msg.home.environment.python,
+    }
+
+
+def _time_of(msg: Message, name: str) -> datetime | None:
+    return getattr(msg, name).ToDatetime(tzinfo=UTC) if msg.HasField(name) else None
