@@ -8,7 +8,7 @@ From the bottom up::
     recorder           what one trace has seen so far
     dead_code          which calls matter
     graph_text, graph_code                          graphs to read
-    layered_layout, picture, graph_dot, graph_svg   graphs to look at
+    picture, graph_dot, graph_svg                   graphs to look at
     replay             graphs as functions
     graph              the graph, which can be called
     tracer             the trace: a block, or the call of a function

@@ -1,23 +1,31 @@
-"""Graphs as drawings: https://www.w3.org/TR/SVG11/"""
+"""Graphs as drawings: https://www.w3.org/TR/SVG11/
+
+One column of boxes in the order of the calls, with the arrows as arcs at its right: that takes no
+layout. In layers they are drawn by Graphviz, from ``graph_dot``.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from opdispatch.tracing.layered_layout import Layout, lay_out
-from opdispatch.tracing.picture import Box, Kind, Picture, picture_of
+from opdispatch.tracing.picture import Arrow, Box, Kind, picture_of
 
 if TYPE_CHECKING:
     from opdispatch.tracing.graph import Graph
 
-# In pixels: a character, a line of text, what is around text, and between layers.
+# In pixels: a character, a line of text, what is around text, and between boxes.
 _CHARACTER = 7.3
 _LINE = 16.0
 _PADDING = 9.0
-_BETWEEN = 34.0
+_BETWEEN = 22.0
 _MARGIN = 12.0
+# How far an arc is from the boxes, for each box that it passes, and at the most.
+_ARC = 16.0
+_WIDEST_ARC = 200.0
+# Between the ends of arcs that reach a box and those that leave it.
+_APART = 5.0
 
 # Of this drawing alone, since a page may have several, and text of its own.
 _STYLE = """
@@ -37,13 +45,12 @@ _MORE = ' class="more"'
 
 
 def draw_svg(graph: Graph) -> str:
-    """The text of an SVG file. Calls that write to an argument are red."""
+    """Return the text of an SVG file. Calls that write to an argument are red."""
     picture = picture_of(graph)
-    layout = lay_out(
-        [_width(box) for box in picture.boxes], [(a.start, a.end) for a in picture.arrows]
-    )
-    tops, height = _tops(picture, layout)
-    wide, high = layout.width + 2 * _MARGIN, height + 2 * _MARGIN
+    column = max(map(_width, picture.boxes), default=0.0)
+    *tops, end = accumulate((_height(box) + _BETWEEN for box in picture.boxes), initial=0.0)
+    reach = max(map(_bend, picture.arrows), default=0.0)
+    wide, high = column + reach + 2 * _MARGIN, max(0.0, end - _BETWEEN) + 2 * _MARGIN
     return "\n".join(
         [
             '<svg class="opdispatch" xmlns="http://www.w3.org/2000/svg" '
@@ -55,8 +62,8 @@ def draw_svg(graph: Graph) -> str:
             'markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z"/></marker></defs>',
             f'<rect x="{-_MARGIN:g}" y="{-_MARGIN:g}" width="{wide:.1f}" height="{high:.1f}" '
             'style="fill: #ffffff; stroke: none"/>',
-            *_arrows(picture, layout, tops),
-            *_boxes(picture, layout, tops),
+            *(_arrow(arrow, picture.boxes, tops, column) for arrow in picture.arrows),
+            *(_box(*each, column) for each in zip(picture.boxes, tops, strict=True)),
             "</svg>",
             "",
         ]
@@ -71,51 +78,34 @@ def _height(box: Box) -> float:
     return len(box.lines) * _LINE + 2 * _PADDING - 4
 
 
-def _tops(picture: Picture, layout: Layout) -> tuple[list[float], float]:
-    """Where each layer begins, and where the last one ends."""
-    heights = [0.0] * (max(layout.layers, default=-1) + 1)
-    for box, layer in zip(picture.boxes, layout.layers, strict=True):
-        heights[layer] = max(heights[layer], _height(box))
-    tops, top = [], 0.0
-    for height in heights:
-        tops.append(top)
-        top += height + _BETWEEN
-    return tops, max(0.0, top - _BETWEEN)
+def _box(box: Box, top: float, width: float) -> str:
+    corner = 9 if box.kind in (Kind.INPUT, Kind.OUTPUT) else 3
+    spans = "".join(
+        f'<tspan x="{width / 2:.1f}" y="{top + _PADDING + 10 + n * _LINE:.1f}"{_MORE * (n > 0)}>'
+        f"{html.escape(line)}</tspan>"
+        for n, line in enumerate(box.lines)
+    )
+    return (
+        f'<g class="{box.kind}"><rect x="0" y="{top:.1f}" width="{width:.1f}" '
+        f'height="{_height(box):.1f}" rx="{corner}"/>\n<text>{spans}</text></g>'
+    )
 
 
-def _boxes(picture: Picture, layout: Layout, tops: list[float]) -> Iterator[str]:
-    for box, center, layer in zip(picture.boxes, layout.centers, layout.layers, strict=True):
-        width, height, top = _width(box), _height(box), tops[layer]
-        corner = 9 if box.kind in (Kind.INPUT, Kind.OUTPUT) else 3
-        yield (
-            f'<g class="{box.kind}"><rect x="{center - width / 2:.1f}" y="{top:.1f}" '
-            f'width="{width:.1f}" height="{height:.1f}" rx="{corner}"/>'
+def _bend(arrow: Arrow) -> float:
+    return min(_ARC * (arrow.end - arrow.start - 1), _WIDEST_ARC)
+
+
+def _arrow(arrow: Arrow, boxes: tuple[Box, ...], tops: list[float], right: float) -> str:
+    """A line straight down to the next box, or an arc past those between."""
+    start, end = (tops[n] + _height(boxes[n]) / 2 for n in (arrow.start, arrow.end))
+    if bend := _bend(arrow):
+        control = right + bend * 4 / 3  # a cubic curve gets three quarters of the way there
+        start, end = start + _APART, end - _APART
+        line = (
+            f"M{right:.1f},{start:.1f} "
+            f"C{control:.1f},{start:.1f} {control:.1f},{end:.1f} {right:.1f},{end:.1f}"
         )
-        spans = "".join(
-            f'<tspan x="{center:.1f}" y="{top + _PADDING + 10 + n * _LINE:.1f}"{_MORE * (n > 0)}>'
-            f"{html.escape(line)}</tspan>"
-            for n, line in enumerate(box.lines)
-        )
-        yield f"<text>{spans}</text></g>"
-
-
-def _arrows(picture: Picture, layout: Layout, tops: list[float]) -> Iterator[str]:
-    for arrow, way in zip(picture.arrows, layout.ways, strict=True):
-        start = tops[layout.layers[arrow.start]] + _height(picture.boxes[arrow.start])
-        points = [(layout.centers[arrow.start], start)]
-        for layer, x in way:
-            points += [(x, tops[layer]), (x, tops[layer + 1] - _BETWEEN)]
-        points.append((layout.centers[arrow.end], tops[layout.layers[arrow.end]]))
-        written = ' class="written"' if arrow.is_written else ""
-        yield f'<path{written} d="{_curve(points)}" marker-end="url(#opdispatch-tip)"/>'
-
-
-def _curve(points: list[tuple[float, float]]) -> str:
-    """A line through the points that leaves and reaches each of them downwards."""
-    (x, y), *others = points
-    parts = [f"M{x:.1f},{y:.1f}"]
-    for nx, ny in others:
-        bend = (ny - y) / 2
-        parts.append(f"C{x:.1f},{y + bend:.1f} {nx:.1f},{ny - bend:.1f} {nx:.1f},{ny:.1f}")
-        x, y = nx, ny
-    return " ".join(parts)
+    else:
+        line = f"M{right / 2:.1f},{tops[arrow.end] - _BETWEEN:.1f} V{tops[arrow.end]:.1f}"
+    written = ' class="written"' if arrow.is_written else ""
+    return f'<path{written} d="{line}" marker-end="url(#opdispatch-tip)"/>'
