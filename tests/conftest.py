@@ -80,6 +80,18 @@ def eager_switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.fixture
+def accelerator() -> Iterator[Any]:
+    """A simulated accelerator, registered in this process: interpreters have their own."""
+    from opdispatch import register_backend
+    from tests.simulated_accelerator import Accelerator
+
+    backend = Accelerator()
+    registration = register_backend(backend)
+    yield backend
+    registration.close()
+
+
 @functools.cache
 def _absence_of_gpus() -> str:
     from opdispatch.arrays.cupy_errors import explain_absence

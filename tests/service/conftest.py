@@ -14,8 +14,10 @@ import pytest
 
 import opdispatch_client as oc
 from tests.service import shared_memory
+from tests.service.doors import Doors
 from tests.service.libraries import IMAGE
 from tests.service.openings import Openings
+from tests.service.packages import write_wheel
 from tests.service.running_daemon import RunningDaemon, wait_for
 
 StartDaemon = Callable[..., RunningDaemon]
@@ -55,9 +57,9 @@ def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
 
 
 @pytest.fixture
-def workers() -> int:
-    """How many interpreters ``daemon`` has. Modules that need but one say so, and start sooner."""
-    return 2
+def workers(request: pytest.FixtureRequest) -> int:
+    """How many interpreters ``daemon`` has: WORKERS of the test's module, which starts sooner."""
+    return getattr(request.module, "WORKERS", 2)
 
 
 @pytest.fixture
@@ -74,9 +76,9 @@ def session(daemon: RunningDaemon) -> Iterator[oc.Session]:
 
 
 @pytest.fixture(scope="module")
-def shared_workers() -> int:
-    """How many interpreters ``shared_daemon`` has."""
-    return 2
+def shared_workers(request: pytest.FixtureRequest) -> int:
+    """How many interpreters ``shared_daemon`` has: SHARED_WORKERS of the tests' module."""
+    return getattr(request.module, "SHARED_WORKERS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +139,14 @@ def is_idle(session: oc.Session) -> bool:
 
 
 @pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Doors]:
+    """Doors at which the kernels of ``door_library`` wait."""
+    doors = Doors(tmp_path)
+    yield doors
+    doors.close()
+
+
+@pytest.fixture
 def write_library(tmp_path: Path) -> WriteLibrary:
     """Writes a kernel library: ``write_library("image", text)`` gives ``image.py``."""
 
@@ -146,6 +156,25 @@ def write_library(tmp_path: Path) -> WriteLibrary:
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two versions of one package, and another package."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for version in ("1.0", "2.0"):
+        write_wheel(folder, "tinypack", version)
+    write_wheel(folder, "otherpack", "7.0")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def standard(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
+    """A session with the shared daemon, which has the standard's operators."""
+    with shared_daemon.connect() as session:
+        session.load("opdispatch.array_library")
+        yield session
+        session.unload("array_library")
 
 
 @pytest.fixture(scope="module")

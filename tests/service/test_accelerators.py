@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
+SHARED_WORKERS = 1
 X = np.arange(6.0).reshape(2, 3)
 LIBRARY = (
     Path(simulated_accelerator.__file__).read_text()
@@ -63,20 +63,6 @@ lib.define("first(Tensor[] xs) -> Tensor")
 lib.impl("kind", lambda x: type(x).__name__, "CompositeExplicitAutograd")
 lib.impl("first", lambda xs: xs[0], "CompositeExplicitAutograd")
 """
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """The client's own: it is another process than the interpreters."""
-    backend = Accelerator()
-    registration = register_backend(backend)
-    yield backend
-    registration.close()
 
 
 def test_a_call_goes_to_the_kernel_for_where_its_tensors_are(

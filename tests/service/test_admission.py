@@ -23,14 +23,6 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 X = np.zeros(2)
 
 
-@pytest.fixture
-def doors(tmp_path) -> Iterator[Doors]:
-    """Doors of the test's own."""
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
-
-
 def queued(session: oc.Session) -> int:
     return sum(interpreter.calls_queued for interpreter in session.interpreters())
 

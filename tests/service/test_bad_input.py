@@ -19,13 +19,9 @@ from opdispatch_wire.values import value_to_proto
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE, constant
 
+SHARED_WORKERS = 1
 X = np.arange(3.0)
 C = grpc.StatusCode
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 def call(channel: grpc.Channel, request: execution_pb2.CallRequest):

@@ -21,13 +21,9 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 X = np.arange(3.0)
 C = grpc.StatusCode
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 def test_a_client_of_another_protocol_version_is_told(unharmed: oc.Session, channel: grpc.Channel):

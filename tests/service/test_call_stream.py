@@ -22,13 +22,9 @@ from tests.service.conftest import WriteLibrary
 from tests.service.doors import Doors, door_library
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+SHARED_WORKERS = 1
 X = np.arange(3.0)
 C = grpc.StatusCode
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 class RawStream:

@@ -22,29 +22,14 @@ from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.unit.scarce_threads import ScarceThreads
 
+WORKERS = 1
+SHARED_WORKERS = 1
 X = np.arange(3.0)
 LANES: list[LaneChoice] = ["local", "stream", "grpc"]
 # Many times as many as a map has in flight; in `make stress`, thousands.
 MANY = 3_000 if "OPDISPATCH_STRESS_SECONDS" in os.environ else 800
 
 each_lane = pytest.mark.parametrize("lane", LANES)
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
-
-
-@pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
 
 
 @pytest.fixture

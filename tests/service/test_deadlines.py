@@ -11,12 +11,8 @@ import opdispatch_client as oc
 from tests.service.running_daemon import RunningDaemon, wait_for
 from tests.service.test_direct_calls import stopped
 
+SHARED_WORKERS = 1
 X = np.arange(3.0)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 def scales(session: oc.Session) -> bool:

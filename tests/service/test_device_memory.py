@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch import DeviceTransfers, register_backend
+from opdispatch import DeviceTransfers
 from opdispatch_server.values.peer_values import TRANSFER
 from opdispatch_wire.addresses import grpc_target
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
@@ -99,15 +99,6 @@ lib.impl("counted", counted, "CPU")
 lib.define("kill(Tensor x) -> ()")
 lib.impl("kill", kill, "CPU")
 """
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """The client's own."""
-    backend = Accelerator()
-    registration = register_backend(backend)
-    yield backend
-    registration.close()
 
 
 @pytest.fixture(scope="module")

@@ -49,13 +49,6 @@ lib.impl("run_", lambda self, path, dies: run(self, path, dies) and None, "CPU")
 """
 
 
-@pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
-
-
 @contextmanager
 def stopped(daemon: RunningDaemon) -> Iterator[None]:
     """While the daemon does nothing at all.

@@ -30,13 +30,6 @@ TCP = "127.0.0.1:0"
 StartTcp = Callable[..., RunningDaemon]
 
 
-@pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
-
-
 @pytest.fixture(scope="module")
 def shared_daemon(loaded_tcp: RunningDaemon) -> RunningDaemon:
     return loaded_tcp

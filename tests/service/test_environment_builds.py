@@ -20,22 +20,11 @@ from tests.service.packages import (
     reporting,
     script_metadata,
     write_slow_project,
-    write_wheel,
 )
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_environments import environments
 
 X = np.zeros(2)
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two versions of one package, and another package."""
-    folder = tmp_path_factory.mktemp("wheels")
-    for version in ("1.0", "2.0"):
-        write_wheel(folder, "tinypack", version)
-    write_wheel(folder, "otherpack", "7.0")
-    return folder
 
 
 def test_racing_loads_of_one_set_wait_for_one_build(

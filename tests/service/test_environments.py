@@ -17,26 +17,11 @@ from tests.service.packages import (
     offline,
     reporting,
     script_metadata,
-    write_wheel,
 )
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+WORKERS = 1
 X = np.zeros(2)
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two versions of one package, and another package."""
-    folder = tmp_path_factory.mktemp("wheels")
-    for version in ("1.0", "2.0"):
-        write_wheel(folder, "tinypack", version)
-    write_wheel(folder, "otherpack", "7.0")
-    return folder
 
 
 @pytest.fixture(scope="module")

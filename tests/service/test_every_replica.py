@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -108,13 +107,6 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
             yield Replicas(daemon)
     finally:
         daemon.clean_up()
-
-
-@pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
 
 
 Begin = Callable[[oc.Session, str, Doors], Callable[[], list[int]]]

@@ -14,10 +14,7 @@ from tests.service.running_daemon import RunningDaemon
 from tests.service.test_examples import blocks, run_command
 from tests.service.test_readme import commands
 
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
+SHARED_WORKERS = 1
 
 
 def test_the_readme_shows_what_its_commands_print(

@@ -21,14 +21,10 @@ from tests.language_model import FOLDER, LIBRARY, transformer
 from tests.service.running_daemon import RunningDaemon
 from tests.service.test_readme import commands
 
+WORKERS = 1
 CONFIG = transformer.Config(num_hidden_layers=2, hidden_size=64, intermediate_size=96)
 WEIGHTS = transformer.make_weights(CONFIG)
 TOKENS = transformer.encode("kernels")
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import Iterator
 
 import grpc
 import numpy as np
@@ -19,6 +18,7 @@ from tests.service.doors import Doors, door_library
 from tests.service.libraries import IMAGE
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+SHARED_WORKERS = 1
 X = np.zeros(2)
 FORGED = [
     "1 0 0 0",
@@ -31,19 +31,6 @@ FORGED = [
     "-1 -1 -1 -1",
     "1 1 1 1 nan",
 ]
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
-
-
-@pytest.fixture
-def doors(tmp_path) -> Iterator[Doors]:
-    """Doors of the test's own."""
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
 
 
 def plain_channel(daemon: RunningDaemon) -> grpc.Channel:

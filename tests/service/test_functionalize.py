@@ -22,12 +22,8 @@ from tests.service.running_daemon import RunningDaemon
 from tests.simulated_accelerator import Accelerator, AcceleratorArray
 from tests.writeless_accelerator import HERE
 
+SHARED_WORKERS = 1
 X = np.arange(6.0).reshape(2, 3)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 def program(x: Any) -> Any:

@@ -19,13 +19,9 @@ from tests.service.doors import Doors, door_library
 from tests.service.running_daemon import RunningDaemon
 from tests.service.test_call_stream import C, RawStream
 
+SHARED_WORKERS = 1
 X = np.arange(1000.0)
 KEY = "opdispatch_chunk_bytes"
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture

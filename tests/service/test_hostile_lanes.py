@@ -21,14 +21,10 @@ from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2
 from tests.service.raw_lane import RawLane, find_route, raw_lane
 
+SHARED_WORKERS = 1
 X = np.arange(3.0)
 
 Door = tuple[str, execution_pb2.Route | None]
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture(params=["daemon", "interpreter"])

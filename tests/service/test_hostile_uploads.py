@@ -15,10 +15,7 @@ from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
 
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
+SHARED_WORKERS = 1
 
 
 def load(channel: grpc.Channel, **fields: object) -> registry_pb2.LoadLibraryReply:

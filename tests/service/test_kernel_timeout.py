@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -14,14 +12,6 @@ from tests.service.libraries import constant
 from tests.service.running_daemon import Background, wait_for
 
 X = np.zeros(2)
-
-
-@pytest.fixture
-def doors(tmp_path) -> Iterator[Doors]:
-    """Doors of the test's own."""
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
 
 
 def restarts(session: oc.Session) -> dict[str, int]:

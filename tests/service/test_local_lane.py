@@ -21,12 +21,8 @@ from tests.service.libraries import GATE, constant
 from tests.service.raw_lane import raw_lane
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
+SHARED_WORKERS = 1
 X = np.arange(3.0)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 def test_a_session_takes_the_lane_where_it_can(loaded: RunningDaemon):

@@ -12,6 +12,7 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import MAX_VALUES, ValueCount
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 LIBRARY = """
 from opdispatch import Library
 
@@ -26,11 +27,6 @@ lib.define("total(Tensor[] x) -> Tensor")
 lib.impl("total", lambda x: sum(x), "CPU")
 """
 X = np.arange(3.0)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture(params=["local", "stream", "grpc", "direct"])

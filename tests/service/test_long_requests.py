@@ -23,6 +23,7 @@ from opdispatch_wire.v1 import (
 from opdispatch_wire.v1 import registry_pb2 as pb
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 MANY = """
 from opdispatch import Library
 
@@ -31,11 +32,6 @@ for i in range(2500):
     lib.define(f"f{i}(Tensor x) -> Tensor")
 """
 LONG = "a" * (MAX_REQUEST_BYTES + 1)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture

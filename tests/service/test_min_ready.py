@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.doors import Doors
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
+SHARED_WORKERS = 3
 X = np.zeros(2)
 
 # Its import says that it has begun, and waits to be let out.
@@ -43,18 +43,6 @@ lib = Library("slow", "DEF")
 lib.define("version(Tensor x) -> int")
 lib.impl("version", lambda x: 0, "CPU")
 """
-
-
-@pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 3
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES
 from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 NESTED = """\
 from opdispatch import Library
 
@@ -42,11 +43,6 @@ lib.impl("give", nested, "CPU")
 """
 LIMIT = f"more than {MAX_NESTING} levels deep"
 TOO_MANY = f"more than {MAX_VALUES} values"
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture

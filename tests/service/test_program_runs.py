@@ -17,12 +17,8 @@ from tests.service.running_daemon import Background, RunningDaemon, wait_for
 from tests.service.test_interpreters import pid_of
 from tests.service.test_programs import run
 
+SHARED_WORKERS = 1
 X = np.arange(4.0)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 def test_a_program_takes_the_slots_of_its_libraries(

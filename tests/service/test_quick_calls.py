@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,13 +31,6 @@ lib.impl("get.to", lambda x, device: 2, "CPU")
 """
 
 each_lane = pytest.mark.parametrize("lane", LANES)
-
-
-@pytest.fixture
-def doors(tmp_path: Path) -> Iterator[Doors]:
-    doors = Doors(tmp_path)
-    yield doors
-    doors.close()
 
 
 def make_known(session: oc.Session, doors: Doors) -> np.ndarray:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import array_api_compat
 import numpy as np
 import pytest
@@ -14,20 +12,8 @@ from opdispatch import array_api as xp
 from opdispatch_client import RemoteTensor
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 X = np.arange(6.0).reshape(2, 3)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
-
-
-@pytest.fixture(scope="module")
-def standard(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
-    with shared_daemon.connect() as session:
-        session.load("opdispatch.array_library")
-        yield session
-        session.unload("array_library")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -21,20 +20,8 @@ from opdispatch import (
 from opdispatch import array_api as xp
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 X = np.array([[1.0, 2.0], [3.0, 4.0]])
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
-
-
-@pytest.fixture(scope="module")
-def standard(shared_daemon: RunningDaemon) -> Iterator[oc.Session]:
-    with shared_daemon.connect() as session:
-        session.load("opdispatch.array_library")
-        yield session
-        session.unload("array_library")
 
 
 def test_one_call_goes_back_through_what_was_called_there(standard: oc.Session):

@@ -19,12 +19,8 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import GATE, constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
+WORKERS = 1
 X = np.zeros(2)
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
 
 
 def run_serve(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:

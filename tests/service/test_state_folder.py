@@ -17,12 +17,8 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon
 
+WORKERS = 1
 X = np.zeros(2)
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
 
 
 def kill(daemon: RunningDaemon) -> None:

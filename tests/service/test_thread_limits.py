@@ -13,6 +13,7 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.test_far_interpreters import with_far_one
 
+WORKERS = 1
 X = np.zeros(2)
 BIG = 8 << 20
 
@@ -53,11 +54,6 @@ lib = Library("near", "DEF")
 lib.define("get(Tensor x) -> int")
 lib.impl("get", lambda x: ops.scarce.quick(x), "CPU")
 """
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
 
 
 def check_calls(session: oc.Session) -> None:

@@ -30,6 +30,7 @@ from opdispatch_client import aio
 from tests.service.running_daemon import RunningDaemon
 from tests.service.test_readme import promised_output
 
+SHARED_WORKERS = 1
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tracing.md"
 
 X, W = np.arange(6.0).reshape(2, 3), np.ones((3, 2)) / 4
@@ -62,11 +63,6 @@ lib.impl("slope", lambda x, by: x * by, "CPU")
 lib.impl("text", text, "CPU")
 lib.impl("traced", traced, "CPU")
 """
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture(scope="module")

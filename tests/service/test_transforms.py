@@ -23,6 +23,7 @@ from opdispatch import (
 from opdispatch import array_api as xp
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 LIBRARY = """\
 from opdispatch import Library, func, is_grad_enabled, is_inference_mode_enabled
 from opdispatch import no_grad, ops, register_vmap, vmap
@@ -59,11 +60,6 @@ lib.impl("branch", lambda x: vmap(lambda a: a if a[0] > 0 else -a)(x), "CPU")
 
 rng = np.random.default_rng(0)
 WEIGHTS, SAMPLES = rng.normal(size=(2, 3)), rng.normal(size=(4, 3))
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,8 @@ from tests.service.conftest import StartDaemon
 from tests.service.running_daemon import wait_for
 from tests.service.test_interpreters import worker
 
+WORKERS = 1
 MIB = 2**20
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
 
 
 HEAVY = """\

@@ -10,12 +10,8 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 from tests.service.running_daemon import RunningDaemon
 
+SHARED_WORKERS = 1
 LONG = "a." * 500_000 + "a"
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.mark.parametrize(

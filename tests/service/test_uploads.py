@@ -24,13 +24,9 @@ from tests.service.conftest import StartDaemon
 from tests.service.libraries import constant
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+SHARED_WORKERS = 1
 SIZE = 24 * 2**20
 X = np.zeros(1)
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 class CuttingProxy:

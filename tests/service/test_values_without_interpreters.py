@@ -15,6 +15,9 @@ import opdispatch_client as oc
 from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.running_daemon import RunningDaemon, wait_for
 
+WORKERS = 1
+
+
 SMALL, LARGE = np.arange(4.0), np.arange(300_000.0)
 
 DOUBLE = """\
@@ -47,11 +50,6 @@ KEEPERS: dict[str, Callable[[oc.Session, Any], Any]] = {
     "remote": lambda session, x: session.call("double::double", x, remote=True).numpy() / 2,
     "program": program,
 }
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
 
 
 def kill(session: oc.Session) -> None:

@@ -15,6 +15,7 @@ from tests.service.conftest import WriteLibrary
 from tests.service.doors import SECONDS, Doors, door_library
 from tests.service.running_daemon import Background, wait_for
 
+SHARED_WORKERS = 1
 X = np.arange(6.0)
 LIBRARY = (
     Path(simulated_accelerator.__file__).read_text()
@@ -58,11 +59,6 @@ lib.impl("enter_and_call_", enter_and_call_, "PrivateUse1")
 )
 NEXT = f"{LIBRARY}\n# next\n"
 Replace = Callable[[], object]
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture

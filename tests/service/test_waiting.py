@@ -19,6 +19,8 @@ from tests.service.conftest import StartDaemon, WriteLibrary
 from tests.service.libraries import constant
 from tests.service.running_daemon import Background, RunningDaemon, wait_for
 
+WORKERS = 1
+SHARED_WORKERS = 1
 WAITERS = 1000
 OPERATORS = 50
 
@@ -43,16 +45,6 @@ while not os.path.exists({gate!r}):
 lib = Library("slow", "DEF")
 lib.define("get() -> int")
 """
-
-
-@pytest.fixture
-def workers() -> int:
-    return 1
-
-
-@pytest.fixture(scope="module")
-def shared_workers() -> int:
-    return 1
 
 
 @pytest.fixture

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from opdispatch import Dispatcher, KernelFunction, compiled_call, parse_dispatch_key, parse_schema
+from opdispatch import (
+    Dispatcher,
+    KernelFunction,
+    Library,
+    compiled_call,
+    parse_dispatch_key,
+    parse_schema,
+)
 from opdispatch.ops import Ops
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
@@ -52,6 +59,21 @@ def define(dispatcher):
         return dispatcher.get_schema(parsed.name)
 
     return define
+
+
+@pytest.fixture
+def library(dispatcher):
+    """``library(ns, kind, key)``: a library of the test's dispatcher."""
+
+    def library(*args):
+        return Library(*args, dispatcher=dispatcher)
+
+    return library
+
+
+@pytest.fixture
+def lib(library):
+    return library("t", "DEF")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -51,14 +51,6 @@ from opdispatch_wire.v1 import values_pb2
 from tests.simulated_accelerator import Accelerator, AcceleratorArray, AcceleratorFullError
 
 X = np.arange(6.0).reshape(2, 3)
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    backend = Accelerator()
-    registration = register_backend(backend)
-    yield backend
-    registration.close()
 
 
 def test_numpy_and_cupy_are_there_from_the_start():

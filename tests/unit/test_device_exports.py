@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from opdispatch import DeviceMemory, Tensor, register_backend
+from opdispatch import DeviceMemory, Tensor
 from opdispatch.errors import DeviceError, DeviceLostError
 from opdispatch_server.values import device_exports
 from opdispatch_server.values.device_exports import PATIENCE, DeviceExports, find_device_id
@@ -18,14 +18,6 @@ from tests.simulated_accelerator import Accelerator, AcceleratorArray
 
 X = np.arange(6.0)
 HERE = b"accelerator 1"
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    backend = Accelerator()
-    registration = register_backend(backend)
-    yield backend
-    registration.close()
 
 
 @pytest.fixture

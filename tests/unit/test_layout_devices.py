@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from opdispatch import (
     Tensor,
     nested_tensor,
     nested_tensor_from_jagged,
-    register_backend,
     sparse_coo_tensor,
     sparse_csr_tensor,
 )
@@ -26,14 +24,6 @@ from tests.simulated_accelerator import Accelerator
 
 ONE, OTHER = "privateuseone:0", "privateuseone:1"
 VALUES, OFFSETS = np.arange(3.0), np.array([0, 1, 3])
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    backend = Accelerator()
-    registration = register_backend(backend)
-    yield backend
-    registration.close()
 
 
 def on(device: str, array: Any) -> Any:

@@ -30,21 +30,6 @@ K = DispatchKey
 X = np.ones(2)
 
 
-@pytest.fixture
-def library(dispatcher):
-    """``library(ns, kind, key)``: a library of the test's dispatcher."""
-
-    def library(*args):
-        return Library(*args, dispatcher=dispatcher)
-
-    return library
-
-
-@pytest.fixture
-def lib(library):
-    return library("t", "DEF")
-
-
 def call(dispatcher, name, *args, **kwargs):
     return dispatcher.resolve_overload(f"t::{name}", args, kwargs)(*args, **kwargs)
 

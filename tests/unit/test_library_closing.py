@@ -14,21 +14,6 @@ from opdispatch import (
 X = np.ones(2)
 
 
-@pytest.fixture
-def library(dispatcher):
-    """``library(ns, kind, key)``: a library of the test's dispatcher."""
-
-    def library(*args):
-        return Library(*args, dispatcher=dispatcher)
-
-    return library
-
-
-@pytest.fixture
-def lib(library):
-    return library("t", "DEF")
-
-
 def test_closing_a_library_undoes_everything_it_registered(lib, library, dispatcher, caller):
     lib.define("f(Tensor x) -> str")
     lib.impl("f", lambda x: "f", "CPU")

@@ -6,27 +6,11 @@ import pytest
 
 from opdispatch import (
     DuplicateDefinitionError,
-    Library,
     RegistrationError,
     SchemaError,
     Tag,
     define,
 )
-
-
-@pytest.fixture
-def library(dispatcher):
-    """``library(ns, kind, key)``: a library of the test's dispatcher."""
-
-    def library(*args):
-        return Library(*args, dispatcher=dispatcher)
-
-    return library
-
-
-@pytest.fixture
-def lib(library):
-    return library("t", "DEF")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from opdispatch import (
     DispatchKey,
     DispatchKeySet,
-    Library,
     NoKernelError,
     RegistrationError,
     Tensor,
@@ -15,21 +14,6 @@ from opdispatch import (
 
 K = DispatchKey
 X = np.ones(2)
-
-
-@pytest.fixture
-def library(dispatcher):
-    """``library(ns, kind, key)``: a library of the test's dispatcher."""
-
-    def library(*args):
-        return Library(*args, dispatcher=dispatcher)
-
-    return library
-
-
-@pytest.fixture
-def lib(library):
-    return library("t", "DEF")
 
 
 def call(dispatcher, name, *args, **kwargs):
