@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export OPENBLAS_THREAD_TIMEOUT := 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types check fix bench gpu peers installs conformance stress protos clean
+.PHONY: help demo test lint types check fix bench gpu peers installs conformance stress protos blocking clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/' | expand -t 14
@@ -101,6 +101,9 @@ protos: ## regenerate proto/opdispatch_wire/v1 from proto/opdispatch/v1
 	@test -x .venv-protos/bin/python || $(PYTHON) -m venv .venv-protos
 	@.venv-protos/bin/python $(INSTALL) 'grpcio-tools==1.81.1' googleapis-common-protos
 	@.venv-protos/bin/python proto/generate.py
+
+blocking: $(VENV)/.stamp-dev ## regenerate the blocking session of opdispatch_client from the asyncio one
+	@$(BIN)/python client/generate_blocking.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .venv-protos .venv-peers .venv-conformance .pytest_cache .mypy_cache .ruff_cache demo_output build dist

@@ -1,32 +1,25 @@
 """Sessions with an opdispatch daemon, from Python and from the command line.
 
-    session, aio                        connect, and the sessions: blocking, and for asyncio
-    session_base                        what both do without asking the daemon
+    aio/, blocking/                     connect, and the sessions; blocking is generated from aio
+    session_base, connection_base       what both do, which is the same
     rpcs, request_arguments, listings   what both ask of the daemon, and what it tells; no I/O
     endpoint                            where a session goes, and how long it waits
     grpc_forks                          which processes it can be opened in
     library_upload                      files of a library, in chunks
-    load_progress                       the steps of a load, as they come
+    message_clock                       how long the daemon may say nothing in a stream
 
     What is called:
 
-    calling_session,
-    async_calling_session               the methods of sessions for calls, values and programs
     remote_ops, operator_catalog        session.ops.namespace.name.overload, and help for it
-    async_operator_catalog              the same where an event loop runs, which must not wait
     operator_call, call_shape           one call, and what it has in common with others
-    ordered_results, call_future        what map and submit return
-    remote_tensor, remote_calls,
-    value_lease                         tensors that stay in interpreters, for as long as they live
-    program, program_call,
+    map_arguments                       what map calls an operator with
+    remote_value, value_lease           tensors that stay in interpreters, for as long as they live
+    program_recording, program_call,
     traced_function                     programs: recorded, sent, made of functions
 
     How calls travel:
 
-    blocking_calls, async_calls         those of one session, and which way each of them goes
     call_attempt                        one call on its way
-    one_thread, one_loop                where callbacks run, and calls are made again; where an
-                                        asyncio session belongs
     call_options                        what calls may have otherwise than their session
     lanes/                              the ways: to the daemon, or directly to an interpreter
 
@@ -68,6 +61,11 @@ if TYPE_CHECKING:
     )
     from opdispatch_client import aio
     from opdispatch_client.aio import AsyncSession
+    from opdispatch_client.aio.program import AsyncProgram
+    from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
+    from opdispatch_client.blocking import Session, connect
+    from opdispatch_client.blocking.program import Program
+    from opdispatch_client.blocking.remote_tensor import RemoteTensor
     from opdispatch_client.listings import (
         Interpreter,
         KernelSummary,
@@ -81,9 +79,7 @@ if TYPE_CHECKING:
         TraceLine,
         UnloadedLibrary,
     )
-    from opdispatch_client.program import AsyncProgram, Placeholder, Program
-    from opdispatch_client.remote_tensor import AsyncRemoteTensor, RemoteTensor
-    from opdispatch_client.session import Session, connect
+    from opdispatch_client.program_recording import Placeholder
     from opdispatch_wire.addresses import AddressError
     from opdispatch_wire.caller_tensors import TransferProgress
     from opdispatch_wire.errors import (
@@ -171,10 +167,13 @@ __all__ = [
 ]
 
 _NAMES_OF_MODULE = {
-    "opdispatch_client.session": ("Session", "connect"),
+    "opdispatch_client.blocking": ("Session", "connect"),
+    "opdispatch_client.blocking.program": ("Program",),
+    "opdispatch_client.blocking.remote_tensor": ("RemoteTensor",),
     "opdispatch_client.aio": ("AsyncSession",),
-    "opdispatch_client.remote_tensor": ("AsyncRemoteTensor", "RemoteTensor"),
-    "opdispatch_client.program": ("AsyncProgram", "Placeholder", "Program"),
+    "opdispatch_client.aio.program": ("AsyncProgram",),
+    "opdispatch_client.aio.remote_tensor": ("AsyncRemoteTensor",),
+    "opdispatch_client.program_recording": ("Placeholder",),
     "opdispatch_client.listings": (
         "Interpreter",
         "KernelSummary",

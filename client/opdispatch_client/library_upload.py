@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from opdispatch_client.load_progress import read_within
+from opdispatch_client.message_clock import read_within
 from opdispatch_client.rpcs import Load
 from opdispatch_wire.errors import DaemonUnavailableError, WireError
 from opdispatch_wire.library_content import LibraryContent, upload_chunk_bytes

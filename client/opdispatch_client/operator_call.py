@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
 from opdispatch_client import listings
 from opdispatch_client.call_shape import call_shape
-from opdispatch_client.remote_tensor import note_interpreter
+from opdispatch_client.remote_value import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import call_request, result_of_reply
 from opdispatch_wire.profiles import CallSpan

@@ -49,6 +49,9 @@ class OperatorCatalog:
         self._names = [each.name for each in operators]
         self._known = _with_parts(self._names)
 
+    def note_description(self, described: OperatorDescription) -> None:
+        """Do nothing: ``describe`` asks each time. Overridden where it must not wait."""
+
     def names(self) -> list[str]:
         """Ask for the names of all operators. Raises an OpdispatchError if nothing answers."""
         found = self._ask(rpcs.list_operators(""), timeout=ANSWER_SECONDS)
@@ -78,6 +81,9 @@ class OperatorCatalog:
             return [self._ask(rpcs.describe(each), timeout=ANSWER_SECONDS) for each in overloads]
         except OpdispatchError:
             return []
+
+    def close(self) -> None:
+        """Do nothing: each question ends before its method returns."""
 
 
 def documentation_of(described: list[OperatorDescription]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.named_results import make_results
-from opdispatch_client.remote_tensor import note_interpreter
+from opdispatch_client.remote_value import note_interpreter
 from opdispatch_wire.caller_tensors import OnTransfer
 from opdispatch_wire.calls import returns_of_reply
 from opdispatch_wire.errors import WireError

@@ -159,3 +159,8 @@ _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "str | os.PathLike[str]": _check_path,
     "Requirements": _check_requirements,
 }
+
+
+def as_list(values: Any) -> list[Any]:
+    """Return the values, whether one was given or several."""
+    return list(values) if isinstance(values, list | tuple) else [values]

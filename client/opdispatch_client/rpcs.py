@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
+from opdispatch.errors import OpdispatchError
 from opdispatch_client import listings
 from opdispatch_client.operator_call import Call
 from opdispatch_client.request_arguments import LONGEST_TIMEOUT, checked
@@ -24,6 +25,8 @@ from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
 T = TypeVar("T")
+OnProgress = Callable[[str], None]
+"""Called with each step of a load, in words."""
 
 CALL = "/opdispatch.v1.ExecutionService/Call"
 """The name of an operator call on the wire."""
@@ -135,6 +138,16 @@ def with_progress(rpc: Rpc[listings.LoadedLibrary]) -> Rpc[str | listings.Loaded
         read,
         rpc.metadata,
     )
+
+
+def is_unknown_method(error: OpdispatchError) -> bool:
+    """Return whether a daemon has said that it has no such method."""
+    return type(error) is OpdispatchError and error.facts.get("status") == "UNIMPLEMENTED"
+
+
+def cut_short_error(rpc: Rpc[Any]) -> WireError:
+    """Return the error for a stream that ends before the reply."""
+    return WireError(f"$: the daemon has ended its answer to {rpc.what} before the reply")
 
 
 def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:

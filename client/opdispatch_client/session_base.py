@@ -5,34 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import grpc
 import numpy as np
 from numpy.typing import DTypeLike
 
 from opdispatch import profile
 from opdispatch.profiler.schedule import Schedule
+from opdispatch_client.connection_base import ConnectionBase
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.session_memory import SessionMemory, Shape
-from opdispatch_client.library_upload import LibraryUpload, OnUpload
 from opdispatch_client.listings import ServerInfo
-from opdispatch_client.rpcs import Load, Rpc
-from opdispatch_wire.channel import check_message_size
 
 
 class SessionBase:
-    """A session's daemon, the methods of its channel, and its memory.
+    """A session's daemon, and its memory."""
 
-    No other process gets one. See Note [Sessions in forked children].
-    """
-
+    _connection: ConnectionBase
+    _endpoint: Endpoint
     _memory: SessionMemory
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._methods: dict[str, Callable[..., Any]] = {}
-        self._server_info: ServerInfo
-        self._limit = endpoint.max_message_bytes
-        self._closed = False
+    _server_info: ServerInfo
 
     @property
     def address(self) -> str:
@@ -101,45 +91,11 @@ class SessionBase:
         )
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
+        state = "closed" if self._connection.is_closed else "open"
         return f"<opdispatch_client.{type(self).__name__} {self.address} [{state}]>"
 
-    def _upload(
-        self, channel: grpc.Channel, load: Load, on_upload: OnUpload | None
-    ) -> LibraryUpload:
-        """Raises DaemonUnavailableError after ``close``, or in a child of the session's process."""
-        if self._closed or not self._endpoint.is_of_this_process:
-            raise self._endpoint.closed_error()
-        return LibraryUpload(
-            channel,
-            load,
-            address=self.address,
-            timeout=self.timeout,
-            max_message_bytes=self._limit,
-            on_upload=on_upload,
-        )
-
     def _introduced(self, info: ServerInfo) -> ServerInfo:
-        """The daemon has said who it is; its message limit counts from now on."""
-        self._limit = self._endpoint.message_limit(info)
+        """Keep what the daemon says of itself; its message limit counts from now on."""
+        self._connection.limit = self._endpoint.message_limit(info)
         self._server_info = info
         return info
-
-    def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
-        """The method of a request, which ``make`` makes of the channel when it is first needed.
-
-        Raises DaemonUnavailableError after ``close``, or in a child of the session's process, and
-        MessageTooLargeError.
-        """
-        if self._closed or not self._endpoint.is_of_this_process:
-            raise self._endpoint.closed_error()
-        check_message_size(rpc.request, self._limit, rpc.what)
-        # Threads may race to make a method; either one will do.
-        method = self._methods.get(rpc.path)
-        if method is None:
-            method = self._methods[rpc.path] = make(
-                rpc.path,
-                request_serializer=type(rpc.request).SerializeToString,
-                response_deserializer=rpc.reply_type.FromString,
-            )
-        return method

@@ -9,23 +9,16 @@ A graph that was traced becomes one, too: its calls are recorded as those of suc
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from opdispatch import Graph
 from opdispatch.errors import ArgumentError
 from opdispatch.tracing.structure import constant_key, leaves, map_leaves
-from opdispatch_client.program import (
-    Placeholder,
-    Recording,
-    RunProgram,
-    RunProgramAsync,
-    is_remote_or_tensor,
-)
+from opdispatch_client.program_recording import Placeholder, Recording, is_remote_or_tensor
 from opdispatch_wire.nesting import ValueCount, check_nesting
 
 # How many programs of one function are kept, for different constants.
@@ -143,34 +136,8 @@ def _tensors_in(tree: Any) -> Iterator[Any]:
 _TENSOR = "a tensor"
 
 
-def _fill(shape: Any, results: Sequence[Any]) -> Any:
+def fill(shape: Any, results: Sequence[Any]) -> Any:
+    """Return what the function returned, with results in the place of their numbers."""
     return map_leaves(
         lambda leaf: results[leaf.place] if isinstance(leaf, _Output) else leaf, shape
     )
-
-
-def as_program(function: Function, run: RunProgram, *, remote: bool) -> Function:
-    """A function that runs as a program of a blocking session."""
-    traced = TracedFunction(function, remote=remote)
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        trace, inputs = traced.prepare(args, kwargs)
-        return _fill(trace.shape, run(trace.data, [*inputs, *trace.captured], trace.keeps))
-
-    return call
-
-
-def as_async_program(
-    function: Function, run: RunProgramAsync, *, remote: bool
-) -> Callable[..., Awaitable[Any]]:
-    """A coroutine function that runs as a program of an asyncio session."""
-    traced = TracedFunction(function, remote=remote)
-
-    @functools.wraps(function)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        trace, inputs = traced.prepare(args, kwargs)
-        results = await run(trace.data, [*inputs, *trace.captured], trace.keeps)
-        return _fill(trace.shape, results)
-
-    return call

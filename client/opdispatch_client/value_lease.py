@@ -9,34 +9,26 @@ Note [Letting go of a remote tensor]
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import queue
 import secrets
-import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from opdispatch.errors import OpdispatchError
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.remote_values import PREFIX_BYTES
-from opdispatch_wire.status import error_from_rpc
+from opdispatch_wire.status import late_answer_error
 from opdispatch_wire.v1 import remote_pb2
 from opdispatch_wire.values import check_text
 
 HOLD_VALUES = "/opdispatch.v1.ExecutionService/HoldValues"
 
-# So many are told in one message, which has a limit.
-_AT_ONCE = 10_000
-# Those that are released within this time are told together.
-_GATHERING = 0.02
-# An asyncio session looks so often for what was collected, in seconds.
-_SWEEP = 0.1
+RELEASED_AT_ONCE = 10_000
+"""How many values one message releases at most, since messages have a limit."""
 
 Release = Callable[[bytes], None]
 
@@ -66,181 +58,35 @@ class Lease:
         )
 
 
-class ValueLease:
-    """The lease of a blocking session, made when it is first needed.
+@contextlib.contextmanager
+def in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
+    """A block that may take as many seconds as it is given: a handshake's, or those that are left.
 
-    ``_mutex`` protects ``_lease``, ``_stream`` and ``_is_closed``: at most one stream is open,
-    whose lease it is.
+    Raises DeadlineExceededError instead of DaemonUnavailableError when the deadline has passed.
     """
-
-    def __init__(self, channel: grpc.Channel, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._is_closed = False
-        self._method = _hold_values(channel)
-        self._mutex = threading.Lock()
-        self._lease: Lease | None = None
-        self._stream: _Stream | None = None
-
-    def get(self, timeout: float) -> Lease:
-        """The lease, opened if there is none. Raises what the daemon says, and
-        DaemonUnavailableError if it says nothing in time, or after ``close``.
-        """
-        self._endpoint.check_process()  # before a mutex, which another thread may have had
-        with self._mutex:
-            if self._is_closed:
-                raise self._endpoint.closed_error()
-            if self._lease is not None and not self._lease.why_over:
-                return self._lease
-            self._stream = _Stream(self._method, self._endpoint.address)
-            self._lease = self._stream.open(timeout)
-            return self._lease
-
-    def close(self) -> None:
-        """Ends the stream: the daemon lets go of everything. Idempotent."""
-        with self._mutex:
-            self._is_closed = True
-            if self._stream is not None:
-                self._stream.close()
+    timeout = endpoint.handshake_timeout
+    if deadline is not None:
+        timeout = min(timeout, max(deadline - time.monotonic(), 0.0))
+    try:
+        yield timeout
+    except DaemonUnavailableError:
+        if deadline is not None and time.monotonic() >= deadline:
+            raise late_answer_error(endpoint.address) from None
+        raise
 
 
-class _Stream:
-    """One stream, whose requests gRPC takes in a thread of its own."""
-
-    def __init__(self, method: Any, address: str) -> None:
-        self._address = address
-        self._released: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._closing = threading.Event()
-        self._opened = threading.Event()
-        self._interval = 1.0
-        self._lease: Lease | None = None
-        self._error: OpdispatchError | None = None
-        self._call = method(self._requests())
-
-    def open(self, timeout: float) -> Lease:
-        threading.Thread(target=self._read, name="value-lease", daemon=True).start()
-        if not self._opened.wait(timeout):
-            self.close()
-            raise _silence(self._address, timeout)
-        if self._lease is None:
-            assert self._error is not None, "the stream has ended without a word"
-            raise self._error
-        return self._lease
-
-    def close(self) -> None:
-        self._closing.set()
-        self._released.put(b"")  # wakes who waits there
-        self._call.cancel()
-
-    def _read(self) -> None:
-        why = "the daemon has ended the stream"
-        try:
-            for reply in self._call:
-                self._interval = max(reply.interval, 0.1)
-                self._lease = Lease(reply.session, self._released.put)
-                self._opened.set()
-        except grpc.RpcError as error:
-            self._error = error_from_rpc(error, address=self._address)
-            why = self._error.message
-        if self._error is None:
-            self._error = _refusal(self._address)
-        if self._lease is not None:
-            self._lease.why_over = "the session is closed" if self._closing.is_set() else why
-        self._closing.set()
-        self._released.put(b"")
-        self._opened.set()
-
-    def _requests(self) -> Iterator[remote_pb2.HoldValuesRequest]:
-        yield remote_pb2.HoldValuesRequest()
-        while not self._closing.is_set():
-            yield remote_pb2.HoldValuesRequest(release=self._collect())
-
-    def _collect(self) -> list[bytes]:
-        """What was released, as soon as something is; nothing after a while."""
-        try:
-            ids = [self._released.get(timeout=self._interval)]
-        except queue.Empty:
-            return []
-        self._closing.wait(_GATHERING)
-        with contextlib.suppress(queue.Empty):
-            while len(ids) < _AT_ONCE:
-                ids.append(self._released.get_nowait())
-        return [number for number in ids if number]
+@contextlib.contextmanager
+def released_on_error(lease: Lease, keep: remote_pb2.Keep) -> Iterator[None]:
+    """A block with a call that keeps values: an error releases them."""
+    try:
+        yield
+    except BaseException:
+        lease.release(keep.prefix)  # it may have run: what it has kept is not known
+        raise
 
 
-class AsyncValueLease:
-    """The lease of an asyncio session. Belongs to the event loop, but for ``Lease.release``."""
-
-    def __init__(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._is_closed = False
-        self._method = _hold_values(channel)
-        self._opening = asyncio.Lock()
-        self._lease: Lease | None = None
-        self._reading: asyncio.Task[None] | None = None
-
-    async def get(self, timeout: float) -> Lease:
-        """See ``ValueLease.get``."""
-        self._endpoint.check_process()
-        async with self._opening:
-            if self._is_closed:
-                raise self._endpoint.closed_error()
-            if self._lease is not None and not self._lease.why_over:
-                return self._lease
-            released: deque[bytes] = deque()
-            interval = [1.0]
-            call = self._method(_sweep(released, interval))
-            try:
-                async with asyncio.timeout(timeout):
-                    reply = await call.read()
-            except TimeoutError:
-                call.cancel()
-                raise _silence(self._endpoint.address, timeout) from None
-            except grpc.RpcError as error:
-                raise error_from_rpc(error, address=self._endpoint.address) from None
-            if not isinstance(reply, remote_pb2.HoldValuesReply):
-                raise _refusal(self._endpoint.address)
-            interval[0] = max(reply.interval, 0.1)
-            lease = self._lease = Lease(reply.session, released.append)
-            self._reading = asyncio.create_task(self._read(call, lease))
-            return lease
-
-    async def close(self) -> None:
-        """See ``ValueLease.close``."""
-        self._is_closed = True
-        if self._lease is not None:
-            self._lease.why_over = self._lease.why_over or "the session is closed"
-        if self._reading is not None:
-            self._reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reading
-
-    async def _read(self, call: Any, lease: Lease) -> None:
-        try:
-            await call.read()  # the end, or an error: nothing else follows
-            lease.why_over = lease.why_over or "the daemon has ended the stream"
-        except grpc.RpcError as error:
-            why = error_from_rpc(error, address=self._endpoint.address).message
-            lease.why_over = lease.why_over or why
-        finally:
-            call.cancel()
-
-
-async def _sweep(
-    released: deque[bytes], interval: list[float]
-) -> AsyncIterator[remote_pb2.HoldValuesRequest]:
-    """Says what was released, and at every interval at least that the client is there."""
-    yield remote_pb2.HoldValuesRequest()
-    loop = asyncio.get_running_loop()
-    told = loop.time()
-    while True:
-        await asyncio.sleep(_SWEEP)
-        if released or loop.time() - told >= interval[0]:
-            ids = [released.popleft() for _ in range(min(len(released), _AT_ONCE))]
-            told = loop.time()
-            yield remote_pb2.HoldValuesRequest(release=ids)
-
-
-def _hold_values(channel: grpc.Channel | grpc.aio.Channel) -> Any:
+def hold_values(channel: grpc.Channel | grpc.aio.Channel) -> Any:
+    """Return the stream's method."""
     return channel.stream_stream(
         HOLD_VALUES,
         request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
@@ -248,12 +94,14 @@ def _hold_values(channel: grpc.Channel | grpc.aio.Channel) -> Any:
     )
 
 
-def _silence(address: str, timeout: float) -> DaemonUnavailableError:
+def silent_daemon_error(address: str, timeout: float) -> DaemonUnavailableError:
+    """Return the error for a lease that is not there after `timeout` seconds."""
     return DaemonUnavailableError(
         f"{address} did not answer the request to hold values within {timeout:g} s",
         address=address,
     )
 
 
-def _refusal(address: str) -> DaemonUnavailableError:
+def no_values_error(address: str) -> DaemonUnavailableError:
+    """Return the error for a daemon that ends the stream at once."""
     return DaemonUnavailableError(f"{address} holds no values", address=address)

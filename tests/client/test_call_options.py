@@ -17,7 +17,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch import Tensor
-from opdispatch_client import blocking_calls
+from opdispatch_client.blocking import calls as blocking_calls
 from opdispatch_client.endpoint import LaneChoice
 from tests.service.running_daemon import RunningDaemon, wait_for
 

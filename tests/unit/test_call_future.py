@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opdispatch_client.call_future import Callback, CallFuture
+from opdispatch_client.blocking.call_future import Callback, CallFuture
 
 
 class Calls:

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from opdispatch_client.one_thread import OneThread
+from opdispatch_client.blocking.one_thread import OneThread
 from tests.unit.scarce_threads import ScarceThreads
 
 

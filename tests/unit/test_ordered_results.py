@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from opdispatch_client.call_future import Callback, CallFuture
-from opdispatch_client.ordered_results import OrderedResults
+from opdispatch_client.blocking.call_future import Callback, CallFuture
+from opdispatch_client.blocking.ordered_results import OrderedResults
 
 
 class Calls:

@@ -10,8 +10,8 @@ import pytest
 
 from opdispatch import LoggingMode, autocast, inference_mode, no_grad
 from opdispatch.errors import ArgumentError
-from opdispatch_client.program import PlaceholderUsed, Program, Recording, find_recording
-from opdispatch_client.traced_function import as_program
+from opdispatch_client.blocking.program import Program, as_program
+from opdispatch_client.program_recording import PlaceholderUsed, Recording, find_recording
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.nesting import MAX_NESTING

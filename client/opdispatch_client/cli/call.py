@@ -16,7 +16,7 @@ from opdispatch_client.cli.outcome import PARSER_ERROR, UsageError
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import FunctionSchema
-    from opdispatch_client.session import Session
+    from opdispatch_client.blocking import Session
 
 # Never part of an argument: the operating system ends them with it.
 _NUMBER_MARK = "\0"

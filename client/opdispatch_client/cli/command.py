@@ -21,7 +21,7 @@ import typer
 from opdispatch_client.cli.outcome import Exit, RequestFailedError
 
 if TYPE_CHECKING:
-    from opdispatch_client.session import Session
+    from opdispatch_client.blocking import Session
 
 TIMEOUT_DEFAULT = 30.0
 
@@ -89,7 +89,7 @@ class Settings:
         """Opens a session with the daemon; raises what ``opdispatch_client.connect`` raises."""
         gc.disable()  # a quarter of a second of imports, of which nothing can be collected
         try:
-            from opdispatch_client.session import connect
+            from opdispatch_client.blocking import connect
         finally:
             gc.enable()
         return connect(self.address, timeout=self.seconds)

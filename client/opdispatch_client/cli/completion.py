@@ -13,7 +13,7 @@ import typer
 from opdispatch_wire.printable import printable_line
 
 if TYPE_CHECKING:
-    from opdispatch_client.session import Session
+    from opdispatch_client.blocking import Session
 
 # Whoever presses the tabulator key does not wait for a daemon that is not well.
 _TIMEOUT = 2.0
@@ -105,7 +105,7 @@ def _is_colons(word: str) -> bool:
 
 def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str]]) -> list[str]:
     """The names, or none if the daemon does not answer: this must never disturb the prompt."""
-    from opdispatch_client.session import connect
+    from opdispatch_client.blocking import connect
 
     address = None
     level: typer.Context | None = context

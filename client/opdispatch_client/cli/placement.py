@@ -15,8 +15,8 @@ from opdispatch_client.cli.libraries import PANEL
 from opdispatch_client.cli.outcome import CommandError, UsageError
 
 if TYPE_CHECKING:
+    from opdispatch_client.blocking import Session
     from opdispatch_client.listings import Interpreter
-    from opdispatch_client.session import Session
 
 _EMPTY = ("drained", "ended")
 _LOOK_SECONDS = 0.25

@@ -12,7 +12,7 @@ from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.outcome import Exit, UsageError
 
 if TYPE_CHECKING:
-    from opdispatch_client.session import Session
+    from opdispatch_client.blocking import Session
     from opdispatch_client.stress.disruptions import Disruptions, Killer
     from opdispatch_client.stress.race import RaceOptions
     from opdispatch_client.stress.report import StressReport
@@ -158,7 +158,7 @@ def _race(
 ) -> StressReport:
     from time import perf_counter
 
-    from opdispatch_client.session import connect
+    from opdispatch_client.blocking import connect
     from opdispatch_client.stress.disruptions import Disruptions
     from opdispatch_client.stress.race import Race
     from opdispatch_client.stress.report import summarize

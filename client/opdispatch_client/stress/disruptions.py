@@ -11,7 +11,7 @@ from random import Random
 from time import perf_counter
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.session import Session, connect
+from opdispatch_client.blocking import Session, connect
 from opdispatch_client.stress.private_daemon import PrivateDaemon
 from opdispatch_wire.errors import (
     DaemonUnavailableError,

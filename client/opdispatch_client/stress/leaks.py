@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from opdispatch_client.session import Session
+from opdispatch_client.blocking import Session
 from opdispatch_client.stress.private_daemon import PrivateDaemon
 
 # What has been asked to end may take a moment.

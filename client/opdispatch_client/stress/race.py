@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 
-from opdispatch_client.session import Session, connect
+from opdispatch_client.blocking import Session, connect
 from opdispatch_client.stress.disruptions import Disruptions, Killer
 from opdispatch_client.stress.race_log import RaceLog
 from opdispatch_client.stress.racers import Caller, Loader, Stamps, Waiter

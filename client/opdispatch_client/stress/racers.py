@@ -12,8 +12,8 @@ from time import perf_counter
 import numpy as np
 
 from opdispatch.errors import OpdispatchError, OperatorNotFoundError, WaitTimeoutError
+from opdispatch_client.blocking import Session
 from opdispatch_client.listings import Library
-from opdispatch_client.session import Session
 from opdispatch_client.stress.disruptions import Disruptions
 from opdispatch_client.stress.history import ABSENT, PRESENT, Read, Stamp, Write
 from opdispatch_client.stress.library_text import MUTATING, check_answer, library_text

@@ -8,14 +8,13 @@ p.result
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from opdispatch.errors import ArgumentError
 from opdispatch_client.remote_ops import RemoteOps
-from opdispatch_client.remote_tensor import RemoteValue
-from opdispatch_client.request_arguments import check_flag
+from opdispatch_client.remote_value import RemoteValue
+from opdispatch_client.request_arguments import as_list, check_flag
 from opdispatch_wire.modes import modes_of_task
 from opdispatch_wire.nesting import MAX_NESTING, ValueCount, check_nesting
 from opdispatch_wire.programs import MAX_PROGRAM_BYTES, MAX_STEPS
@@ -236,12 +235,7 @@ def _find_recording(values: Iterable[Any], depth: int, seen: set[int]) -> Record
     return None
 
 
-RunProgram = Callable[[bytes, Sequence[Any], bool], list[Any]]
-"""Sends a program with its inputs; whether it keeps something. Its outputs."""
-RunProgramAsync = Callable[[bytes, Sequence[Any], bool], Awaitable[list[Any]]]
-
-
-class _Program(Recording):
+class RecordedProgram(Recording):
     """What the blocking and the asyncio session's programs have in common."""
 
     def __init__(self) -> None:
@@ -281,47 +275,6 @@ class _Program(Recording):
         return f"<{type(self).__name__} of {count} call{'s' * (count != 1)} [{state}]>"
 
 
-class Program(_Program):
-    """A program of a blocking session: recorded in a ``with`` block, at whose end it runs.
-
-    An error in the block means that nothing is sent. An error of a call names its step:
-    ``facts["step"]``, counted from 0.
-    """
-
-    def __init__(self, run: RunProgram) -> None:
-        super().__init__()
-        self._run = run
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        data = self._end()
-        if exc_type is None:
-            self._results = self._run(data, self.inputs, self.keeps)
-
-
-class AsyncProgram(_Program):
-    """A program of an asyncio session: ``async with session.program() as p``."""
-
-    def __init__(self, run: RunProgramAsync) -> None:
-        super().__init__()
-        self._run = run
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        data = self._end()
-        if exc_type is None:
-            self._results = await self._run(data, self.inputs, self.keeps)
+def one_for_each(values: Any, inputs: Any) -> tuple[Any, ...]:
+    """Return one of ``values`` for each input, also while the list of them is a placeholder."""
+    return tuple(values[place] for place in range(len(as_list(inputs))))

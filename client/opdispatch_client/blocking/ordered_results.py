@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import reprlib
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Self
 
-from opdispatch.errors import ArgumentError
-from opdispatch_client.request_arguments import check_int
-
-IN_FLIGHT_DEFAULT = 64
-"""How many calls of one ``map`` are under way at a time, if the caller does not say."""
+from opdispatch_client.map_arguments import arguments_of_calls, check_in_flight
 
 Submit = Callable[[tuple[Any, ...]], Future[Any]]
-
-
-def check_in_flight(in_flight: int) -> int:
-    """As many as can be counted. Raises ValueError unless it is 1 or more, and ArgumentError."""
-    in_flight = check_int(in_flight, "in_flight")
-    if in_flight < 1:
-        raise ValueError(f"in_flight is {in_flight}; expected 1 or more")
-    return min(in_flight, sys.maxsize)
-
-
-def arguments_of_calls(list_of_args: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """The arguments of one call after the other.
-
-    Raises ArgumentError, at once for what has no items, and in its place for one that has none.
-    """
-    try:
-        items = iter(list_of_args)
-    except TypeError:
-        raise ArgumentError(
-            f"list_of_args is {reprlib.repr(list_of_args)}; expected a tuple of arguments for each "
-            "call"
-        ) from None
-    return map(_as_arguments, items, itertools.count())
-
-
-def _as_arguments(item: Iterable[Any], place: int) -> tuple[Any, ...]:
-    try:
-        items = iter(item)
-    except TypeError:
-        raise ArgumentError(
-            f"list_of_args[{place}] is {reprlib.repr(item)}; expected the arguments of a call"
-        ) from None
-    return tuple(items)
 
 
 class OrderedResults(Iterator[Any]):

@@ -14,8 +14,9 @@ from typing import Any
 
 import grpc
 
+from opdispatch_client.blocking.call_future import Callback, CallFuture
+from opdispatch_client.blocking.one_thread import OneThread
 from opdispatch_client.call_attempt import CallAttempt
-from opdispatch_client.call_future import Callback, CallFuture
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.busy_watch import BusyWatch
 from opdispatch_client.lanes.call_lane import CallLane
@@ -28,7 +29,6 @@ from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.one_thread import OneThread
 from opdispatch_client.operator_call import Call
 from opdispatch_wire.errors import DeadlineExceededError, MessageTooLargeError
 from opdispatch_wire.lanes.blocking_lane import BlockingLane

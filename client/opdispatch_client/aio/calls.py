@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 import grpc.aio
 
+from opdispatch_client.aio.one_loop import OneLoop
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.async_busy_watch import AsyncBusyWatch
@@ -21,7 +22,6 @@ from opdispatch_client.lanes.routes import Routes, find_refusal
 from opdispatch_client.lanes.session_memory import SessionMemory
 from opdispatch_client.lanes.waiting_calls import WaitingCall, may_move, waiting_call
 from opdispatch_client.listings import Interpreter, ServerInfo
-from opdispatch_client.one_loop import OneLoop
 from opdispatch_client.operator_call import Call
 from opdispatch_client.rpcs import Rpc, call_by_itself
 from opdispatch_wire.errors import MessageTooLargeError
@@ -40,19 +40,22 @@ SendWithin = Callable[[Rpc[Any], float | None], Awaitable[Any]]
 class AsyncCalls:
     """The calls of one session. Belongs to the event loop.
 
-    ``introduce`` asks the daemon again who it is, and returns that and the message limit;
-    ``list_interpreters`` asks it what these are doing.
+    ``send`` sends a call that is a gRPC request of its own; ``introduce`` asks the daemon again
+    who it is, and returns that and the message limit; ``list_interpreters`` asks it what these are
+    doing.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
         channel: grpc.aio.Channel,
+        send: SendWithin,
         introduce: Callable[[], Awaitable[tuple[ServerInfo, int]]],
         list_interpreters: Callable[[], Awaitable[list[Interpreter]]],
         loop: OneLoop,
     ) -> None:
         self._endpoint = endpoint
+        self._send = send
         self._daemon = AsyncDaemonLane(endpoint, channel, introduce)
         self._loop = loop
         self._busy = AsyncBusyWatch(loop.loop, list_interpreters)
@@ -86,19 +89,16 @@ class AsyncCalls:
             self._tending.cancel()
         self.memory.close()
 
-    async def call(self, call: Call, send: SendWithin) -> Any:
-        """Makes a call, with ``send`` if it is a gRPC request of its own.
-
-        Raises what went wrong.
-        """
+    async def call(self, call: Call) -> Any:
+        """Make a call; return its result. Raises what went wrong."""
         attempt = CallAttempt(call, self._endpoint)
         try:
             self._loop.check()
-            return await self._call(attempt, call, send)
+            return await self._call(attempt, call)
         finally:
             attempt.close()
 
-    async def _call(self, attempt: CallAttempt, call: Call, send: SendWithin) -> Any:
+    async def _call(self, attempt: CallAttempt, call: Call) -> Any:
         try:
             reply = await self._call_directly(attempt)
             if reply is None:
@@ -106,7 +106,7 @@ class AsyncCalls:
                 attempt.prepare(lane.inline_bytes if lane is not None else None)
                 if lane is None:
                     timeout = attempt.time_left()
-                    return await send(call_by_itself(call, attempt.request), timeout)
+                    return await self._send(call_by_itself(call, attempt.request), timeout)
                 reply = await _send(lane, attempt)
                 if attempt.request.wants_route:
                     self._routes.learn(call.shape, reply, attempt.route_epoch)

@@ -1,0 +1,79 @@
+"""The asyncio session with a daemon.
+
+async with opdispatch_client.aio.connect() as session:
+    edges = await session.ops.image.sobel(picture)
+
+    session            the session
+    calling            its methods for calls, values and programs
+    submission         one call, and many of them: written by hand
+    program            programs: recorded, and made of functions
+    remote_calls       values that are put into interpreters, fetched and moved
+    tensor_transfers   what a remote tensor asks of its session
+    remote_tensor      remote tensors: written by hand
+
+    connection         the channel, and what a session makes of it
+    calls              how calls travel: to the daemon, or directly to an interpreter
+    value_lease        what keeps remote tensors alive
+    operator_catalog   names and descriptions, without a wait in the event loop
+    one_loop           the event loop that a session belongs to
+
+``make blocking`` writes ``opdispatch_client.blocking`` from the sources among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NoReturn
+
+from opdispatch_client.aio.session import AsyncSession, open_session
+from opdispatch_client.endpoint import TIMEOUT_DEFAULT, Endpoint, LaneChoice, resolve_endpoint
+
+__all__ = ["AsyncSession", "Connecting", "connect"]
+
+
+def connect(
+    address: str | None = None,
+    *,
+    timeout: float | None = TIMEOUT_DEFAULT,
+    max_message_bytes: int | None = None,
+    lane: LaneChoice = "auto",
+    retry: bool = True,
+    direct: bool = True,
+) -> Connecting:
+    """Opens a session: ``async with connect() as session`` or ``session = await connect()``.
+
+    The parameters are those of ``opdispatch_client.connect``, and so are the errors; those of
+    the daemon come when the result is entered or awaited.
+    """
+    endpoint = resolve_endpoint(
+        address,
+        timeout=timeout,
+        max_message_bytes=max_message_bytes,
+        lane=lane,
+        retry=retry,
+        direct=direct,
+    )
+    return Connecting(endpoint)
+
+
+class Connecting:
+    """A session that is not open yet."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._session: AsyncSession | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncSession]:
+        return open_session(self._endpoint).__await__()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        how = "say `async with connect() as session`, or `session = await connect()`"
+        raise AttributeError(f"a session that is not open yet has no {name!r}: {how}")
+
+    async def __aenter__(self) -> AsyncSession:
+        self._session = await open_session(self._endpoint)
+        return self._session
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._session is not None:
+            await self._session.close()

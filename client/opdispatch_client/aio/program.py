@@ -1,0 +1,54 @@
+"""Programs of an asyncio session: recorded in a block, or made of a function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from opdispatch_client.program_recording import RecordedProgram
+from opdispatch_client.traced_function import Function, TracedFunction, fill
+
+AsyncRunProgram = Callable[[bytes, Sequence[Any], bool], Awaitable[list[Any]]]
+"""Sends a program with its inputs; whether it keeps something. Its outputs."""
+
+
+class AsyncProgram(RecordedProgram):
+    """A program of an asyncio session: recorded in an ``async with`` block, at whose end it runs.
+
+    An error in the block means that nothing is sent. An error of a call names its step:
+    ``facts["step"]``, counted from 0.
+    """
+
+    def __init__(self, run: AsyncRunProgram) -> None:
+        super().__init__()
+        self._run = run
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        data = self._end()
+        if exc_type is None:
+            self._results = await self._run(data, self.inputs, self.keeps)
+
+
+def as_program(
+    function: Function, run: AsyncRunProgram, *, remote: bool
+) -> Callable[..., Awaitable[Any]]:
+    """A coroutine function that runs as a program of an asyncio session."""
+    traced = TracedFunction(function, remote=remote)
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        trace, inputs = traced.prepare(args, kwargs)
+        results = await run(trace.data, [*inputs, *trace.captured], trace.keeps)
+        return fill(trace.shape, results)
+
+    return call

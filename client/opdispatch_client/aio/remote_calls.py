@@ -1,0 +1,113 @@
+"""How an asyncio session keeps values in interpreters, gets them, and runs programs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor
+from opdispatch_client.aio.value_lease import AsyncValueLease
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.operator_call import Call, OperatorCall
+from opdispatch_client.program_call import ProgramCall, fetch, move, put
+from opdispatch_client.remote_value import RemoteValue, remote_from_proto
+from opdispatch_client.value_lease import Lease, in_time, released_on_error
+from opdispatch_wire.v1 import remote_pb2, values_pb2
+from opdispatch_wire.values import DecodeRemote
+
+Array = np.ndarray[Any, Any]
+
+
+class AsyncRemoteCalls:
+    """The remote half of an asyncio session. ``make`` makes one call."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        lease: AsyncValueLease,
+        make: Callable[[Call], Awaitable[Any]],
+    ) -> None:
+        self._endpoint = endpoint
+        self._lease = lease
+        self.make = make
+
+    async def close(self) -> None:
+        """Lets go of every value."""
+        await self._lease.close()
+
+    async def call(
+        self,
+        operator: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        retry: bool | None = None,
+        deadline: float | None = None,
+    ) -> Any:
+        """Calls an operator; tensors among the results stay where they are.
+
+        It runs again or not as the session's calls do, unless ``retry`` says so.
+        """
+        retry = self._endpoint.retry if retry is None else retry
+        lease, keep, make = await self.open(deadline=deadline)
+        with released_on_error(lease, keep):
+            call = OperatorCall(
+                operator, args, kwargs, retry=retry, keep=keep, make=make, deadline=deadline
+            )
+            return await self.make(call)
+
+    async def put(
+        self, array: Any, on: str | None, device: str | None, deadline: float | None
+    ) -> AsyncRemoteTensor:
+        """Puts an array into an interpreter."""
+        lease, keep, make = await self.open(on, device, deadline=deadline)
+        with released_on_error(lease, keep):
+            [tensor] = await self.make(put(array, keep, make, deadline))
+            return tensor  # type: ignore[no-any-return]
+
+    async def run_program(
+        self, data: bytes, inputs: Sequence[Any], keeps: bool, *, deadline: float | None = None
+    ) -> list[Any]:
+        """Runs a program. One that does nothing is not sent."""
+        if not data:
+            return []
+        retry, what = self._endpoint.retry, "the program"
+        if not keeps:
+            call = ProgramCall(data, what, inputs, None, retry=retry, deadline=deadline)
+            return await self.make(call)  # type: ignore[no-any-return]
+        lease, keep, make = await self.open(deadline=deadline)
+        with released_on_error(lease, keep):
+            call = ProgramCall(data, what, inputs, make, keep=keep, retry=retry, deadline=deadline)
+            return await self.make(call)  # type: ignore[no-any-return]
+
+    async def open(
+        self, on: str | None = None, device: str | None = None, *, deadline: float | None = None
+    ) -> tuple[Lease, remote_pb2.Keep, DecodeRemote]:
+        """What a call needs that keeps values: their lease, where, and what makes tensors."""
+        with in_time(deadline, self._endpoint) as timeout:
+            lease = await self._lease.get(timeout)
+
+        def make(message: values_pb2.RemoteTensor, at: str, writable: bool) -> AsyncRemoteTensor:
+            return AsyncRemoteTensor(*remote_from_proto(message, at), lease, self)
+
+        return lease, lease.new_keep(on, device), make
+
+    # -- what remote tensors ask for ------------------------------------------------------------
+
+    async def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
+        """The elements."""
+        [array] = await self.make(fetch(tensor, deadline))
+        return array  # type: ignore[no-any-return]
+
+    async def move(
+        self, tensor: RemoteValue, device: str, deadline: float | None = None
+    ) -> AsyncRemoteTensor:
+        """The same on another device."""
+        lease, keep, make = await self.open(device=device, deadline=deadline)
+        with released_on_error(lease, keep):
+            retry = self._endpoint.retry
+            call = move(tensor, keep, make, retry=retry, deadline=deadline)
+            [moved] = await self.make(call)
+            return moved  # type: ignore[no-any-return]

@@ -1,0 +1,89 @@
+"""What a remote tensor of an asyncio session asks of it: its elements, and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from opdispatch.tracing_state import note_reading
+from opdispatch_client.call_options import deadline_in
+from opdispatch_client.remote_value import RemoteValue, refuse_stream
+from opdispatch_client.value_lease import Lease
+from opdispatch_wire.remote_values import RemoteFacts
+
+Array = np.ndarray[Any, Any]
+
+
+class AsyncElsewhere(Protocol):
+    """What a session does with its remote tensors."""
+
+    async def fetch(self, tensor: RemoteValue, deadline: float | None = None) -> Array:
+        """The elements."""
+
+    async def call(
+        self,
+        operator: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        retry: bool | None = None,
+    ) -> Any:
+        """Calls an operator; tensors among the results stay where they are."""
+
+    async def move(self, tensor: RemoteValue, device: str, deadline: float | None = None) -> Any:
+        """The same on another device."""
+
+
+class AsyncTensorTransfers(RemoteValue):
+    """A remote value with a session that fetches and moves it."""
+
+    __slots__ = ("_elsewhere",)
+
+    def __init__(
+        self,
+        number: bytes,
+        facts: RemoteFacts,
+        interpreter: str,
+        lease: Lease,
+        elsewhere: AsyncElsewhere,
+    ) -> None:
+        super().__init__(number, facts, interpreter, lease)
+        self._elsewhere = elsewhere
+
+    async def numpy(self, *, timeout: float | None = None) -> Array:
+        """Its elements, as an array of the caller's own. Raises RemoteValueGoneError.
+
+        That may take `timeout` seconds, instead of the session's: see
+        ``AsyncSession.with_options``.
+        """
+        deadline = deadline_in(timeout)
+        note_reading(self, "the elements of a remote tensor")
+        return await self._elsewhere.fetch(self, deadline)
+
+    async def to(self, device: str, *, timeout: float | None = None) -> Self:
+        """The tensor on ``device``: itself, if it is there; else a new remote tensor.
+
+        It is moved by the daemon: within its interpreter, if that has the device, and else to one
+        that has it, where the new tensor is then; this one stays where it is. Without a number,
+        such as ``"cuda"``, it is that interpreter's own device of that type. Within an interpreter
+        the move is recorded, and gradients go back; from another one it comes without its history.
+        Raises DeviceError, which names the devices that there are, DeviceMemoryError,
+        RemoteLimitError and RemoteValueGoneError. The move may take `timeout` seconds, instead of
+        the session's.
+        """
+        deadline = deadline_in(timeout)
+        return self if self._is_on(device) else await self._move(device, deadline)
+
+    async def to_device(self, device: str, /, *, stream: Any = None) -> Self:
+        """``to``, by the array API standard's name. Raises ArgumentError for a stream."""
+        refuse_stream(stream)
+        return await self.to(device)
+
+    async def cpu(self, *, timeout: float | None = None) -> Self:
+        """``to("cpu")``."""
+        return await self.to("cpu", timeout=timeout)
+
+    async def _move(self, device: str, deadline: float | None) -> Any:
+        return await self._elsewhere.move(self, device, deadline)

@@ -1,0 +1,65 @@
+"""The blocking session with a daemon.
+
+with connect() as session:
+    session.load("image_ops.py")
+    edges = session.ops.image.sobel(picture)
+
+    Written by ``make blocking`` from ``opdispatch_client.aio``, which says what is in them:
+
+    session, calling, program, remote_calls, tensor_transfers
+
+    Written by hand:
+
+    submission         one call, and many under way: submit, map
+    ordered_results    what map returns
+    call_future        what submit returns
+    remote_tensor      remote tensors, which are tensors to the dispatcher
+    connection         the channel, and what a session makes of it
+    calls              how calls travel: to the daemon, or directly to an interpreter
+    value_lease        what keeps remote tensors alive
+    one_thread         where callbacks run, and calls are made again
+"""
+
+from __future__ import annotations
+
+from opdispatch_client.blocking.session import Session, open_session
+from opdispatch_client.endpoint import TIMEOUT_DEFAULT, LaneChoice, resolve_endpoint
+
+__all__ = ["Session", "connect"]
+
+
+def connect(
+    address: str | None = None,
+    *,
+    timeout: float | None = TIMEOUT_DEFAULT,
+    max_message_bytes: int | None = None,
+    lane: LaneChoice = "auto",
+    retry: bool = True,
+    direct: bool = True,
+) -> Session:
+    """Opens a session with the daemon at `address`.
+
+    The address is like ``unix:///run/opdispatch.sock``, ``dns:///host:port`` or
+    ``host:port``; without one, it is ``OPDISPATCH_ADDRESS`` or the daemon's default. Each
+    request of the session may take `timeout` seconds, or any time with None. Messages are
+    limited to the daemon's own limit, or to `max_message_bytes` where that is less. A call whose
+    interpreter dies runs again in another one that holds the library, unless its operator writes
+    to an argument; never if `retry` is false (see ``Session.with_options``).
+
+    Calls take the local lane, a unix socket without gRPC, if the daemon is a process of the same
+    user on the same machine, and gRPC otherwise: one stream for all calls, or a request for each.
+    `lane` may insist on "local", "stream" or "grpc". Over the local lane, calls like one that the
+    daemon has answered go to the interpreters themselves, unless `direct` is false.
+
+    Raises AddressError for an address that is none, DaemonUnavailableError if nobody answers
+    there, WireError if the daemon speaks another version of the protocol.
+    """
+    endpoint = resolve_endpoint(
+        address,
+        timeout=timeout,
+        max_message_bytes=max_message_bytes,
+        lane=lane,
+        retry=retry,
+        direct=direct,
+    )
+    return open_session(endpoint)

@@ -1,0 +1,87 @@
+"""The connection of a blocking session. Written by hand, as its twin ``aio.connection`` is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import grpc
+
+from opdispatch_client.blocking.calls import BlockingCalls
+from opdispatch_client.blocking.value_lease import ValueLease
+from opdispatch_client.connection_base import ConnectionBase
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.grpc_forks import GRPC_FORKS
+from opdispatch_client.library_upload import OnUpload
+from opdispatch_client.listings import Interpreter, ServerInfo
+from opdispatch_client.message_clock import read_within
+from opdispatch_client.operator_catalog import OperatorCatalog
+from opdispatch_client.rpcs import Load, Rpc
+from opdispatch_wire.status import error_from_rpc
+
+T = TypeVar("T")
+
+
+class Connection(ConnectionBase):
+    """A channel for any number of threads, and what a session makes of it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        GRPC_FORKS.note_use(endpoint.address, asyncio=False)
+        self._channel = grpc.insecure_channel(endpoint.target, options=endpoint.options)
+
+    def make_calls(
+        self,
+        introduce: Callable[[], tuple[ServerInfo, int]],
+        list_interpreters: Callable[[], list[Interpreter]],
+    ) -> BlockingCalls:
+        """Return the calls of a session over this connection."""
+        return BlockingCalls(self.endpoint, self._channel, introduce, list_interpreters)
+
+    def make_lease(self) -> ValueLease:
+        """Return the lease of a session's remote tensors, which is opened when it is needed."""
+        return ValueLease(self._channel, self.endpoint)
+
+    def make_catalog(self) -> OperatorCatalog:
+        """Return the catalog that ``session.ops`` looks names up in."""
+        return OperatorCatalog(self.send)
+
+    def send(self, rpc: Rpc[T], *, timeout: float | None = None) -> T:
+        """Send a request; return what its reply says. Raises an OpdispatchError."""
+        method = self._method(rpc, self._channel.unary_unary)
+        with self._own_errors():
+            deadline = rpc.deadline(timeout or self.endpoint.timeout)
+            reply = method(rpc.request, timeout=deadline, metadata=rpc.metadata)
+        return rpc.read(reply)
+
+    def stream(self, rpc: Rpc[T]) -> Generator[T, None, None]:
+        """Send a request; yield each reply, which may take the session's timeout."""
+        method = self._method(rpc, self._channel.unary_stream)
+        with self._own_errors():
+            call = method(rpc.request, metadata=rpc.metadata)
+            try:
+                for message in read_within(call, rpc.what, self.endpoint.timeout):
+                    yield rpc.read(message)
+            finally:
+                call.cancel()
+
+    def upload(self, load: Load, on_upload: OnUpload | None) -> None:
+        """Upload the files of a library."""
+        self._upload_over(self._channel, load, on_upload).run()
+
+    def close(self) -> None:
+        """Close the channel. Idempotent."""
+        self._channel.close()
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (grpc.RpcError, ValueError) as error:
+            # gRPC raises ValueError for a channel that is closed already.
+            if self.is_closed:
+                raise self.endpoint.closed_error() from None
+            if not isinstance(error, grpc.RpcError):
+                raise
+            raise error_from_rpc(error, address=self.endpoint.address) from None

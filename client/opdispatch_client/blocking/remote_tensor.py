@@ -1,0 +1,117 @@
+"""Remote tensors of a blocking session. Written by hand, as ``aio.remote_tensor`` is.
+
+Note [Calculating elsewhere]
+    A blocking session's remote tensor is a tensor to the dispatcher of this process, too: one
+    with the key Python. Its kernel there is that of any class which handles operators itself, and
+    makes the same call through the session, with `remote`. So ``opdispatch.array_api`` and whatever
+    else calls operators of this process calculates where the tensor is. What was switched off on
+    the way here, by modes or for the sake of another argument that is a tensor of this process,
+    is not switched off there: whether the call is recorded is for ``no_grad`` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from opdispatch import DispatchKey, DispatchKeySet, ForceDispatchKeyGuard
+from opdispatch.arrays import give_by_dlpack, register_tensor_type
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
+from opdispatch.errors import ArgumentError
+from opdispatch.local_dispatch_key_set import local_dispatch_key_set_is_default
+from opdispatch.operator_handle import OperatorHandle
+from opdispatch.tensor_operators import TensorOperators, namespace
+from opdispatch.torch_dispatch_mode import keys_outside_modes
+from opdispatch.tracing_state import is_traced
+from opdispatch_client.blocking.tensor_transfers import TensorTransfers
+
+Array = np.ndarray[Any, Any]
+_RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
+
+
+class RemoteTensor(TensorTransfers, TensorOperators):
+    """A tensor that stays in its interpreter, for a blocking session.
+
+    ``numpy()`` gets its elements, as do NumPy's functions and ``from_dlpack``. Operators of this
+    process, those of ``opdispatch.array_api`` and Python's own (``x + 1``, ``x[0]``) among them,
+    run where the tensor is, if it is one of their arguments; their results stay there. It is a
+    context manager that closes it.
+    """
+
+    __slots__ = ()
+
+    key_bits = DispatchKeySet.of(DispatchKey.Python).bits
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: OperatorHandle,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Calls the operator in the session. See Note [Calculating elsewhere]."""
+        kwargs = kwargs or {}
+        call = _first_of(cls, [*args, *kwargs.values()])._elsewhere.call
+        if local_dispatch_key_set_is_default():
+            return call(str(func.name), args, kwargs)
+        included, excluded = keys_outside_modes()
+        with ForceDispatchKeyGuard(included, excluded - _RECORDING):
+            return call(str(func.name), args, kwargs)
+
+    def detach(self) -> Self:
+        """The same elements, of which nothing is recorded: a call of ``array::detach``."""
+        from opdispatch.array_api.operators import OPERATORS
+
+        detached: Self = OPERATORS.detach.default(self)
+        return detached
+
+    def _move(self, device: str, deadline: float | None) -> Any:
+        if is_traced(self):  # by an operator, which is recorded
+            return namespace().astype(self, self.dtype, device=device)
+        return super()._move(device, deadline)
+
+    @property
+    def array(self) -> Array:
+        """``numpy()``."""
+        return self._elsewhere.fetch(self)  # readers of a number have noted it
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("the elements of a remote tensor are elsewhere: they are a copy")
+        if self._facts.layout:
+            raise ArgumentError(
+                f"a {self._facts.layout} tensor is no dense array", hint="get it with numpy()"
+            )
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if options.get("copy") is False:
+            raise BufferError("the elements of a remote tensor are elsewhere: they are a copy")
+        return give_by_dlpack(self.__array__(), **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # what is fetched is in this host's memory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+register_tensor_type(RemoteTensor)
+
+
+def _first_of(cls: type[RemoteTensor], values: Sequence[Any]) -> RemoteTensor:
+    """The first such tensor, also in lists."""
+    for value in values:
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, list) and any(isinstance(item, cls) for item in value):
+            return _first_of(cls, value)
+    raise AssertionError("a call that arrives at Python has a tensor of a class that handles it")

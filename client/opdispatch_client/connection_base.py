@@ -1,0 +1,70 @@
+"""The connection of a session of either kind: its channel's methods and its message limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from opdispatch_client.endpoint import Endpoint
+from opdispatch_client.library_upload import LibraryUpload, OnUpload
+from opdispatch_client.rpcs import Load, Rpc
+from opdispatch_wire.addresses import check_socket_owner
+from opdispatch_wire.channel import check_message_size
+
+
+class ConnectionBase:
+    """The methods of a channel, each made when it is first needed.
+
+    No other process gets one. See Note [Sessions in forked children].
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        check_socket_owner(endpoint.address)
+        self.endpoint = endpoint
+        self.limit = endpoint.max_message_bytes
+        """The longest message that both sides take, in bytes."""
+        self.is_closed = False
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    def begin_close(self) -> bool:
+        """Refuse requests from now on; False in a child of the process, which closes nothing."""
+        self.is_closed = True
+        return self.endpoint.is_of_this_process
+
+    def _check_open(self) -> None:
+        if self.is_closed or not self.endpoint.is_of_this_process:
+            raise self.endpoint.closed_error()
+
+    def _method(self, rpc: Rpc[Any], make: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method of a request, made by ``make``, which is one of the channel's.
+
+        Raises DaemonUnavailableError after ``close``, or in a child of the session's process, and
+        MessageTooLargeError.
+        """
+        self._check_open()
+        check_message_size(rpc.request, self.limit, rpc.what)
+        # Threads may race to make a method; either one will do.
+        method = self._methods.get(rpc.path)
+        if method is None:
+            method = self._methods[rpc.path] = make(
+                rpc.path,
+                request_serializer=type(rpc.request).SerializeToString,
+                response_deserializer=rpc.reply_type.FromString,
+            )
+        return method
+
+    def _upload_over(
+        self, channel: grpc.Channel, load: Load, on_upload: OnUpload | None
+    ) -> LibraryUpload:
+        """Raises DaemonUnavailableError after ``close``, or in a child of the session's process."""
+        self._check_open()
+        return LibraryUpload(
+            channel,
+            load,
+            address=self.endpoint.address,
+            timeout=self.endpoint.timeout,
+            max_message_bytes=self.limit,
+            on_upload=on_upload,
+        )

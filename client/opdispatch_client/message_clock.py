@@ -1,0 +1,65 @@
+"""The clock of a stream of messages: how long the daemon may go without a word.
+
+Making an environment may take minutes, so the session's timeout is not for all of a load: it is
+how long the daemon may say nothing. While it makes an environment it has a word every few seconds;
+while it imports the library it has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+
+from opdispatch_wire.errors import DeadlineExceededError
+
+
+def read_within(call: Any, what: str, timeout: float | None) -> Iterator[Any]:
+    """Return the messages of a blocking stream, each of which may take `timeout` seconds.
+
+    Raises grpc.RpcError, and DeadlineExceededError, which says `what` was being asked.
+    """
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        call.cancel()
+
+    messages: Iterator[Any] = iter(call)
+    while True:
+        timer = threading.Timer(timeout, give_up) if timeout else None
+        if timer:
+            timer.daemon = True
+            timer.start()
+        try:
+            message = next(messages, None)
+        except grpc.RpcError:
+            if late.is_set():
+                raise _silence(what, timeout) from None
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+        if message is None:
+            return
+        yield message
+
+
+async def read_within_async(call: Any, what: str, timeout: float | None) -> AsyncIterator[Any]:
+    """Like ``read_within``, for an asyncio stream."""
+    messages: AsyncIterator[Any] = aiter(call)
+    while True:
+        try:
+            message = await asyncio.wait_for(anext(messages, None), timeout)
+        except TimeoutError:
+            raise _silence(what, timeout) from None
+        if message is None:
+            return
+        yield message
+
+
+def _silence(what: str, timeout: float | None) -> DeadlineExceededError:
+    return DeadlineExceededError(f"the daemon said nothing about {what} for {timeout:g} s")

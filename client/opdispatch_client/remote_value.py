@@ -1,0 +1,161 @@
+"""Tensors that stay in the interpreter that made them."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from opdispatch import DispatchKey
+from opdispatch.arrays import LAYOUTS, split_device
+from opdispatch.dispatch_key_set import AUTOGRAD_KEYSET
+from opdispatch.errors import ArgumentError, DeviceError
+from opdispatch_client.value_lease import Lease
+from opdispatch_wire.errors import RemoteValueGoneError
+from opdispatch_wire.remote_values import RemoteFacts, facts_from_proto
+from opdispatch_wire.v1 import values_pb2
+
+Array = np.ndarray[Any, Any]
+_RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
+
+
+class RemoteValue:
+    """What the blocking and the asyncio session's remote tensors have in common.
+
+    The value lives until this object is closed or collected, or its session ends. It is an
+    argument of calls like any tensor.
+    """
+
+    __slots__ = ("__weakref__", "_facts", "_finalizer", "_lease", "_number", "interpreter")
+
+    def __init__(self, number: bytes, facts: RemoteFacts, interpreter: str, lease: Lease) -> None:
+        self._number = number
+        self._facts = facts
+        self._lease = lease
+        self.interpreter = interpreter
+        """Where it is, as of the last call with it that has come back: see ``note_interpreter``."""
+        # See Note [Letting go of a remote tensor].
+        self._finalizer = weakref.finalize(self, lease.release, number)
+        self._finalizer.atexit = False  # the session ends with the process
+
+    @property
+    def id(self) -> str:
+        """Its name in error messages."""
+        return self._number.hex()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extent of each dimension, in elements."""
+        return self._facts.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return self._facts.dtype
+
+    @property
+    def device(self) -> str:
+        """``"cpu"``, ``"cuda:N"``, ``"privateuseone:N"``, ..."""
+        return self._facts.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self._facts.shape)
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements; None for a nested tensor."""
+        return None if None in self.shape else math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the elements; of other layouts than the dense one, of all parts."""
+        return self._facts.nbytes
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether calls with it were recorded, or are to be: as of when it was made."""
+        return self._facts.requires_grad
+
+    @property
+    def layout(self) -> str:
+        """As ``Tensor.layout``: ``"strided"``, ``"sparse_coo"``, ``"sparse_csr"``, ``"jagged"``."""
+        layout = LAYOUTS.get(self._facts.layout)
+        return "strided" if layout is None else layout.pytorch_name
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return not self._finalizer.alive
+
+    def _is_on(self, device: Any) -> bool:
+        """Whether it is there. Raises DeviceError for what is no text, or none at all."""
+        try:
+            kind, number = split_device(device)
+        except DeviceError:
+            if not isinstance(device, str) or not device:
+                raise
+            return False  # the daemon says which there are
+        here, place = split_device(self.device)
+        return kind == here and (kind == "cpu" or number in (None, place))
+
+    def close(self) -> None:
+        """Lets go of the value. Idempotent; using it afterwards raises RemoteValueGoneError."""
+        self._finalizer()
+
+    def __opdispatch_fill_value__(self, message: values_pb2.Value, at: str) -> None:
+        why = "it was closed" if self.is_closed else self._lease.why_over
+        if why:
+            raise RemoteValueGoneError(
+                f"{at}: the remote tensor {self.id} of interpreter {self.interpreter} is gone: "
+                f"{why}",
+                value=self.id,
+                interpreter=self.interpreter,
+                reason=why,
+            )
+        message.remote.id = self._number
+        message.remote.session = self._lease.session
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} can be neither pickled nor copied: it is the only handle to "
+            "its value; put() makes another value of it"
+        )
+
+    def __repr__(self) -> str:
+        device = "" if self.device == "cpu" else f", device={self.device!r}"
+        layout = f", layout={self._facts.layout!r}" if self._facts.layout else ""
+        state = " closed" if self.is_closed else " gone" if self._lease.why_over else ""
+        return (
+            f"<{type(self).__name__} {self.dtype} {list(self.shape)}{device}{layout} in "
+            f"{self.interpreter}{state}>"
+        )
+
+
+def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
+    """Notes where a call has run, of the remote tensors among its arguments: it moved them there.
+
+    The daemon alone knows where a value is; of two calls at a time, the last to come back counts.
+    """
+    for value in values:
+        if isinstance(value, RemoteValue):
+            value.interpreter = interpreter
+        elif isinstance(value, list | tuple):
+            note_interpreter(value, interpreter)
+
+
+def refuse_stream(stream: Any) -> None:
+    """Raise ArgumentError for a stream that a caller of ``to_device`` names."""
+    if stream is not None:
+        raise ArgumentError(
+            "to_device takes no stream; the interpreter uses the current one of the device"
+        )
+
+
+def remote_from_proto(message: values_pb2.RemoteTensor, at: str) -> tuple[bytes, RemoteFacts, str]:
+    """The first three arguments of a RemoteValue. Raises WireError."""
+    return message.id, facts_from_proto(message, at=at), message.interpreter
