@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from opdispatch.schema_parser import parse_schema
-from opdispatch_client.cli.argument_values import read_arguments
+from opdispatch_client.cli.convert_by_schema import read_arguments
 from opdispatch_client.cli.outcome import UsageError
 from tests.cli.conftest import SCRIPT, RunCommand
 from tests.service.running_daemon import RunningDaemon

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opdispatch import parse_schema
-from opdispatch_client.cli.argument_text import build_tensor, parse_literal, parse_text
-from opdispatch_client.cli.argument_values import read_arguments, read_value
-from opdispatch_client.cli.argument_words import is_negative_number, split_keywords
+from opdispatch_client.cli.convert_by_schema import read_arguments, read_value
 from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.parse_literals import build_tensor, parse_literal, parse_text
 from opdispatch_client.cli.results import (
     describe_returns,
     list_arrays,
     list_returns,
     value_to_json,
 )
+from opdispatch_client.cli.split_arguments import is_negative_number, split_keywords
 
 
 @pytest.mark.parametrize(

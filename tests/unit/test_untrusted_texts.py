@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from opdispatch.errors import OpdispatchError
 from opdispatch.schema_parser import parse_schema
-from opdispatch_client.cli.argument_text import parse_literal
-from opdispatch_client.cli.argument_values import read_arguments
+from opdispatch_client.cli.convert_by_schema import read_arguments
 from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.parse_literals import parse_literal
 from opdispatch_server.environments.environment_store import find_key
 from opdispatch_server.environments.library_home import normalise_requirements, read_home
 from opdispatch_wire.addresses import parse_address

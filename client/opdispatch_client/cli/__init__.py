@@ -11,13 +11,13 @@
     health.py            health
     upload_progress.py   how far an upload is
     placement.py         scale, rollback, drain
-    watch.py             load --watch
+    reload_on_save.py    load --watch
     listing_watch.py     --watch of lists
     operators.py         ops, describe, table
     call.py              call
-    argument_words.py    which words are arguments, by name or by place
-    argument_text.py     what a text means on its own
-    argument_values.py   what it means to an operator's schema
+    split_arguments.py   first: which words are arguments, by name or by place
+    parse_literals.py    then: what a text means on its own
+    convert_by_schema.py last: what it means to an operator's schema
     array_files.py       .npy, .npz and images, read and written
     text_files.py        texts in files
     standard_input.py    standard input, read once

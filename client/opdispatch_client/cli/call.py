@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from opdispatch_client.cli.argument_words import is_negative_number
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.operators import PANEL, Operator
 from opdispatch_client.cli.outcome import PARSER_ERROR, UsageError
+from opdispatch_client.cli.split_arguments import is_negative_number
 
 if TYPE_CHECKING:
     from opdispatch.function_schema import FunctionSchema
@@ -99,8 +99,8 @@ def call(
 
     opdispatch call math::add '[1, 2]' '[3, 4]'
     """
-    from opdispatch_client.cli.argument_values import read_arguments
     from opdispatch_client.cli.array_files import check_output, write_arrays
+    from opdispatch_client.cli.convert_by_schema import read_arguments
     from opdispatch_client.cli.output import print_json, print_lines, print_remark
     from opdispatch_client.cli.profile_files import check_profile_file, write_profile
     from opdispatch_client.cli.results import (

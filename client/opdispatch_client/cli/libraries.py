@@ -153,7 +153,7 @@ def load(
             _print_loaded(library, json=settings.json)
 
         if watch:
-            from opdispatch_client.cli.watch import load_and_watch
+            from opdispatch_client.cli.reload_on_save import load_and_watch
 
             load_and_watch(source, load_now, debug=settings.debug)
         else:

@@ -27,16 +27,16 @@ from opdispatch.schema_type import (
     SchemaType,
 )
 from opdispatch_client.cli import standard_input
-from opdispatch_client.cli.argument_text import (
+from opdispatch_client.cli.array_files import read_array, read_arrays
+from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.parse_literals import (
     NONE_WORDS,
     build_tensor,
     parse_dtype,
     parse_literal,
     parse_text,
 )
-from opdispatch_client.cli.argument_words import split_keywords
-from opdispatch_client.cli.array_files import read_array, read_arrays
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.split_arguments import split_keywords
 from opdispatch_client.cli.standard_input import check_read_once
 from opdispatch_client.cli.text_files import read_text
 
