@@ -151,38 +151,27 @@ def _int(expected: str) -> Converter:
     return convert
 
 
-def _float(expected: str) -> Converter:
-    def convert(value: Any) -> float:
-        if type(value) is float:
-            return value
-        found = _number_of_one(value)
-        if not isinstance(found, int | float) and not _is_real(found):
-            raise refusal(expected, value)
-        try:
-            return float(found)
-        except OverflowError:
-            raise TypeError(f"{refusal(expected, value)}, out of the range of a double") from None
-        except (TypeError, ValueError, RuntimeError):  # of a class that knows no such value of its
-            raise refusal(expected, value) from None
+def _floating(kind: type[float | complex], numbers: tuple[type, ...]) -> Callable[[str], Converter]:
+    """Return what makes converters to ``kind``, of ``numbers`` and what makes floats of itself."""
 
-    return convert
+    def make(expected: str) -> Converter:
+        def convert(value: Any) -> Any:
+            if type(value) is kind:
+                return value
+            found = _number_of_one(value)
+            if not isinstance(found, numbers) and not _is_real(found):
+                raise refusal(expected, value)
+            try:
+                return kind(found)
+            except OverflowError:
+                error = f"{refusal(expected, value)}, out of the range of a double"
+                raise TypeError(error) from None
+            except (TypeError, ValueError, RuntimeError):  # of a class that knows no such value
+                raise refusal(expected, value) from None
 
+        return convert
 
-def _complex(expected: str) -> Converter:
-    def convert(value: Any) -> complex:
-        if type(value) is complex:
-            return value
-        found = _number_of_one(value)
-        if not isinstance(found, int | float | complex) and not _is_real(found):
-            raise refusal(expected, value)
-        try:
-            return complex(found)
-        except OverflowError:
-            raise TypeError(f"{refusal(expected, value)}, out of the range of a double") from None
-        except (TypeError, ValueError, RuntimeError):  # of a class that knows no such value of its
-            raise refusal(expected, value) from None
-
-    return convert
+    return make
 
 
 def _bool(expected: str) -> Converter:
@@ -319,8 +308,8 @@ BASIC_CONVERTERS: Final[dict[SchemaType, Callable[[str], Converter]]] = {
     ANY: lambda expected: anything,
     INT: _int,
     SYM_INT: _int,
-    FLOAT: _float,
-    COMPLEX: _complex,
+    FLOAT: _floating(float, (int, float)),
+    COMPLEX: _floating(complex, (int, float, complex)),
     BOOL: _bool,
     SYM_BOOL: _bool,
     STR: _str,

@@ -1,4 +1,4 @@
-"""The operators without derivatives: those whose results are constant, and those that have none."""
+"""The operators whose results are constant."""
 
 from __future__ import annotations
 
@@ -19,21 +19,3 @@ CONSTANT = (
 )
 """Their results are no numbers with gradients, or do not depend on what is given: calls leave
 nothing behind, whatever requires gradients."""
-
-NO_DERIVATIVE = {
-    **{
-        f"{name}.{overload}": "of integers and truth values"
-        for name in (
-            *("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift"),
-            "bitwise_xor",
-        )
-        for overload in ("Tensor", "Scalar", "ScalarFirst")
-    },
-    "bitwise_invert": "of integers and truth values",
-    **{
-        f"nextafter.{overload}": "PyTorch has none"
-        for overload in ("Tensor", "Scalar", "ScalarFirst")
-    },
-    **{f"unique_{name}": "PyTorch has none" for name in ("all", "counts", "inverse", "values")},
-}
-"""Of tensors: the way back ends there in an error that names them."""
