@@ -34,7 +34,7 @@ _own: tuple[logging.Handler, int] | None = None
 
 
 def configure_logging(level: str, log_format: str = "auto", stream: TextIO | None = None) -> None:
-    """Sends all log records of this process to ``stream`` (stderr), one line each.
+    """Send all log records of this process to ``stream`` (stderr), one line each.
 
     ``log_format`` "auto" means "human" if the stream is a terminal, else "json".
     """
@@ -53,6 +53,13 @@ def configure_logging(level: str, log_format: str = "auto", stream: TextIO | Non
     logging.getLogger("grpc._cython.cygrpc").addFilter(is_no_cancellation)
     # The event loop tells at DEBUG which selector it uses; nobody asked.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def add_filter(added: logging.Filter) -> None:
+    """Have a filter see each record of this process's log, which it may give fields."""
+    if _own is not None:
+        handler, _ = _own
+        handler.addFilter(added)
 
 
 def log_regardless(

@@ -166,7 +166,12 @@ def test_what_a_library_logs_keeps_its_level_and_logger(
     ]
     records = {record["message"]: record for record in daemon.log_records()}
     assert records["worker-1: printed"]["level"] == "info"
-    assert records["loud"]["interpreter"] == "worker-1"
+    loud = records["loud"]
+    assert (loud["interpreter"], loud["library"]) == ("worker-1", "talker")
+    assert loud["operator"] == "talker::talk"
+    assert loud["call"] > 0
+    assert records["imported"]["library"] == "talker"
+    assert "operator" not in records["imported"]
     assert records["excused"]["traceback"].endswith("ValueError: caught")
     (warned,) = [r for r in daemon.log_records() if r["logger"] == "py.warnings"]
     assert (warned["level"], "UserWarning: old" in warned["message"]) == ("warning", True)

@@ -116,3 +116,25 @@ def test_memory_that_could_shrink_is_not_opened():
     assert FlightRecord.open(os.getpid(), 0) is None
     assert FlightRecord.open(2**40, 5) is None
     os.close(descriptor)
+
+
+def test_find_running_returns_what_began_last_in_this_thread():
+    recorder = FlightRecorder()
+    assert recorder.find_running() is None
+    outer, inner = recorder.row_of(F), recorder.row_of(Subject(KERNEL, "lib", "lib::g"))
+    first = recorder.begin(outer, call_key(3, 7))
+    second = recorder.begin(inner)
+    found = recorder.find_running()
+    assert found is not None
+    assert found.subject.operator == "lib::g"
+    elsewhere = []
+    thread = threading.Thread(target=lambda: elsewhere.append(recorder.find_running()))
+    thread.start()
+    thread.join(60)
+    assert elsewhere == [None]
+    recorder.end(second, inner)
+    found = recorder.find_running()
+    assert found is not None
+    assert (found.subject, found.call) == (F, call_key(3, 7))
+    recorder.end(first, outer)
+    assert recorder.find_running() is None

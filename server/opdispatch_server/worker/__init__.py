@@ -14,6 +14,7 @@ raised_errors, kernel_error_log, result_lengths,
 kernel_profile                              kernels, what they raise, and what they take
 compiled_program, program_execution         programs
 library_fetch                               files of libraries, from a daemon on another machine
+running_code                   which code a log record comes from
 unloaded_code                  memory of libraries that have gone, while a call still ends
 library_turns, several_turns, waiting_room  whose turn it is in a library
 daemon_lane                                 the calls that kernels make to other interpreters

@@ -21,15 +21,17 @@ from typing import NoReturn
 import grpc
 
 from opdispatch.errors import DeviceError, OpdispatchError
+from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.blame.lock_holder import DUMP_SIGNAL
 from opdispatch_server.devices import NO_DEVICE_STATUS
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.logs import RELAY, configure_logging
+from opdispatch_server.logs import RELAY, add_filter, configure_logging
 from opdispatch_server.processes.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.worker.interpreter import Interpreter, InterpreterSettings
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
+from opdispatch_server.worker.running_code import RunningCode
 from opdispatch_wire.addresses import AddressError, check_socket_owner, grpc_target, is_loopback
 from opdispatch_wire.channel import PROTOCOL_VERSION, channel_options
 from opdispatch_wire.errors import WireError
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     GUARD.install()
     GUARD.own_descriptor(die_with_parent(options.parent))
     configure_logging(options.log_level, RELAY)
+    add_filter(RunningCode(process_recorder()))
     settings = InterpreterSettings(
         daemon=options.daemon,
         listen=options.listen,
@@ -95,6 +98,7 @@ def run_user_interpreter(
             listen = folder.socket("calls.sock")
         _tell_of_trouble()
         GUARD.install()
+        add_filter(RunningCode(process_recorder()))
 
         numbers = itertools.count(1)
 

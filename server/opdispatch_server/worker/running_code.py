@@ -1,0 +1,30 @@
+"""Log records of libraries: which code of theirs a record comes from."""
+
+from __future__ import annotations
+
+import logging
+
+from opdispatch_server.blame.flight_record import FlightRecorder
+
+_CALL_NUMBER = 0xFFFFFFFF
+"""The part of a ``call_key`` that is the call's number on its lane."""
+
+
+class RunningCode(logging.Filter):
+    """Adds operator, library and call to records, from what runs in the thread that logs.
+
+    Looked up when something is logged: calls pay nothing for it.
+    """
+
+    def __init__(self, recorder: FlightRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True: no record is left out."""
+        if not hasattr(record, "event") and (flight := self._recorder.find_running()) is not None:
+            record.library = flight.subject.library
+            record.operator = flight.subject.operator
+            if call := flight.call & _CALL_NUMBER:
+                record.call = call
+        return True
