@@ -24,7 +24,6 @@
     lanes/                              the ways: to the daemon, or directly to an interpreter
 
     cli/                                the `opdispatch` command
-    stress/                             `opdispatch stress`: races, checked
 
 Everything that the daemon or a kernel can do wrong is an ``OpdispatchError``; the classes are
 importable from here. Nothing is imported before it is used: ``opdispatch --help`` needs

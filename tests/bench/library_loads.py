@@ -16,7 +16,7 @@ from rich.table import Table
 
 from opdispatch import Dispatcher, DispatchKey, KernelFunction, parse_schema
 from opdispatch_client import connect
-from opdispatch_client.stress.private_daemon import private_daemon
+from opdispatch_stress.private_daemon import private_daemon
 
 OPERATORS = 1_000
 ROUNDS = 5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("dispatcher", "proto", "server", "client")
+SOURCES = ("dispatcher", "proto", "server", "client", "stress")
 # What to install, and what to import beside us.
 PEERS = {
     "kserve": "kserve",

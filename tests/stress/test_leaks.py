@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from opdispatch_client import connect
-from opdispatch_client.stress import leaks
-from opdispatch_client.stress.leaks import Baseline, find_counts, find_remains
-from opdispatch_client.stress.private_daemon import PrivateDaemon, private_daemon
+from opdispatch_stress import leaks
+from opdispatch_stress.leaks import Baseline, find_counts, find_remains
+from opdispatch_stress.private_daemon import PrivateDaemon, private_daemon
 
 # Each call leaves a process, a socket beside the interpreter's own, and a shared segment.
 LEAKS = """\

@@ -84,19 +84,28 @@ def test_every_public_name_exists():
         opdispatch_client.missing  # noqa: B018
 
 
-_WITHOUT_SERVER = """
+_WITHOUT = """
 import sys
-sys.modules["grpc_health"] = None  # as if it were not installed
+package, *words = sys.argv[1:]
+sys.modules[package] = None  # as if it were not installed
 from opdispatch_client.cli import main
-sys.exit(main(["serve", "--workers", "0", "--listen", "unix:/nowhere/daemon.sock"]))
+sys.exit(main(words))
 """
 
 
-def test_serve_without_the_servers_packages_says_what_to_install():
-    done = subprocess.run([sys.executable, "-c", _WITHOUT_SERVER], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("package", "extra", "words"),
+    [
+        ("grpc_health", "server", ["serve", "--workers", "0", "--listen", "unix:/no/d.sock"]),
+        ("psutil", "stress", ["stress", "--seconds", "1"]),
+    ],
+)
+def test_a_command_without_the_packages_of_its_extra_says_what_to_install(package, extra, words):
+    command = [sys.executable, "-c", _WITHOUT, package, *words]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        "opdispatch: `opdispatch serve` needs the package 'grpc_health', which is not installed; "
-        "install opdispatch[server]\n",
+        f"opdispatch: `opdispatch {words[0]}` needs the package {package!r}, which is not "
+        f"installed; install opdispatch[{extra}]\n",
     )

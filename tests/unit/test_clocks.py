@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("dispatcher", "proto", "server", "client")
+ROOMS = ("dispatcher", "proto", "server", "client", "stress")
 
 TIME_OF_DAY = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.utcnow"}
 SHOWN = {

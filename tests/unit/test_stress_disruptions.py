@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdispatch.errors import OperatorNotFoundError
-from opdispatch_client.stress.disruptions import Disruptions
+from opdispatch_stress.disruptions import Disruptions
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
     InterpreterDiedError,

@@ -7,10 +7,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from opdispatch_client.stress.history import ABSENT, PRESENT, Read, Write, find_violations
-from opdispatch_client.stress.library_text import check_answer, library_text
-from opdispatch_client.stress.race_log import RaceLog
-from opdispatch_client.stress.report import summarize
+from opdispatch_stress.history import ABSENT, PRESENT, Read, Write, find_violations
+from opdispatch_stress.library_text import check_answer, library_text
+from opdispatch_stress.race_log import RaceLog
+from opdispatch_stress.report import summarize
 
 
 def _violations(writes, reads):

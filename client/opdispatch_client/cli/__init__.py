@@ -23,7 +23,6 @@
     standard_input.py    standard input, read once
     results.py           what an operator returned, as text, JSON or arrays
     profile_files.py     what a call takes, in a file
-    stress.py            stress
 
 Modules that need gRPC or NumPy are imported by the commands that use them, so that
 ``opdispatch --help`` answers at once.

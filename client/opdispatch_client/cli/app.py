@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -28,14 +29,14 @@ from opdispatch_client.cli import (
     libraries,
     operators,
     placement,
-    stress,
 )
-from opdispatch_client.cli.command import Address, Debug, Json, Timeout, settings_of
+from opdispatch_client.cli.command import Address, Debug, Json, Timeout, add_command, settings_of
 from opdispatch_client.cli.outcome import CommandError
 from opdispatch_client.cli.plain_values import keep_plain_values
 
 ENTRY_POINT_GROUP = "opdispatch.commands"
-DAEMON_PANEL = "Daemon"
+PANELS = {"server": "Daemon", "stress": "Checks"}
+"""The panels of the help by the extra whose room a command is in."""
 
 _EPILOG = (
     "Exit codes: 0 done, 1 the request failed, 2 wrong usage. "
@@ -53,13 +54,17 @@ class _CommandGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*(name for name in self.plugins if name not in own), *own]
+        others = [point for name, point in self.plugins.items() if name not in own]
+        # The panels come in the order of their first commands.
+        first = [point.name for point in others if _extra_of(point) == "server"]
+        return [*first, *own, *(point.name for point in others if point.name not in first)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, or for one that is not imported yet what a list shows of it."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in self.plugins:
-            return _as_command(cmd_name, _nothing, help=_summarize(self.plugins[cmd_name]))
+            point = self.plugins[cmd_name]
+            return _as_command(point, _nothing, help=_summarize(point))
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -85,7 +90,7 @@ def build_app() -> TyperGroup:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for commands in (libraries, placement, interpreters, health, operators, call, stress):
+    for commands in (libraries, placement, interpreters, health, operators, call):
         commands.register(app)
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):
@@ -139,9 +144,11 @@ def _nothing() -> None:
     pass
 
 
-def _as_command(name: str, function: Callable[..., Any], **attributes: Any) -> Any:
+def _as_command(point: EntryPoint, function: Callable[..., Any], **attributes: Any) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.command(name, rich_help_panel=DAEMON_PANEL, **attributes)(function)
+    panel = PANELS.get(_extra_of(point), PANELS["server"])
+    add = add_command if _takes_settings(function) else _add_plain_command
+    add(app, point.name, function, rich_help_panel=panel, **attributes)
     command = typer.main.get_command(app)
     keep_plain_values(command)
     return command
@@ -151,11 +158,11 @@ def _load_plugin(point: EntryPoint) -> Any:
     """The command behind an entry point, or one that says what it needs."""
     gc.disable()  # a quarter of a second of imports, of which nothing can be collected
     try:
-        return _as_command(point.name, _explains_missing_package(point.name, point.load()))
+        return _as_command(point, _explains_missing_package(point, point.load()))
     except ModuleNotFoundError as error:
-        function = _missing(point.name, error)
+        function = _missing(point, error)
         takes_all = {"allow_extra_args": True, "ignore_unknown_options": True}
-        return _as_command(point.name, function, context_settings=takes_all)
+        return _as_command(point, function, context_settings=takes_all)
     finally:
         gc.enable()
 
@@ -171,29 +178,47 @@ def _summarize(point: EntryPoint) -> str:
     return ""
 
 
-def _explains_missing_package(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _takes_settings(function: Callable[..., Any]) -> bool:
+    """Return whether a function is a command as those of the client are: see ``add_command``."""
+    return next(iter(inspect.signature(function).parameters), None) == "settings"
+
+
+def _add_plain_command(
+    app: typer.Typer, name: str, function: Callable[..., Any], **attributes: Any
+) -> None:
+    app.command(name, **attributes)(function)
+
+
+def _extra_of(point: EntryPoint) -> str:
+    """Return the extra that a command needs, which is called like the room that it is in."""
+    return point.module.partition(".")[0].removeprefix("opdispatch_")
+
+
+def _explains_missing_package(
+    point: EntryPoint, function: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except ModuleNotFoundError as error:
-            raise _missing_package(name, error) from error
+            raise _missing_package(point, error) from error
 
     return run
 
 
-def _missing(name: str, error: ModuleNotFoundError) -> Callable[[], None]:
+def _missing(point: EntryPoint, error: ModuleNotFoundError) -> Callable[[], None]:
     def run() -> None:
-        raise _missing_package(name, error) from error
+        raise _missing_package(point, error) from error
 
     return run
 
 
-def _missing_package(name: str, error: ModuleNotFoundError) -> Exception:
+def _missing_package(point: EntryPoint, error: ModuleNotFoundError) -> Exception:
     package = (error.name or "").partition(".")[0]
     if package.startswith("opdispatch") and package in sys.modules:
         return error  # a mistake of ours, not a package that is missing
     return CommandError(
-        f"`opdispatch {name}` needs the package {package!r}, which is not installed; "
-        "install opdispatch[server]"
+        f"`opdispatch {point.name}` needs the package {package!r}, which is not installed; "
+        f"install opdispatch[{_extra_of(point)}]"
     )

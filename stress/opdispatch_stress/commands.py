@@ -1,4 +1,7 @@
-"""``opdispatch stress``."""
+"""``opdispatch stress``; the client's command line finds it by name.
+
+Whatever is heavy to import is imported by the command itself.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.command import Settings
 from opdispatch_client.cli.outcome import Exit, UsageError
 
 if TYPE_CHECKING:
     from opdispatch_client.blocking import Session
-    from opdispatch_client.stress.disruptions import Disruptions, Killer
-    from opdispatch_client.stress.race import RaceOptions
-    from opdispatch_client.stress.report import StressReport
+    from opdispatch_stress.disruptions import Disruptions, Killer
+    from opdispatch_stress.race import RaceOptions
+    from opdispatch_stress.report import StressReport
 
-PANEL = "Checks"
 _VIOLATIONS_SHOWN = 20
 
 
@@ -75,7 +77,7 @@ def stress(
     from pathlib import Path
 
     from opdispatch_client.cli.output import print_json
-    from opdispatch_client.stress.race import RaceOptions
+    from opdispatch_stress.race import RaceOptions
 
     for option, every in (("--kill-every", kill_every), ("--kill-daemon-every", kill_daemon_every)):
         if every and settings.address is not None:
@@ -117,9 +119,9 @@ def _race_privately(
     from dataclasses import replace
     from random import Random
 
-    from opdispatch_client.stress.disruptions import Disruptions, Killer
-    from opdispatch_client.stress.leaks import Baseline, find_remains
-    from opdispatch_client.stress.private_daemon import private_daemon
+    from opdispatch_stress.disruptions import Disruptions, Killer
+    from opdispatch_stress.leaks import Baseline, find_remains
+    from opdispatch_stress.private_daemon import private_daemon
 
     with private_daemon(workers=options.loaders) as daemon:
         # A daemon that is started again may have another port.
@@ -159,9 +161,9 @@ def _race(
     from time import perf_counter
 
     from opdispatch_client.blocking import connect
-    from opdispatch_client.stress.disruptions import Disruptions
-    from opdispatch_client.stress.race import Race
-    from opdispatch_client.stress.report import summarize
+    from opdispatch_stress.disruptions import Disruptions
+    from opdispatch_stress.race import Race
+    from opdispatch_stress.report import summarize
 
     race = Race(options, disruptions or Disruptions(), killer)
     with connect(options.address, timeout=options.timeout) as session:
@@ -186,7 +188,7 @@ def _race(
 
 def _clean_up(session: Session, options: RaceOptions) -> list[str]:
     """Unloads what the race has left; returns what is wrong with the daemon then."""
-    from opdispatch_client.stress.leaks import find_counts
+    from opdispatch_stress.leaks import find_counts
 
     counted = find_counts(session)
     before = session.check_invariants()
@@ -265,8 +267,3 @@ def _print_report(report: StressReport) -> None:
     print_lines(
         [f"{len(problems)} problems" if problems else "no violations: every answer was right"]
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to the app."""
-    add_command(app, "stress", stress, rich_help_panel=PANEL)

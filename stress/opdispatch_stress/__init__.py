@@ -1,5 +1,6 @@
 """Races against a daemon, and the proof that it kept its promises.
 
+commands.py         `opdispatch stress`
 library_text.py     generated libraries, whose answers tell their version
 race.py             the race: who takes part, from start to end
 racers.py           those who load, call and wait

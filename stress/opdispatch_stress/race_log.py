@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.stress.history import Read, Write
+from opdispatch_stress.history import Read, Write
 
 
 @dataclass

@@ -14,10 +14,10 @@ import numpy as np
 from opdispatch.errors import OpdispatchError, OperatorNotFoundError, WaitTimeoutError
 from opdispatch_client.blocking import Session
 from opdispatch_client.listings import Library
-from opdispatch_client.stress.disruptions import Disruptions
-from opdispatch_client.stress.history import ABSENT, PRESENT, Read, Stamp, Write
-from opdispatch_client.stress.library_text import MUTATING, check_answer, library_text
-from opdispatch_client.stress.race_log import RaceLog
+from opdispatch_stress.disruptions import Disruptions
+from opdispatch_stress.history import ABSENT, PRESENT, Read, Stamp, Write
+from opdispatch_stress.library_text import MUTATING, check_answer, library_text
+from opdispatch_stress.race_log import RaceLog
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
     InterpreterDiedError,

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.blocking import Session, connect
-from opdispatch_client.stress.private_daemon import PrivateDaemon
+from opdispatch_stress.private_daemon import PrivateDaemon
 from opdispatch_wire.errors import (
     DaemonUnavailableError,
     InterpreterDiedError,

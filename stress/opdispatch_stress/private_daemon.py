@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from opdispatch_client.stress.marked_processes import find_marked
+import psutil
+
+from opdispatch_stress.marked_processes import find_marked
 from opdispatch_wire.errors import DaemonUnavailableError
 
 _START_SECONDS = 60.0
@@ -91,7 +93,7 @@ class PrivateDaemon:
 
     def processes(self) -> dict[int, str]:
         """Every live process that it has started, and itself: pid and command line."""
-        return find_marked(f"{_MARK}={self._mark}")
+        return find_marked(_MARK, self._mark)
 
     def sockets(self) -> list[str]:
         """The files of its sockets, but that of its own address."""
@@ -103,7 +105,8 @@ class PrivateDaemon:
 
     def open_files(self) -> int:
         """How many file descriptors the daemon itself has open."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        count: int = psutil.Process(self.pid).num_fds()
+        return count
 
     def shared_segments(self) -> int:
         """How many pieces of shared memory its processes have open."""

@@ -15,9 +15,9 @@ from random import Random
 from time import perf_counter
 
 from opdispatch_client.blocking import Session, connect
-from opdispatch_client.stress.disruptions import Disruptions, Killer
-from opdispatch_client.stress.race_log import RaceLog
-from opdispatch_client.stress.racers import Caller, Loader, Stamps, Waiter
+from opdispatch_stress.disruptions import Disruptions, Killer
+from opdispatch_stress.race_log import RaceLog
+from opdispatch_stress.racers import Caller, Loader, Stamps, Waiter
 
 _TICK_SECONDS = 0.1
 # What is there is answered at once; waiters who never rest would be all that is measured.

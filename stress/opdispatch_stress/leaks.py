@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from opdispatch_client.blocking import Session
-from opdispatch_client.stress.private_daemon import PrivateDaemon
+from opdispatch_stress.private_daemon import PrivateDaemon
 
 # What has been asked to end may take a moment.
 _SETTLE_SECONDS = 10.0

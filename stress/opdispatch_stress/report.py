@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opdispatch_client.stress.history import find_violations
-from opdispatch_client.stress.race_log import RaceLog
+from opdispatch_stress.history import find_violations
+from opdispatch_stress.race_log import RaceLog
 
 _PERCENTILES = (50, 90, 99, 100)
 
