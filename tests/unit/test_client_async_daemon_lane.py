@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from opdispatch_client.endpoint import resolve_endpoint
-from opdispatch_client.lanes.async_daemon_lane import AsyncDaemonLane
+from opdispatch_client.lanes.async_to_daemon import AsyncDaemonLane
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.lanes.async_lane import AsyncLane

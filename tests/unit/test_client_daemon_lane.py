@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from opdispatch_client.endpoint import resolve_endpoint
-from opdispatch_client.lanes.daemon_lane import DaemonLane
+from opdispatch_client.lanes.to_daemon import DaemonLane
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.errors import DaemonUnavailableError
 from tests.service.running_daemon import Background, wait_for

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_client.lanes.async_direct_lanes import AsyncDirectLanes
-from opdispatch_client.lanes.direct_lanes import DirectLanes
+from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
+from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.routes import Routes
 from opdispatch_client.lanes.session_memory import SessionMemory

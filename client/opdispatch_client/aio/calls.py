@@ -13,9 +13,9 @@ from opdispatch_client.aio.one_loop import OneLoop
 from opdispatch_client.call_attempt import CallAttempt
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.async_busy_watch import AsyncBusyWatch
-from opdispatch_client.lanes.async_daemon_lane import AsyncCallLane, AsyncDaemonLane
-from opdispatch_client.lanes.async_direct_lanes import AsyncDirectLanes
+from opdispatch_client.lanes.async_direct_local import AsyncDirectLanes
 from opdispatch_client.lanes.async_direct_streams import AsyncDirectStreams
+from opdispatch_client.lanes.async_to_daemon import AsyncCallLane, AsyncDaemonLane
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
 from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.routes import Routes, find_refusal

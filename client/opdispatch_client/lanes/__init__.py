@@ -2,8 +2,8 @@
 
 To the daemon:
 
-call_lane                              what a blocking session needs of a way
-daemon_lane, async_daemon_lane         which one it is, and a new one when it breaks
+protocol                               what a blocking session needs of a way
+to_daemon, async_to_daemon             which one it is, and a new one when it breaks
 unary_calls                            each call as a gRPC request of its own
 
 To an interpreter:
@@ -11,7 +11,7 @@ To an interpreter:
 routes                                 which interpreters run which calls; no I/O
 relayed_calls                          those that the daemon relays to interpreters out of reach
 direct_way                             which of them gets a call, and how it goes there
-direct_lanes, async_direct_lanes       over local lanes, on the same machine
+direct_local, async_direct_local       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, on another one
 waiting_calls                          which of them are kept from running there; no I/O
 busy_watch, async_busy_watch           ask the daemon that, and have them run elsewhere

@@ -11,7 +11,7 @@ import grpc
 
 from opdispatch.errors import OpdispatchError
 from opdispatch_client.endpoint import Endpoint
-from opdispatch_client.lanes.call_lane import CallLane
+from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
