@@ -18,12 +18,9 @@ from opdispatch.autograd import (
     set_detect_anomaly,
     watch,
 )
+from tests.unit.leaf_tensors import leaf
 
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers), requires_grad=True)
 
 
 def root_of(x):

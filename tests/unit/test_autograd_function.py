@@ -7,6 +7,7 @@ from opdispatch import ArgumentError, AutogradError, Tensor, TransformError, fun
 from opdispatch import array_api as xp
 from opdispatch.autograd import Function, grad, gradcheck
 from opdispatch.autograd.function import once_differentiable
+from tests.unit.leaf_tensors import leaf
 
 
 class Cube(Function):
@@ -35,10 +36,6 @@ class Exp(Function):
     @staticmethod
     def backward(ctx, grad, _):
         return grad * ctx.saved_tensors[0]
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers), requires_grad=True)
 
 
 def test_it_is_a_step_of_the_graph():

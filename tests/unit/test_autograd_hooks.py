@@ -6,11 +6,7 @@ import pytest
 from opdispatch import AutogradError, Tensor, no_grad
 from opdispatch import array_api as xp
 from opdispatch.autograd import backward, grad
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers, dtype=float), requires_grad=True)
-
+from tests.unit.leaf_tensors import leaf
 
 # -- of tensors ------------------------------------------------------------------------------------
 

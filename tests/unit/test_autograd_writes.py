@@ -8,10 +8,7 @@ import pytest
 from opdispatch import AutogradError, Library, Tensor, func, no_grad, ops, vmap
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers, dtype=float), requires_grad=True)
+from tests.unit.leaf_tensors import leaf
 
 
 def plain(*numbers):

@@ -21,6 +21,7 @@ from opdispatch import (
     parse_schema,
 )
 from opdispatch.ops import Ops
+from tests.unit.plain_kernels import returning
 
 K = DispatchKey
 X = np.ones(2)
@@ -54,10 +55,6 @@ def race(writers, readers):
             done.set()
         for future in reading:
             future.result(60)
-
-
-def returning(value):
-    return KernelFunction.from_unboxed(lambda *args, **kwargs: value)
 
 
 @pytest.fixture

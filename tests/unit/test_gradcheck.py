@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 
-from opdispatch import AutogradError, Library, Tensor, ops
+from opdispatch import AutogradError, Library, ops
 from opdispatch import array_api as xp
 from opdispatch.autograd import gradcheck, gradgradcheck
-
-
-def leaf(*values, dtype=np.float64):
-    return Tensor(np.array(values, dtype), requires_grad=True)
+from tests.unit.leaf_tensors import leaf
 
 
 def wrong_after(factor):

@@ -17,15 +17,12 @@ from opdispatch import (
     vmap,
 )
 from opdispatch import array_api as xp
+from tests.unit.leaf_tensors import leaf
 
 
 def made():
     with inference_mode():
         return xp.asarray([1.0, 2.0]) * 1
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers, dtype=float), requires_grad=True)
 
 
 def test_what_is_made_in_the_mode_is_one():

@@ -3,21 +3,12 @@
 import numpy as np
 import pytest
 
-from opdispatch import AmbiguousKernelError, DispatchKey, DispatchKeySet, NoKernelError, Tensor
+from opdispatch import AmbiguousKernelError, DispatchKey, NoKernelError
+from tests.unit.plain_kernels import naming, tensor
 
 K = DispatchKey
 X = np.ones(2)
 pytestmark = pytest.mark.usefixtures("caller")
-
-
-def tensor(*keys):
-    """A tensor with these keys alone."""
-    return Tensor(X, keys=DispatchKeySet.of(*keys))
-
-
-def naming(*keys):
-    """Kernels, for each of the keys one that returns the key's name."""
-    return {key: (lambda *args, key=key, **kwargs: key) for key in keys}
 
 
 def message_of(op, *args):

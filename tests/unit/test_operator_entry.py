@@ -5,6 +5,7 @@ import pytest
 
 from opdispatch import DispatchKey, KernelFunction, OperatorName, parse_schema
 from opdispatch.operator_entry import OperatorEntry
+from tests.unit.plain_kernels import returning
 
 K = DispatchKey
 NAME = OperatorName("t::f")
@@ -13,10 +14,6 @@ X = np.ones(2)
 
 def schema(text="(Tensor x) -> int"):
     return parse_schema(f"t::f{text}")
-
-
-def returning(value):
-    return KernelFunction.from_unboxed(lambda *args, **kwargs: value)
 
 
 @pytest.fixture

@@ -21,24 +21,11 @@ from opdispatch import (
 )
 from opdispatch.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
 from opdispatch.ops import Ops
+from tests.unit.plain_kernels import naming, returning, tensor
 
 K = DispatchKey
 X = np.ones(2)
 pytestmark = pytest.mark.usefixtures("caller")
-
-
-def tensor(*keys):
-    """A tensor with these keys alone."""
-    return Tensor(X, keys=DispatchKeySet.of(*keys))
-
-
-def naming(*keys):
-    """Kernels, for each of the keys one that returns the key's name."""
-    return {key: (lambda *args, key=key, **kwargs: key) for key in keys}
-
-
-def returning(value):
-    return KernelFunction.from_unboxed(lambda *args, **kwargs: value)
 
 
 # -- which kernel ------------------------------------------------------------------------------

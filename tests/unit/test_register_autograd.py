@@ -19,10 +19,7 @@ from opdispatch import (
 )
 from opdispatch import array_api as xp
 from opdispatch.autograd import grad, gradcheck, gradgradcheck
-
-
-def leaf(*values, dtype=np.float64):
-    return Tensor(np.array(values, dtype), requires_grad=True)
+from tests.unit.leaf_tensors import leaf
 
 
 def plain(value):

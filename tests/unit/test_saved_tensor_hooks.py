@@ -17,10 +17,7 @@ from opdispatch.autograd.graph import (
     save_on_cpu,
     saved_tensors_hooks,
 )
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers), requires_grad=True)
+from tests.unit.leaf_tensors import leaf
 
 
 @pytest.fixture

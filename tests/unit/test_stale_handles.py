@@ -16,14 +16,11 @@ from opdispatch import (
     parse_schema,
 )
 from opdispatch import dispatcher as dispatcher_module
+from tests.unit.plain_kernels import returning
 
 K = DispatchKey
 X = np.ones(2)
 pytestmark = pytest.mark.usefixtures("caller")
-
-
-def returning(value):
-    return KernelFunction.from_unboxed(lambda *args, **kwargs: value)
 
 
 def test_kernels_without_a_definition_cannot_be_called(dispatcher):

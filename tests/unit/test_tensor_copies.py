@@ -8,10 +8,7 @@ import pytest
 
 from opdispatch import AutogradError, Tensor, no_grad
 from opdispatch import array_api as xp
-
-
-def leaf(*numbers):
-    return Tensor(np.array(numbers, dtype=float), requires_grad=True)
+from tests.unit.leaf_tensors import leaf
 
 
 def used():

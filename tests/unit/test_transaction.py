@@ -9,20 +9,16 @@ import pytest
 from opdispatch import (
     DispatchKey,
     DuplicateDefinitionError,
-    KernelFunction,
     OperatorName,
     OperatorNotFoundError,
     parse_schema,
 )
+from tests.unit.plain_kernels import returning
 
 K = DispatchKey
 X = np.ones(2)
 SCHEMA = parse_schema("t::f(Tensor x) -> int")
 NAME = SCHEMA.name
-
-
-def returning(value):
-    return KernelFunction.from_unboxed(lambda *args, **kwargs: value)
 
 
 def elsewhere(look):
