@@ -19,7 +19,7 @@ from opdispatch.random_operators.distributions import (
     permutation,
     uniform,
 )
-from opdispatch.random_operators.places import Place
+from opdispatch.random_operators.places import Draw, Place
 from opdispatch.tensor import Tensor
 
 Kernel = Callable[..., Any]
@@ -75,7 +75,7 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
         dtype = _FLOAT if dtype is None else dtype
         check_floating(name, dtype)
         shape = _checked_shape(name, size)
-        return Tensor(place.make(name, distribution, shape, dtype, device, generator))
+        return Tensor(place.make(Draw(name, distribution, shape, dtype, device, generator)))
 
     def randint(high: int, size: Any, *, dtype: Any, device: Any, generator: Any) -> Any:
         return randint_low(0, high, size, dtype=dtype, device=device, generator=generator)
@@ -86,14 +86,14 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
         dtype = _INTEGER if dtype is None else dtype
         check_bounds("randint", low, high, dtype)
         shape = _checked_shape("randint", size)
-        made = place.make("randint", integers(low, high), shape, dtype, device, generator)
+        made = place.make(Draw("randint", integers(low, high), shape, dtype, device, generator))
         return Tensor(made)
 
     def randperm(n: int, *, dtype: Any, device: Any, generator: Any) -> Any:
         dtype = _INTEGER if dtype is None else dtype
         shape = _checked_shape("randperm", (n,))
         check_bounds("randperm", 0, max(n, 1), dtype)
-        return Tensor(place.make("randperm", permutation(), shape, dtype, device, generator))
+        return Tensor(place.make(Draw("randperm", permutation(), shape, dtype, device, generator)))
 
     def rand_like(x: Any, *, dtype: Any, generator: Any) -> Any:
         return like("rand_like", uniform(0.0, 1.0), x, dtype, generator)
@@ -109,7 +109,7 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
     def made_like(name: str, distribution: Distribution, x: Any, dtype: Any, generator: Any) -> Any:
         array = _plain(x)
         shape = tuple(array.shape)
-        made = place.make(name, distribution, shape, dtype, device_of(array), generator)
+        made = place.make(Draw(name, distribution, shape, dtype, device_of(array), generator))
         return Tensor(made) if type(x) is Tensor else made
 
     def bernoulli_of(x: Any, *, generator: Any) -> Any:
@@ -122,7 +122,9 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
 
     def write(name: str, distribution: Distribution, x: Any, generator: Any) -> Any:
         array = _plain(x)
-        place.write(name, distribution, array, device_of(array), generator)
+        shape = tuple(array.shape)
+        draw = Draw(name, distribution, shape, array.dtype, device_of(array), generator)
+        place.write(array, draw)
         return x
 
     def uniform_(x: Any, low: float, high: float, *, generator: Any) -> Any:
@@ -140,9 +142,9 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
         check_floating("native_dropout", x.dtype)
         kept = bernoulli(1.0 - p if train else 1.0)
         array = _plain(x)
-        mask = place.make(
-            "native_dropout", kept, tuple(array.shape), np.dtype(bool), device_of(array), generator
-        )
+        shape, dtype = tuple(array.shape), np.dtype(bool)
+        draw = Draw("native_dropout", kept, shape, dtype, device_of(array), generator)
+        mask = place.make(draw)
         result = place.masked(array, mask, dropout_scale(p, train))
         return (Tensor(result), Tensor(mask)) if type(x) is Tensor else (result, mask)
 

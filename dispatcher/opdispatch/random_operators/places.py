@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,26 @@ from opdispatch.random_operators.distributions import Distribution
 from opdispatch.random_operators.philox_cuda import philox_words
 
 
+class Draw(NamedTuple):
+    """An array of random numbers to make: for which operator, of what, by which generator."""
+
+    name: str
+    distribution: Distribution
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: str | None
+    """None: the one that is in use."""
+    generator: Any
+
+    def fill(self, library: Any, place: str, words: Callable[[Any, int], Any]) -> Any:
+        """Return the array of ``library``, of the words that a generator's state gives there."""
+        size = math.prod(self.shape)
+        count = self.distribution.count(size, self.dtype)
+        state = _generator_for(self.name, self.generator, place).reserve(count)
+        made = self.distribution.values(library, words(state, count), size, self.dtype)
+        return made.astype(self.dtype, copy=False).reshape(self.shape)
+
+
 class Place(ABC):
     """Makes arrays of random numbers, and writes them to arrays, on the devices of one type."""
 
@@ -25,26 +47,15 @@ class Place(ABC):
     """The dispatch key of its kernels."""
 
     @abstractmethod
-    def make(
-        self,
-        name: str,
-        distribution: Distribution,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        device: str | None,
-        generator: Any,
-    ) -> Any:
-        """An array of that shape and dtype on ``device``; None: on the one that is in use.
+    def make(self, draw: Draw) -> Any:
+        """Return an array of its shape and dtype, on its device.
 
         Raises ArgumentError and DeviceError for what is no generator of the device's.
         """
 
-    def write(
-        self, name: str, distribution: Distribution, target: Any, device: str | None, generator: Any
-    ) -> None:
-        """Fills an array."""
-        shape = tuple(target.shape)
-        target[...] = self.make(name, distribution, shape, target.dtype, device, generator)
+    def write(self, target: Any, draw: Draw) -> None:
+        """Fills an array of that shape and dtype."""
+        target[...] = self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
         """The elements that a mask keeps, multiplied, and zeros."""
@@ -56,21 +67,9 @@ class Host(Place):
 
     key = "CPU"
 
-    def make(
-        self,
-        name: str,
-        distribution: Distribution,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        device: str | None,
-        generator: Any,
-    ) -> Any:
+    def make(self, draw: Draw) -> Any:
         """See ``Place``."""
-        size = math.prod(shape)
-        count = distribution.count(size, dtype)
-        state = _generator_for(name, generator, "cpu").reserve(count)
-        made = distribution.values(np, words_from(state, count), size, dtype)
-        return made.astype(dtype, copy=False).reshape(shape)
+        return draw.fill(np, "cpu", words_from)
 
 
 class Cuda(Place):
@@ -78,30 +77,18 @@ class Cuda(Place):
 
     key = "CUDA"
 
-    def make(
-        self,
-        name: str,
-        distribution: Distribution,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        device: str | None,
-        generator: Any,
-    ) -> Any:
+    def make(self, draw: Draw) -> Any:
         """See ``Place``."""
-        if not is_of_possible_size(shape):  # see Note [Sizes that wrap around]
+        if not is_of_possible_size(draw.shape):  # see Note [Sizes that wrap around]
             raise ArgumentError(
-                f"random::{name} was asked for the shape {list(shape)}, of more elements than an "
-                "array can have"
+                f"random::{draw.name} was asked for the shape {list(draw.shape)}, of more elements "
+                "than an array can have"
             )
-        cupy = import_cupy(device or "cuda")
-        number = split_device(device)[1] if device is not None else None
+        cupy = import_cupy(draw.device or "cuda")
+        number = split_device(draw.device)[1] if draw.device is not None else None
         with cupy.cuda.Device(number) if number is not None else nullcontext():
             place = f"cuda:{cupy.cuda.runtime.getDevice()}"
-            size = math.prod(shape)
-            count = distribution.count(size, dtype)
-            state = _generator_for(name, generator, place).reserve(count)
-            made = distribution.values(cupy, philox_words(cupy, state, count), size, dtype)
-            return made.astype(dtype, copy=False).reshape(shape)
+            return draw.fill(cupy, place, functools.partial(philox_words, cupy))
 
 
 class Nowhere(Place):
@@ -109,25 +96,16 @@ class Nowhere(Place):
 
     key = "Meta"
 
-    def make(
-        self,
-        name: str,
-        distribution: Distribution,
-        shape: tuple[int, ...],
-        dtype: np.dtype[Any],
-        device: str | None,
-        generator: Any,
-    ) -> Any:
+    def make(self, draw: Draw) -> Any:
         """See ``Place``."""
-        if generator is not None:
-            _checked(name, generator).reserve(distribution.count(math.prod(shape), dtype))
-        return MetaArray(shape, dtype)
+        if draw.generator is not None:
+            count = draw.distribution.count(math.prod(draw.shape), draw.dtype)
+            _checked(draw.name, draw.generator).reserve(count)
+        return MetaArray(draw.shape, draw.dtype)
 
-    def write(
-        self, name: str, distribution: Distribution, target: Any, device: str | None, generator: Any
-    ) -> None:
+    def write(self, target: Any, draw: Draw) -> None:
         """Writes nothing."""
-        self.make(name, distribution, tuple(target.shape), target.dtype, device, generator)
+        self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
         """As it is."""
